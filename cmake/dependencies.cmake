@@ -1,0 +1,34 @@
+# Finds what the build needs and says in a sentence what is missing.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+function(python_package_dir name out)
+    execute_process(
+        COMMAND ${Python3_EXECUTABLE} -c
+            "import importlib.util,os; s=importlib.util.find_spec('${name}'); print(os.path.dirname(s.origin) if s else '')"
+        OUTPUT_VARIABLE dir OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(NOT dir)
+        message(FATAL_ERROR "The Python package '${name}' is not installed for ${Python3_EXECUTABLE}.")
+    endif()
+    set(${out} ${dir} PARENT_SCOPE)
+endfunction()
+
+python_package_dir(torch TORCH_DIR)
+set(TORCH_INCLUDE_DIR ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
+set(TORCH_CPU_LIBRARY ${TORCH_DIR}/lib/libtorch_cpu.so)
+set(C10_LIBRARY ${TORCH_DIR}/lib/libc10.so)
+
+python_package_dir(slangpy SLANG_DIR)
+file(GLOB SLANG_LIBRARY ${SLANG_DIR}/libslang-compiler.so*)
+set(SLANG_INCLUDE_DIR ${SLANG_DIR}/include)
+
+find_path(VULKAN_INCLUDE_DIR vulkan/vulkan.h)
+find_file(VOLK_SOURCE volk.c PATHS /usr/include /usr/local/include)
+find_path(ZSTD_INCLUDE_DIR zstd.h)
+find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
+foreach(needed VULKAN_INCLUDE_DIR VOLK_SOURCE ZSTD_INCLUDE_DIR ZSTD_LIBRARY)
+    if(NOT ${needed})
+        message(FATAL_ERROR "${needed} was not found. Debian and Ubuntu: "
+            "apt install libvulkan-dev libvulkan-volk-dev libzstd-dev. Fedora: "
+            "dnf install vulkan-headers volk-devel libzstd-devel libzstd-static.")
+    endif()
+endforeach()

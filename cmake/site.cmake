@@ -1,0 +1,13 @@
+# build/site is an importable package tree for development: PYTHONPATH=build/site python -c "import torch"
+set(SITE_DIR ${CMAKE_BINARY_DIR}/site)
+set(SITE_PACKAGE_DIR ${SITE_DIR}/torch_anymps)
+file(MAKE_DIRECTORY ${SITE_PACKAGE_DIR})
+file(GLOB PACKAGE_ENTRIES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/torch_anymps/*)
+foreach(entry ${PACKAGE_ENTRIES})
+    get_filename_component(leaf ${entry} NAME)
+    if(NOT leaf STREQUAL "__pycache__")
+        file(CREATE_LINK ${entry} ${SITE_PACKAGE_DIR}/${leaf} SYMBOLIC)
+    endif()
+endforeach()
+file(WRITE ${SITE_DIR}/torch_anymps-0.1.0.dist-info/METADATA "Metadata-Version: 2.1\nName: torch-anymps\nVersion: 0.1.0\n")
+file(WRITE ${SITE_DIR}/torch_anymps-0.1.0.dist-info/entry_points.txt "[torch.backends]\nanymps = torch_anymps:_autoload\n")

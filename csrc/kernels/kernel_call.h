@@ -1,0 +1,58 @@
+// One dispatch of a kernel, as ops write it: KernelCall(name, specialization).read(a).write(b).dispatch(args, grid).
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "kernels/dtype.h"
+#include "kernels/kernel_library.h"
+#include "runtime/command_encoder.h"
+
+namespace anymps::kernels {
+
+using runtime::Grid;
+
+// Device address of a tensor's first element (storage offset included).
+inline uint64_t address(const at::TensorBase& tensor) {
+    return reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+}
+
+class KernelCall {
+  public:
+    KernelCall(KernelId id, std::span<const uint32_t> specialization) : pipeline_(pipeline(id, specialization)) {}
+    KernelCall(std::string_view name, std::initializer_list<uint32_t> specialization)
+        : KernelCall(kernel_id(name), std::span(specialization.begin(), specialization.size())) {}
+
+    // Names the storage of a tensor as read or written; undefined tensors are skipped.
+    KernelCall& read(const at::TensorBase& tensor) { return access(tensor, false); }
+    KernelCall& write(const at::TensorBase& tensor) { return access(tensor, true); }
+
+    template <class Args>
+    void dispatch(const Args& args, Grid grid) {
+        static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= 128);
+        runtime::encoder().dispatch(pipeline_, &args, sizeof(Args), grid, accesses_);
+    }
+    // For arguments over 128 bytes: the kernel's only uniform is `Args* args`.
+    template <class Args>
+    void dispatch_pointer(const Args& args, Grid grid) {
+        static_assert(std::is_trivially_copyable_v<Args>);
+        runtime::encoder().dispatch_pointer(pipeline_, &args, sizeof(Args), grid, accesses_);
+    }
+    void dispatch_pointer(const void* args, size_t bytes, Grid grid) {
+        runtime::encoder().dispatch_pointer(pipeline_, args, bytes, grid, accesses_);
+    }
+
+  private:
+    KernelCall& access(const at::TensorBase& tensor, bool write);
+
+    const vulkan::Pipeline& pipeline_;
+    c10::SmallVector<runtime::Access, 6> accesses_;
+};
+
+}  // namespace anymps::kernels

@@ -1,0 +1,91 @@
+// The only writer of command buffers: records dispatches and copies in order, derives barriers from the
+// addresses read and written, submits in batches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace anymps::vulkan {
+class Pipeline;
+class Device;
+class Buffer;
+}  // namespace anymps::vulkan
+
+namespace anymps::runtime {
+
+// Workgroup counts. Never more than 65,535 in a dimension: use linear() for one long dimension.
+struct Grid {
+    uint32_t x = 1, y = 1, z = 1;
+    // At least `groups` groups as x * y; kernels number them with linear_group_id() and check the bound.
+    static Grid linear(uint64_t groups);
+};
+
+// A range of device addresses that a command reads or writes.
+struct Access {
+    uint64_t address;
+    uint64_t bytes;
+    bool write;
+};
+
+// {address, code} that a kernel hands to report_error(); see CommandEncoder::error_slot.
+struct ErrorSlot {
+    uint64_t address;
+    uint32_t code;
+};
+
+// One in-order stream of commands of the device. Owner: runtime::Stream. Every method may be called from any
+// thread; a call is recorded whole before the next one.
+class CommandEncoder {
+  public:
+    explicit CommandEncoder(const vulkan::Device& device);
+    ~CommandEncoder();
+
+    // Records one dispatch. push: at most 128 bytes.
+    void dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid,
+                  std::span<const Access> accesses);
+
+    // The same for arguments of any size: they are copied into the argument ring and the kernel is pushed
+    // their device address.
+    void dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes, Grid grid,
+                          std::span<const Access> accesses);
+
+    // Device-to-device copy of bytes; the ranges must not overlap.
+    void copy(uint64_t dst, uint64_t src, uint64_t bytes);
+
+    // Host-to-device: the source may be freed or changed as soon as this returns.
+    void upload(uint64_t dst, const void* src, uint64_t bytes);
+
+    // Device-to-host: waits for everything before it, then the bytes are in dst.
+    void download(void* dst, uint64_t src, uint64_t bytes);
+
+    // Writes a byte pattern of 4 equal bytes over a range of any alignment.
+    void fill(uint64_t dst, uint8_t byte, uint64_t bytes);
+
+    // Sends what is recorded to the queue; returns the serial number of the last submission.
+    uint64_t submit();
+
+    // Serial that everything recorded so far will have completed by (submits it).
+    // Blocks until a serial has completed. Does not raise device asserts.
+    void wait(uint64_t serial);
+    bool completed(uint64_t serial) const;
+
+    // submit + wait for everything, then raises a pending device assert as torch.AcceleratorError.
+    void synchronize();
+
+    // Where kernels report an out-of-range index of `op` (a string literal, e.g. "index_select").
+    ErrorSlot error_slot(const char* op);
+
+  private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+// The encoder of the current device's stream. Initialises the device at the first use; raises RuntimeError when
+// there is none, or in a forked child.
+CommandEncoder& encoder();
+
+}  // namespace anymps::runtime

@@ -1,0 +1,36 @@
+// Compute pipelines: one layout for all (push constants only), specialization constants by position.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "vulkan/api.h"
+
+namespace anymps::vulkan {
+
+class Device;
+
+// A compute pipeline. Owner: the kernel library, for the life of the device. Immutable, used by any thread.
+class Pipeline {
+  public:
+    // spirv: one entry point. specialization: value i becomes the constant with id i, all 32-bit.
+    // specialization[1], when not 0, is also asked for as the required subgroup size where the device can.
+    // name labels the pipeline in profilers and validation messages.
+    Pipeline(const Device& device, const std::string& name, std::span<const uint32_t> spirv,
+             std::span<const uint32_t> specialization);
+    ~Pipeline();
+    Pipeline(const Pipeline&) = delete;
+    Pipeline& operator=(const Pipeline&) = delete;
+
+    VkPipeline handle() const { return handle_; }
+    const std::string& name() const { return name_; }
+
+  private:
+    const Device& device_;
+    std::string name_;
+    VkPipeline handle_ = VK_NULL_HANDLE;
+};
+
+}  // namespace anymps::vulkan
