@@ -1,0 +1,203 @@
+#include "vulkan/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "vulkan/check.h"
+
+namespace anymps::vulkan {
+namespace {
+
+// Appends feature structs to a chain.
+class Chain {
+  public:
+    explicit Chain(void** head) : tail_(head) {}
+    template <class T>
+    void add(T& item) {
+        *tail_ = &item;
+        tail_ = &item.pNext;
+    }
+
+  private:
+    void** tail_;
+};
+
+}  // namespace
+
+Device::Device(const Instance& instance, const PhysicalDevice& physical)
+    : physical_(physical.handle), info_(physical.info), debug_utils_(instance.debug_utils()) {
+    const float priority = 1.0f;
+    VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+    queue.queueFamilyIndex = info_.queue_family;
+    queue.queueCount = 1;
+    queue.pQueuePriorities = &priority;
+
+    VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomics{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT};
+    VkPhysicalDeviceSubgroupSizeControlFeatures control{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
+    VkPhysicalDeviceMaintenance4Features maintenance4{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES};
+    VkPhysicalDeviceVulkan12Features v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+    VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
+    VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+    features.features.shaderInt64 = VK_TRUE;
+    features.features.shaderInt16 = VK_TRUE;
+    v11.storageBuffer16BitAccess = VK_TRUE;
+    v12.bufferDeviceAddress = VK_TRUE;
+    v12.timelineSemaphore = VK_TRUE;
+    v12.hostQueryReset = VK_TRUE;
+    v12.storageBuffer8BitAccess = VK_TRUE;
+    v12.shaderInt8 = VK_TRUE;
+    v12.shaderFloat16 = info_.float16;
+    v12.vulkanMemoryModel = VK_FALSE;
+    maintenance4.maintenance4 = VK_TRUE;
+    control.subgroupSizeControl = info_.subgroup_size_control;
+    control.computeFullSubgroups = info_.subgroup_size_control;
+    atomics.shaderBufferFloat32AtomicAdd = info_.float32_atomic_add;
+
+    std::vector<const char*> extensions;
+    const bool v13 = info_.api_version >= VK_API_VERSION_1_3;
+    Chain chain(&features.pNext);
+    chain.add(v11);
+    chain.add(v12);
+    chain.add(maintenance4);
+    if (!v13) extensions.push_back(VK_KHR_MAINTENANCE_4_EXTENSION_NAME);
+    if (info_.subgroup_size_control) {
+        chain.add(control);
+        if (!v13) extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    }
+    if (info_.float32_atomic_add) {
+        chain.add(atomics);
+        extensions.push_back(VK_EXT_SHADER_ATOMIC_FLOAT_EXTENSION_NAME);
+    }
+    if (info_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+
+    VkDeviceCreateInfo create{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features};
+    create.queueCreateInfoCount = 1;
+    create.pQueueCreateInfos = &queue;
+    create.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    create.ppEnabledExtensionNames = extensions.data();
+    VK_CHECK(vkCreateDevice(physical_, &create, nullptr, &handle_));
+    volkLoadDeviceTable(&api_, handle_);
+    api_.vkGetDeviceQueue(handle_, info_.queue_family, 0, &queue_);
+    vkGetPhysicalDeviceMemoryProperties(physical_, &memory_);
+
+    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushConstantBytes};
+    VkPipelineLayoutCreateInfo layout{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+    layout.pushConstantRangeCount = 1;
+    layout.pPushConstantRanges = &range;
+    VK_CHECK(api_.vkCreatePipelineLayout(handle_, &layout, nullptr, &layout_));
+    VkPipelineCacheCreateInfo cache{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    VK_CHECK(api_.vkCreatePipelineCache(handle_, &cache, nullptr, &cache_));
+}
+
+Device::~Device() {
+    if (handle_ == VK_NULL_HANDLE) return;
+    api_.vkDeviceWaitIdle(handle_);
+    api_.vkDestroyPipelineCache(handle_, cache_, nullptr);
+    api_.vkDestroyPipelineLayout(handle_, layout_, nullptr);
+    api_.vkDestroyDevice(handle_, nullptr);
+}
+
+uint32_t Device::memory_type(MemoryKind kind) const {
+    constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    constexpr VkMemoryPropertyFlags kMapped =
+        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    const auto find = [&](VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags unwanted) {
+        for (uint32_t i = 0; i < memory_.memoryTypeCount; ++i) {
+            const VkMemoryPropertyFlags flags = memory_.memoryTypes[i].propertyFlags;
+            constexpr VkMemoryPropertyFlags kNever = VK_MEMORY_PROPERTY_PROTECTED_BIT |
+                                                     VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
+                                                     VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
+            if ((flags & wanted) == wanted && !(flags & (unwanted | kNever))) return static_cast<int>(i);
+        }
+        return -1;
+    };
+    int type = -1;
+    switch (kind) {
+        case MemoryKind::Device:
+            type = info_.unified_memory ? find(kLocal | kMapped | kCached, 0)
+                                        : find(kLocal, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT);
+            if (type < 0) type = find(kLocal, 0);
+            break;
+        case MemoryKind::Ring:
+            type = find(kLocal | kMapped, 0);
+            if (type < 0) type = find(kMapped, 0);
+            break;
+        case MemoryKind::Staging:
+            type = find(kMapped | kCached, info_.unified_memory ? 0 : kLocal);
+            if (type < 0) type = find(kMapped | kCached, 0);
+            if (type < 0) type = find(kMapped, 0);
+            break;
+    }
+    if (type < 0) throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type that is needed.");
+    return static_cast<uint32_t>(type);
+}
+
+uint64_t Device::device_memory() const {
+    return memory_.memoryHeaps[memory_.memoryTypes[memory_type(MemoryKind::Device)].heapIndex].size;
+}
+
+uint64_t Device::free_memory() const {
+    if (!info_.memory_budget) return device_memory();
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget};
+    vkGetPhysicalDeviceMemoryProperties2(physical_, &properties);
+    const uint32_t heap = memory_.memoryTypes[memory_type(MemoryKind::Device)].heapIndex;
+    return budget.heapBudget[heap] > budget.heapUsage[heap] ? budget.heapBudget[heap] - budget.heapUsage[heap] : 0;
+}
+
+std::string Device::cache_file(const std::string& folder) const {
+    // The UUID changes with driver and device; the version is there because some drivers forget to change it.
+    static const char* kHex = "0123456789abcdef";
+    std::string name = folder + "/pipelines-";
+    for (uint8_t byte : info_.pipeline_cache_uuid) {
+        name += kHex[byte >> 4];
+        name += kHex[byte & 15];
+    }
+    return name + "-" + std::to_string(info_.driver_version) + ".bin";
+}
+
+void Device::load_pipeline_cache(const std::string& folder) {
+    std::ifstream file(cache_file(folder), std::ios::binary);
+    const std::vector<char> data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (data.empty()) return;
+    VkPipelineCacheCreateInfo create{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    create.initialDataSize = data.size();
+    create.pInitialData = data.data();
+    VkPipelineCache loaded = VK_NULL_HANDLE;
+    if (api_.vkCreatePipelineCache(handle_, &create, nullptr, &loaded) != VK_SUCCESS) return;
+    api_.vkDestroyPipelineCache(handle_, cache_, nullptr);
+    cache_ = loaded;
+}
+
+void Device::save_pipeline_cache(const std::string& folder) const {
+    size_t bytes = 0;
+    if (api_.vkGetPipelineCacheData(handle_, cache_, &bytes, nullptr) != VK_SUCCESS || bytes == 0) return;
+    std::vector<char> data(bytes);
+    if (api_.vkGetPipelineCacheData(handle_, cache_, &bytes, data.data()) != VK_SUCCESS) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(folder, ignored);
+    const std::string name = cache_file(folder);
+    const std::string temporary = name + "." + std::to_string(getpid());
+    {
+        std::ofstream file(temporary, std::ios::binary);
+        if (!file.write(data.data(), static_cast<std::streamsize>(bytes))) return;
+    }
+    std::filesystem::rename(temporary, name, ignored);
+}
+
+void Device::set_name(VkObjectType type, uint64_t handle, const std::string& name) const {
+    if (!debug_utils_ || vkSetDebugUtilsObjectNameEXT == nullptr) return;
+    VkDebugUtilsObjectNameInfoEXT info{VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT};
+    info.objectType = type;
+    info.objectHandle = handle;
+    info.pObjectName = name.c_str();
+    vkSetDebugUtilsObjectNameEXT(handle_, &info);
+}
+
+}  // namespace anymps::vulkan

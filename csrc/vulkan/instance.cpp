@@ -1,0 +1,253 @@
+#include "vulkan/instance.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+#include "vulkan/check.h"
+
+namespace anymps::vulkan {
+namespace {
+
+// The headers of stable distributions predate these extensions: their feature structs, by the specification.
+constexpr auto kTypeCooperativeMatrixFeatures = static_cast<VkStructureType>(1000506000);
+constexpr auto kTypeBfloat16Features = static_cast<VkStructureType>(1000141000);
+struct CooperativeMatrixFeatures {
+    VkStructureType sType;
+    void* pNext;
+    VkBool32 cooperativeMatrix;
+    VkBool32 cooperativeMatrixRobustBufferAccess;
+};
+struct Bfloat16Features {
+    VkStructureType sType;
+    void* pNext;
+    VkBool32 shaderBFloat16Type;
+    VkBool32 shaderBFloat16DotProduct;
+    VkBool32 shaderBFloat16CooperativeMatrix;
+};
+
+bool contains(const std::vector<VkExtensionProperties>& list, const char* name) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const auto& e) { return std::strcmp(e.extensionName, name) == 0; });
+}
+
+std::vector<VkExtensionProperties> device_extensions(VkPhysicalDevice device) {
+    uint32_t count = 0;
+    VK_CHECK(vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr));
+    std::vector<VkExtensionProperties> list(count);
+    VK_CHECK(vkEnumerateDeviceExtensionProperties(device, nullptr, &count, list.data()));
+    return list;
+}
+
+template <class T>
+T chained(VkStructureType type, void* next = nullptr) {
+    T value{};
+    value.sType = type;
+    value.pNext = next;
+    return value;
+}
+
+void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
+    auto maintenance3 = chained<VkPhysicalDeviceMaintenance3Properties>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
+    auto control = chained<VkPhysicalDeviceSubgroupSizeControlProperties>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES, &maintenance3);
+    auto subgroup = chained<VkPhysicalDeviceSubgroupProperties>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES, &control);
+    auto driver = chained<VkPhysicalDeviceDriverProperties>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES, &subgroup);
+    auto properties = chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver);
+    vkGetPhysicalDeviceProperties2(handle, &properties);
+
+    const VkPhysicalDeviceProperties& p = properties.properties;
+    info.name = p.deviceName;
+    info.driver_name = driver.driverName;
+    info.driver_info = driver.driverInfo;
+    info.vendor_id = p.vendorID;
+    info.device_id = p.deviceID;
+    info.api_version = p.apiVersion;
+    info.driver_version = p.driverVersion;
+    std::copy_n(p.pipelineCacheUUID, VK_UUID_SIZE, info.pipeline_cache_uuid.begin());
+    info.is_software = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    info.is_integrated = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    info.subgroup_size = subgroup.subgroupSize;
+    info.min_subgroup_size = control.minSubgroupSize ? control.minSubgroupSize : subgroup.subgroupSize;
+    info.max_subgroup_size = control.maxSubgroupSize ? control.maxSubgroupSize : subgroup.subgroupSize;
+    info.max_workgroup_size = std::min(p.limits.maxComputeWorkGroupInvocations, p.limits.maxComputeWorkGroupSize[0]);
+    info.shared_memory_bytes = p.limits.maxComputeSharedMemorySize;
+    info.push_constant_bytes = p.limits.maxPushConstantsSize;
+    info.timestamp_period_ns = p.limits.timestampPeriod;
+    info.max_allocation_bytes = maintenance3.maxMemoryAllocationSize;
+}
+
+void read_memory(VkPhysicalDevice handle, DeviceInfo& info) {
+    VkPhysicalDeviceMemoryProperties memory;
+    vkGetPhysicalDeviceMemoryProperties(handle, &memory);
+    for (uint32_t i = 0; i < memory.memoryHeapCount; ++i) {
+        info.heaps.push_back({memory.memoryHeaps[i].size,
+                              (memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0});
+    }
+    constexpr VkMemoryPropertyFlags kUnified = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
+                                               VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                               VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                                               VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    // A discrete card may offer such a type too, in a small window or in system memory: never there.
+    for (uint32_t i = 0; i < memory.memoryTypeCount && (info.is_software || info.is_integrated); ++i) {
+        info.unified_memory |= (memory.memoryTypes[i].propertyFlags & kUnified) == kUnified;
+    }
+}
+
+bool read_queue_family(VkPhysicalDevice handle, DeviceInfo& info) {
+    uint32_t count = 0;
+    vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, nullptr);
+    std::vector<VkQueueFamilyProperties> families(count);
+    vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, families.data());
+    // A family with graphics is the full-speed one on every known driver; compute alone is the second choice.
+    for (VkQueueFlags wanted : {VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT, VK_QUEUE_COMPUTE_BIT + 0}) {
+        for (uint32_t i = 0; i < count; ++i) {
+            if ((families[i].queueFlags & wanted) == static_cast<VkQueueFlags>(wanted)) {
+                info.queue_family = i;
+                info.timestamp_valid_bits = families[i].timestampValidBits;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Fills the optional features and returns what is missing of the required ones.
+std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
+    const auto extensions = device_extensions(handle);
+    auto bfloat16 = chained<Bfloat16Features>(kTypeBfloat16Features);
+    auto matrix = chained<CooperativeMatrixFeatures>(kTypeCooperativeMatrixFeatures);
+    auto atomics = chained<VkPhysicalDeviceShaderAtomicFloatFeaturesEXT>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT);
+    auto control = chained<VkPhysicalDeviceSubgroupSizeControlFeatures>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
+    auto maintenance4 = chained<VkPhysicalDeviceMaintenance4Features>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES);
+    auto v12 = chained<VkPhysicalDeviceVulkan12Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
+    auto v11 = chained<VkPhysicalDeviceVulkan11Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, &v12);
+    auto features = chained<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &v11);
+    void** tail = &v12.pNext;
+    const auto append = [&](auto& s) { *tail = &s; tail = &s.pNext; };
+    const bool v13 = info.api_version >= VK_API_VERSION_1_3;
+    if (v13 || contains(extensions, VK_KHR_MAINTENANCE_4_EXTENSION_NAME)) append(maintenance4);
+    if (v13 || contains(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME)) append(control);
+    if (contains(extensions, VK_EXT_SHADER_ATOMIC_FLOAT_EXTENSION_NAME)) append(atomics);
+    if (contains(extensions, "VK_KHR_cooperative_matrix")) append(matrix);
+    if (contains(extensions, "VK_KHR_shader_bfloat16")) append(bfloat16);
+    vkGetPhysicalDeviceFeatures2(handle, &features);
+
+    info.float16 = v12.shaderFloat16;
+    info.int8 = v12.shaderInt8;
+    info.float32_atomic_add = atomics.shaderBufferFloat32AtomicAdd;
+    info.cooperative_matrix = matrix.cooperativeMatrix;
+    info.bfloat16 = bfloat16.shaderBFloat16Type;
+    info.subgroup_size_control = control.subgroupSizeControl && control.computeFullSubgroups;
+    info.external_memory_host = contains(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+    info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+
+    std::string missing;
+    const auto require = [&](VkBool32 present, const char* name) {
+        if (!present) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    };
+    require(v12.bufferDeviceAddress, "bufferDeviceAddress");
+    require(v12.timelineSemaphore, "timelineSemaphore");
+    require(v12.hostQueryReset, "hostQueryReset");
+    require(features.features.shaderInt64, "shaderInt64");
+    require(features.features.shaderInt16, "shaderInt16");
+    require(v12.shaderInt8, "shaderInt8");
+    require(v12.storageBuffer8BitAccess, "storageBuffer8BitAccess");
+    require(v11.storageBuffer16BitAccess, "storageBuffer16BitAccess");
+    require(maintenance4.maintenance4, "maintenance4");
+    return missing;
+}
+
+PhysicalDevice describe(VkPhysicalDevice handle) {
+    PhysicalDevice device;
+    device.handle = handle;
+    VkPhysicalDeviceProperties properties;
+    vkGetPhysicalDeviceProperties(handle, &properties);
+    device.info.name = properties.deviceName;
+    device.info.api_version = properties.apiVersion;
+    if (properties.apiVersion < VK_API_VERSION_1_2) {
+        device.unsuitable = "it has Vulkan " + version_string(properties.apiVersion) + "; 1.2 is needed";
+        return device;
+    }
+    read_properties(handle, device.info);
+    read_memory(handle, device.info);
+    const std::string missing = read_features(handle, device.info);
+    if (!missing.empty()) {
+        device.unsuitable = "it lacks " + missing;
+    } else if (!read_queue_family(handle, device.info)) {
+        device.unsuitable = "it has no queue for compute";
+    }
+    return device;
+}
+
+int rank(const DeviceInfo& info) { return info.is_software ? 2 : info.is_integrated ? 1 : 0; }
+
+}  // namespace
+
+std::string version_string(uint32_t version) {
+    return std::to_string(VK_API_VERSION_MAJOR(version)) + "." + std::to_string(VK_API_VERSION_MINOR(version)) + "." +
+           std::to_string(VK_API_VERSION_PATCH(version));
+}
+
+Instance::Instance() {
+    if (volkInitialize() != VK_SUCCESS) {
+        throw Error(VK_ERROR_INITIALIZATION_FAILED,
+                    "The Vulkan loader (libvulkan.so.1) was not found. Install it: apt install libvulkan1 on Debian "
+                    "and Ubuntu, dnf install vulkan-loader on Fedora.");
+    }
+    uint32_t count = 0;
+    VK_CHECK(vkEnumerateInstanceExtensionProperties(nullptr, &count, nullptr));
+    std::vector<VkExtensionProperties> available(count);
+    VK_CHECK(vkEnumerateInstanceExtensionProperties(nullptr, &count, available.data()));
+    std::vector<const char*> extensions;
+    debug_utils_ = contains(available, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+    if (debug_utils_) extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+
+    VkApplicationInfo application{VK_STRUCTURE_TYPE_APPLICATION_INFO};
+    application.pApplicationName = "PyTorch";
+    application.pEngineName = "torch-anymps";
+    application.apiVersion = VK_API_VERSION_1_3;
+    VkInstanceCreateInfo create{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
+    create.pApplicationInfo = &application;
+    create.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    create.ppEnabledExtensionNames = extensions.data();
+    VK_CHECK(vkCreateInstance(&create, nullptr, &handle_));
+    volkLoadInstanceOnly(handle_);
+
+    uint32_t devices = 0;
+    VK_CHECK(vkEnumeratePhysicalDevices(handle_, &devices, nullptr));
+    std::vector<VkPhysicalDevice> handles(devices);
+    VK_CHECK(vkEnumeratePhysicalDevices(handle_, &devices, handles.data()));
+    for (VkPhysicalDevice handle : handles) physical_devices_.push_back(describe(handle));
+}
+
+Instance::~Instance() {
+    if (handle_ != VK_NULL_HANDLE) vkDestroyInstance(handle_, nullptr);
+}
+
+int choose_device(const std::vector<PhysicalDevice>& devices, const std::string& selection) {
+    const auto lower = [](std::string s) {
+        std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return std::tolower(c); });
+        return s;
+    };
+    const bool by_index = !selection.empty() &&
+                          std::all_of(selection.begin(), selection.end(), [](unsigned char c) { return std::isdigit(c); });
+    int best = -1;
+    for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
+        if (!devices[i].unsuitable.empty()) continue;
+        if (by_index ? std::to_string(i) != selection
+                     : lower(devices[i].info.name).find(lower(selection)) == std::string::npos) {
+            continue;
+        }
+        if (best < 0 || rank(devices[i].info) < rank(devices[best].info)) best = i;
+    }
+    return best;
+}
+
+}  // namespace anymps::vulkan

@@ -1,0 +1,91 @@
+// The Vulkan instance and what its physical devices can do.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vulkan/api.h"
+
+namespace anymps::vulkan {
+
+struct MemoryHeap {
+    uint64_t bytes;
+    bool device_local;
+};
+
+// What the backend needs to know of a device; plain data, read once.
+struct DeviceInfo {
+    std::string name;
+    std::string driver_name;
+    std::string driver_info;
+    uint32_t vendor_id = 0;
+    uint32_t device_id = 0;
+    uint32_t api_version = 0;
+    uint32_t driver_version = 0;
+    std::array<uint8_t, VK_UUID_SIZE> pipeline_cache_uuid{};
+
+    bool is_software = false;   // runs on CPU cores: barriers and shared memory are expensive there
+    bool is_integrated = false;
+    bool unified_memory = false;  // the whole device-local memory is host-visible and cached: CPU and GPU share it
+
+    // Optional features, each with another way where it is absent.
+    bool float16 = false;
+    bool int8 = false;
+    bool float32_atomic_add = false;
+    bool cooperative_matrix = false;
+    bool bfloat16 = false;
+    bool external_memory_host = false;
+    bool subgroup_size_control = false;
+    bool memory_budget = false;
+
+    uint32_t subgroup_size = 1;  // the default one
+    uint32_t min_subgroup_size = 1;
+    uint32_t max_subgroup_size = 1;
+    uint32_t max_workgroup_size = 0;  // invocations
+    uint32_t shared_memory_bytes = 0;
+    uint32_t push_constant_bytes = 0;
+    uint32_t queue_family = 0;
+    double timestamp_period_ns = 0;  // 0: no timestamps
+    uint32_t timestamp_valid_bits = 0;
+    uint64_t max_allocation_bytes = 0;
+    std::vector<MemoryHeap> heaps;
+};
+
+struct PhysicalDevice {
+    VkPhysicalDevice handle = VK_NULL_HANDLE;
+    DeviceInfo info;
+    std::string unsuitable;  // empty, or a sentence: which required feature it lacks
+};
+
+// Owner: runtime::device, once a process. Construction throws Error with a sentence when there is no loader or
+// no driver.
+class Instance {
+  public:
+    Instance();
+    ~Instance();
+    Instance(const Instance&) = delete;
+    Instance& operator=(const Instance&) = delete;
+
+    VkInstance handle() const { return handle_; }
+    const std::vector<PhysicalDevice>& physical_devices() const { return physical_devices_; }
+
+    // Debug names are set only where VK_EXT_debug_utils is present (validation, profilers).
+    bool debug_utils() const { return debug_utils_; }
+
+  private:
+    VkInstance handle_ = VK_NULL_HANDLE;
+    bool debug_utils_ = false;
+    std::vector<PhysicalDevice> physical_devices_;
+};
+
+// Chooses among suitable devices. selection: empty for the best one (discrete, integrated, virtual, then software),
+// a decimal index into `devices`, or a part of a device's name in any case. Returns its index, or -1.
+int choose_device(const std::vector<PhysicalDevice>& devices, const std::string& selection);
+
+// "1.3.302" of a packed version number.
+std::string version_string(uint32_t version);
+
+}  // namespace anymps::vulkan

@@ -1,0 +1,32 @@
+#include "vulkan/timeline_semaphore.h"
+
+#include "vulkan/check.h"
+
+namespace anymps::vulkan {
+
+TimelineSemaphore::TimelineSemaphore(const Device& device) : device_(device) {
+    VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO};
+    type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+    VkSemaphoreCreateInfo create{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type};
+    VK_CHECK(device.api().vkCreateSemaphore(device.handle(), &create, nullptr, &handle_));
+}
+
+TimelineSemaphore::~TimelineSemaphore() {
+    device_.api().vkDestroySemaphore(device_.handle(), handle_, nullptr);
+}
+
+uint64_t TimelineSemaphore::value() const {
+    uint64_t value = 0;
+    VK_CHECK(device_.api().vkGetSemaphoreCounterValue(device_.handle(), handle_, &value));
+    return value;
+}
+
+void TimelineSemaphore::wait(uint64_t value) const {
+    VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
+    info.semaphoreCount = 1;
+    info.pSemaphores = &handle_;
+    info.pValues = &value;
+    VK_CHECK(device_.api().vkWaitSemaphores(device_.handle(), &info, UINT64_MAX));
+}
+
+}  // namespace anymps::vulkan

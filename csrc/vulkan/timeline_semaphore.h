@@ -1,0 +1,27 @@
+// A counter that the queue raises and the host waits for.
+#pragma once
+
+#include <cstdint>
+
+#include "vulkan/device.h"
+
+namespace anymps::vulkan {
+
+class TimelineSemaphore {
+  public:
+    explicit TimelineSemaphore(const Device& device);
+    ~TimelineSemaphore();
+    TimelineSemaphore(const TimelineSemaphore&) = delete;
+    TimelineSemaphore& operator=(const TimelineSemaphore&) = delete;
+
+    VkSemaphore handle() const { return handle_; }
+    uint64_t value() const;
+    // Blocks until the counter is at least `value`. Throws Error when the device is lost.
+    void wait(uint64_t value) const;
+
+  private:
+    const Device& device_;
+    VkSemaphore handle_ = VK_NULL_HANDLE;
+};
+
+}  // namespace anymps::vulkan
