@@ -9,10 +9,12 @@
 #include <span>
 #include <vector>
 
+#include "runtime/hazards.h"
+
 namespace anymps::vulkan {
 class Pipeline;
 class Device;
-class Buffer;
+class QueryPool;
 }  // namespace anymps::vulkan
 
 namespace anymps::runtime {
@@ -22,13 +24,6 @@ struct Grid {
     uint32_t x = 1, y = 1, z = 1;
     // At least `groups` groups as x * y; kernels number them with linear_group_id() and check the bound.
     static Grid linear(uint64_t groups);
-};
-
-// A range of device addresses that a command reads or writes.
-struct Access {
-    uint64_t address;
-    uint64_t bytes;
-    bool write;
 };
 
 // {address, code} that a kernel hands to report_error(); see CommandEncoder::error_slot.
@@ -65,10 +60,12 @@ class CommandEncoder {
     // Writes a byte pattern of 4 equal bytes over a range of any alignment.
     void fill(uint64_t dst, uint8_t byte, uint64_t bytes);
 
-    // Sends what is recorded to the queue; returns the serial number of the last submission.
+    // A timestamp when everything before it has completed.
+    void write_timestamp(const vulkan::QueryPool& pool, uint32_t index);
+
+    // Sends what is recorded to the queue; returns the serial number by which all of it will have completed.
     uint64_t submit();
 
-    // Serial that everything recorded so far will have completed by (submits it).
     // Blocks until a serial has completed. Does not raise device asserts.
     void wait(uint64_t serial);
     bool completed(uint64_t serial) const;

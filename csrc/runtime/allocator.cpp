@@ -1,0 +1,309 @@
+#include "runtime/allocator.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/address_map.h"
+#include "runtime/command_encoder.h"
+#include "runtime/device.h"
+#include "vulkan/buffer.h"
+#include "vulkan/check.h"
+
+namespace anymps::runtime {
+
+using c10::CachingAllocator::StatArray;
+using c10::CachingAllocator::StatType;
+
+namespace {
+
+constexpr size_t kMinBlock = 512;
+constexpr size_t kSmallBlock = 1ull << 20;        // blocks up to this come from small segments
+constexpr size_t kSmallSegment = 2ull << 20;
+constexpr size_t kMediumBlock = 10ull << 20;      // blocks up to this come from medium segments
+constexpr size_t kMediumSegment = 20ull << 20;
+constexpr size_t kRoundLarge = 2ull << 20;        // larger segments are multiples of this
+constexpr double kDefaultWatermark = 1.7;         // as on a Mac
+
+size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+size_t segment_bytes(size_t block) {
+    if (block <= kSmallBlock) return kSmallSegment;
+    return block <= kMediumBlock ? kMediumSegment : round_up(block, kRoundLarge);
+}
+
+double watermark_from_environment() {
+    const char* text = std::getenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO");
+    if (!text) return kDefaultWatermark;
+    char* end = nullptr;
+    const double ratio = std::strtod(text, &end);
+    TORCH_CHECK(end != text && ratio >= 0.0 && ratio <= 2.0, "invalid high watermark ratio ", text);
+    return ratio;
+}
+
+std::string human(double bytes) {
+    char text[32];
+    std::snprintf(text, sizeof(text), bytes >= 1e9 ? "%.2f GiB" : "%.2f MiB", bytes / (bytes >= 1e9 ? 1ull << 30 : 1ull << 20));
+    return text;
+}
+
+void change(StatArray& stat, StatType pool, size_t amount, bool increase) {
+    for (const StatType type : {StatType::AGGREGATE, pool}) {
+        auto& s = stat[static_cast<size_t>(type)];
+        increase ? s.increase(amount) : s.decrease(amount);
+    }
+}
+
+}  // namespace
+
+struct Allocator::Segment {
+    explicit Segment(size_t bytes) : buffer(device(), bytes, vulkan::MemoryKind::Device) { map_buffer(buffer); }
+    ~Segment() { unmap_buffer(buffer); }
+    bool small() const { return buffer.bytes() == kSmallSegment; }
+    StatType pool() const { return small() ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
+    vulkan::Buffer buffer;
+};
+
+// A part of a segment; neighbours are linked so that free ones merge.
+struct Allocator::Block {
+    Segment* segment;
+    uint64_t address;
+    size_t bytes;
+    size_t requested = 0;
+    bool used = false;
+    Block* previous = nullptr;
+    Block* next = nullptr;
+};
+
+bool Allocator::BySize::operator()(const Block* a, const Block* b) const {
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+}
+
+Allocator::Allocator() : fraction_(watermark_from_environment()) {}
+
+Allocator::Pool& Allocator::pool_of(const Segment& segment) { return segment.small() ? small_ : large_; }
+
+c10::DataPtr Allocator::allocate(size_t bytes) {
+    const c10::Device where(c10::DeviceType::MPS, 0);
+    check_not_forked();
+    if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
+    Block* block;
+    {
+        std::lock_guard lock(mutex_);
+        block = take(round_up(bytes, kMinBlock), bytes);
+    }
+    return {reinterpret_cast<void*>(block->address), block, &delete_block, where};
+}
+
+c10::DeleterFnPtr Allocator::raw_deleter() const { return nullptr; }  // the context is a block, not the pointer
+
+void Allocator::copy_data(void* dst, const void* src, size_t bytes) const {
+    encoder().copy(reinterpret_cast<uint64_t>(dst), reinterpret_cast<uint64_t>(src), bytes);
+}
+
+void Allocator::delete_block(void* context) {
+    if (!context) return;
+    Allocator& self = allocator();
+    std::lock_guard lock(self.mutex_);
+    self.release(static_cast<Block*>(context));
+}
+
+Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
+    Pool& pool = rounded <= kSmallBlock ? small_ : large_;
+    Block key{nullptr, 0, rounded};
+    auto found = pool.lower_bound(&key);
+    // A big block is not broken up for a much smaller tensor: the next big tensor would need a new segment.
+    if (found != pool.end() && rounded > kMediumBlock && (*found)->bytes > 2 * rounded) found = pool.end();
+    Block* block;
+    if (found != pool.end()) {
+        block = *found;
+        pool.erase(found);
+    } else {
+        block = new_segment(rounded);
+        if (!block) {
+            ++stats_.num_alloc_retries;
+            free_cached_segments();
+            block = new_segment(rounded);
+        }
+        if (!block) raise_out_of_memory(requested);
+    }
+    block = split(block, rounded);
+    block->used = true;
+    block->requested = requested;
+    count(block, true);
+    return block;
+}
+
+// nullptr when the watermark or the driver refuses.
+Allocator::Block* Allocator::new_segment(size_t rounded) {
+    const size_t bytes = segment_bytes(rounded);
+    if (const size_t limit = limit_bytes(); limit && reserved_bytes() + bytes > limit) return nullptr;
+    std::unique_ptr<Segment> segment;
+    try {
+        segment = std::make_unique<Segment>(bytes);
+    } catch (const vulkan::Error& error) {
+        if (error.out_of_memory()) return nullptr;
+        throw;
+    }
+    ++stats_.num_device_alloc;
+    change(stats_.segment, segment->pool(), 1, true);
+    change(stats_.reserved_bytes, segment->pool(), bytes, true);
+    auto* block = new Block{segment.get(), segment->buffer.address(), bytes};
+    segments_.push_back(std::move(segment));
+    return block;
+}
+
+Allocator::Block* Allocator::split(Block* block, size_t bytes) {
+    const size_t rest = block->bytes - bytes;
+    const size_t smallest = block->segment->small() ? kMinBlock : kSmallBlock;
+    if (rest < smallest) return block;
+    auto* tail = new Block{block->segment, block->address + bytes, rest};
+    tail->previous = block;
+    tail->next = block->next;
+    if (tail->next) tail->next->previous = tail;
+    block->next = tail;
+    block->bytes = bytes;
+    pool_of(*block->segment).insert(tail);
+    return block;
+}
+
+void Allocator::release(Block* block) {
+    count(block, false);
+    block->used = false;
+    Pool& pool = pool_of(*block->segment);
+    const auto absorb = [&](Block* left, Block* right) {
+        left->bytes += right->bytes;
+        left->next = right->next;
+        if (left->next) left->next->previous = left;
+        delete right;
+    };
+    if (Block* next = block->next; next && !next->used) {
+        pool.erase(next);
+        absorb(block, next);
+    }
+    if (Block* previous = block->previous; previous && !previous->used) {
+        pool.erase(previous);
+        absorb(previous, block);
+        block = previous;
+    }
+    pool.insert(block);
+}
+
+void Allocator::free_cached_segments() {
+    bool waited = false;
+    for (Pool* pool : {&small_, &large_}) {
+        for (auto it = pool->begin(); it != pool->end();) {
+            Block* block = *it;
+            if (block->previous || block->next) {
+                ++it;
+                continue;
+            }
+            if (!waited) {
+                encoder().wait(encoder().submit());  // commands in flight may still use the memory
+                waited = true;
+            }
+            it = pool->erase(it);
+            Segment* segment = block->segment;
+            delete block;
+            ++stats_.num_device_free;
+            change(stats_.segment, segment->pool(), 1, false);
+            change(stats_.reserved_bytes, segment->pool(), segment->buffer.bytes(), false);
+            std::erase_if(segments_, [&](const auto& s) { return s.get() == segment; });
+        }
+    }
+}
+
+void Allocator::count(Block* block, bool allocate) {
+    const StatType pool = block->segment->pool();
+    change(stats_.allocation, pool, 1, allocate);
+    change(stats_.active, pool, 1, allocate);
+    change(stats_.allocated_bytes, pool, block->bytes, allocate);
+    change(stats_.active_bytes, pool, block->bytes, allocate);
+    change(stats_.requested_bytes, pool, block->requested, allocate);
+}
+
+void Allocator::raise_out_of_memory(size_t requested) {
+    ++stats_.num_ooms;
+    std::string text = "MPS backend out of memory (MPS allocated: " + human(double(allocated_bytes())) +
+                       ", other allocations: " + human(double(reserved_bytes() - allocated_bytes())) +
+                       ", max allowed: " + human(double(limit_bytes())) + "). Tried to allocate " +
+                       human(double(requested)) +
+                       " on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+                       "allocations (may cause system failure).";
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text));
+}
+
+size_t Allocator::limit_bytes() const {
+    if (fraction_ == 0.0) return 0;
+    // Beyond the heap, drivers move memory of other programs out or the system ends the process: never by default.
+    return std::min(static_cast<size_t>(fraction_ * double(recommended_bytes())),
+                    static_cast<size_t>(device().device_memory()));
+}
+
+bool Allocator::initialized() { return device_created(); }
+
+void Allocator::emptyCache(c10::MempoolId_t) {
+    if (!device_created()) return;
+    std::lock_guard lock(mutex_);
+    free_cached_segments();
+}
+
+c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(c10::DeviceIndex) {
+    std::lock_guard lock(mutex_);
+    return stats_;
+}
+
+void Allocator::resetAccumulatedStats(c10::DeviceIndex) {
+    std::lock_guard lock(mutex_);
+    for (auto* stat : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.allocated_bytes,
+                       &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
+        for (auto& s : *stat) s.reset_accumulated();
+    }
+    stats_.num_alloc_retries = stats_.num_ooms = stats_.num_device_alloc = stats_.num_device_free = 0;
+}
+
+void Allocator::resetPeakStats(c10::DeviceIndex) {
+    std::lock_guard lock(mutex_);
+    for (auto* stat : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.allocated_bytes,
+                       &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
+        for (auto& s : *stat) s.reset_peak();
+    }
+}
+
+std::pair<size_t, size_t> Allocator::getMemoryInfo(c10::DeviceIndex) {
+    return {device().free_memory(), device().device_memory()};
+}
+
+size_t Allocator::allocated_bytes() const {
+    return static_cast<size_t>(stats_.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current);
+}
+
+size_t Allocator::reserved_bytes() const {
+    return static_cast<size_t>(stats_.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)].current);
+}
+
+size_t Allocator::recommended_bytes() const {
+    const double share = device().info().unified_memory ? 0.5 : 0.95;
+    return static_cast<size_t>(share * double(device().device_memory()));
+}
+
+void Allocator::set_memory_fraction(double fraction) {
+    TORCH_CHECK(fraction >= 0.0 && fraction <= 2.0, "Invalid fraction value: ", fraction,
+                ". Allowed range is [0, 2].");
+    std::lock_guard lock(mutex_);
+    fraction_ = fraction;
+}
+
+Allocator& allocator() {
+    static auto* const instance = new Allocator;
+    return *instance;
+}
+
+namespace {
+struct RegisterAllocator {
+    RegisterAllocator() { c10::SetAllocator(c10::DeviceType::MPS, &allocator()); }
+} register_allocator;
+}  // namespace
+
+}  // namespace anymps::runtime

@@ -1,0 +1,69 @@
+// The caching allocator of the mps device, as torch.accelerator.memory_* and torch.mps see it.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+namespace anymps::runtime {
+
+// Thread-safe. One in-order stream: a freed block may be handed out at once, since whatever still reads it was
+// recorded earlier. Data pointers are device addresses. Lives until the process ends.
+class Allocator final : public c10::DeviceAllocator {
+  public:
+    Allocator();
+
+    // bytes == 0 gives a null pointer on the device. Raises torch.OutOfMemoryError, after the cache was freed and
+    // the driver asked once more.
+    c10::DataPtr allocate(size_t bytes) override;
+    c10::DeleterFnPtr raw_deleter() const override;
+    void copy_data(void* dst, const void* src, size_t bytes) const override;
+
+    bool initialized() override;
+    void emptyCache(c10::MempoolId_t pool = {0, 0}) override;
+    void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {}
+    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+    void resetAccumulatedStats(c10::DeviceIndex device) override;
+    void resetPeakStats(c10::DeviceIndex device) override;
+    std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;  // {free, total} bytes
+
+    size_t allocated_bytes() const;  // in tensors
+    size_t reserved_bytes() const;   // taken from the driver
+    // What programs should stay under: half of unified memory, 95 % of a card's own.
+    size_t recommended_bytes() const;
+    // Limits reserved_bytes to fraction * recommended_bytes(); 0 < fraction <= 2.
+    void set_memory_fraction(double fraction);
+
+  private:
+    struct Segment;
+    struct Block;
+    struct BySize {
+        bool operator()(const Block* a, const Block* b) const;
+    };
+    using Pool = std::set<Block*, BySize>;
+
+    static void delete_block(void* block);
+    Block* take(size_t rounded, size_t requested);
+    Block* new_segment(size_t rounded);
+    Block* split(Block* block, size_t bytes);
+    void release(Block* block);
+    void free_cached_segments();
+    void count(Block* block, bool allocate);
+    size_t limit_bytes() const;
+    [[noreturn]] void raise_out_of_memory(size_t requested);
+    Pool& pool_of(const Segment& segment);
+
+    mutable std::mutex mutex_;
+    Pool small_, large_;  // free blocks
+    std::vector<std::unique_ptr<Segment>> segments_;
+    c10::CachingDeviceAllocator::DeviceStats stats_;
+    double fraction_;  // of recommended_bytes(); 0 for no limit
+};
+
+Allocator& allocator();
+
+}  // namespace anymps::runtime

@@ -1,0 +1,387 @@
+#include "runtime/command_encoder.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <list>
+
+#include "runtime/address_map.h"
+#include "runtime/argument_ring.h"
+#include "runtime/device.h"
+#include "vulkan/buffer.h"
+#include "vulkan/check.h"
+#include "vulkan/pipeline.h"
+#include "vulkan/query_pool.h"
+#include "vulkan/timeline_semaphore.h"
+
+namespace anymps::runtime {
+namespace {
+
+constexpr uint32_t kMostGroups = 65535;          // in one dimension, on Intel and on software drivers
+constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
+constexpr size_t kMostStaging = 4;               // buffers, so that host and device work at the same time
+constexpr uint32_t kErrorWords = 64;
+
+// Submission cadence: a full batch, or whatever is there when the queue has run dry.
+constexpr uint32_t kBatch = 64;
+constexpr uint32_t kCheckEvery = 8;
+
+constexpr VkPipelineStageFlags kDeviceStages =
+    VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+constexpr VkAccessFlags kWrites = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+constexpr VkAccessFlags kReads = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
+
+struct CommandBuffer {
+    VkCommandPool pool = VK_NULL_HANDLE;
+    VkCommandBuffer handle = VK_NULL_HANDLE;
+    uint64_t serial = 0;  // of its last submission
+};
+
+struct Staging {
+    std::unique_ptr<vulkan::Buffer> buffer;
+    uint64_t serial = 0;
+};
+
+}  // namespace
+
+Grid Grid::linear(uint64_t groups) {
+    if (groups <= kMostGroups) return {static_cast<uint32_t>(groups), 1, 1};
+    const uint64_t rows = (groups + kMostGroups - 1) / kMostGroups;
+    TORCH_CHECK(rows <= kMostGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
+    return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
+}
+
+// Members are guarded by mutex_ but for the semaphore and completed_.
+class CommandEncoder::Impl {
+  public:
+    explicit Impl(const vulkan::Device& device)
+        : device_(device),
+          semaphore_(device),
+          ring_(device),
+          errors_(device, kErrorWords * sizeof(uint32_t), vulkan::MemoryKind::Ring) {
+        std::memset(errors_.host(), 0, errors_.bytes());
+    }
+
+    void dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid,
+                  std::span<const Access> accesses) {
+        if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+        const auto& api = device_.api();
+        VkCommandBuffer commands = prepare(accesses);
+        if (bound_ != pipeline.handle()) {
+            api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
+            bound_ = pipeline.handle();
+        }
+        api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                               static_cast<uint32_t>((push_bytes + 3) & ~size_t{3}), push);
+        api.vkCmdDispatch(commands, grid.x, grid.y, grid.z);
+        recorded();
+    }
+
+    ArgumentRing::Slice reserve(uint64_t bytes) {
+        ArgumentRing::Slice slice;
+        while (!ring_.reserve(bytes, &slice)) {
+            submit();
+            semaphore_.wait(ring_.oldest());
+            ring_.reclaim(semaphore_.value());
+        }
+        return slice;
+    }
+
+    void copy_regions(uint64_t dst, VkBuffer src_buffer, uint64_t src_offset, uint64_t src_address, uint64_t bytes) {
+        const BufferRange to = find_buffer(dst, bytes);
+        const Access accesses[] = {{src_address, bytes, false}, {dst, bytes, true}};
+        const VkBufferCopy region{src_offset, to.offset, bytes};
+        VkCommandBuffer commands = prepare(accesses);
+        device_.api().vkCmdCopyBuffer(commands, src_buffer, to.buffer->handle(), 1, &region);
+        recorded();
+    }
+
+    void copy(uint64_t dst, uint64_t src, uint64_t bytes) {
+        const BufferRange from = find_buffer(src, bytes);
+        copy_regions(dst, from.buffer->handle(), from.offset, src, bytes);
+    }
+
+    void upload(uint64_t dst, const std::byte* src, uint64_t bytes) {
+        if (std::byte* host = host_pointer(dst, bytes); host && idle()) {
+            std::memcpy(host, src, bytes);
+            return;
+        }
+        if (bytes <= ArgumentRing::kMostBytes) {
+            const ArgumentRing::Slice slice = reserve(bytes);
+            std::memcpy(slice.host, src, bytes);
+            copy_regions(dst, ring_.buffer().handle(), slice.offset, slice.address, bytes);
+            return;
+        }
+        for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
+            const uint64_t part = std::min(kStagingBytes, bytes - done);
+            Staging& staging = next_staging();
+            std::memcpy(staging.buffer->host(), src + done, part);
+            copy_regions(dst + done, staging.buffer->handle(), 0, staging.buffer->address(), part);
+            staging.serial = submit();
+        }
+    }
+
+    // Records the copy of one part into staging memory and submits it.
+    Staging& start_download(uint64_t src, uint64_t bytes) {
+        Staging& staging = next_staging();
+        const BufferRange from = find_buffer(src, bytes);
+        const Access accesses[] = {{src, bytes, false}, {staging.buffer->address(), bytes, true}};
+        const VkBufferCopy region{from.offset, 0, bytes};
+        VkCommandBuffer commands = prepare(accesses);
+        device_.api().vkCmdCopyBuffer(commands, from.buffer->handle(), staging.buffer->handle(), 1, &region);
+        recorded();
+        staging.serial = submit();
+        return staging;
+    }
+
+    void download(std::byte* dst, uint64_t src, uint64_t bytes) {
+        if (const std::byte* host = host_pointer(src, bytes)) {
+            semaphore_.wait(submit());
+            std::memcpy(dst, host, bytes);
+            return;
+        }
+        struct Part {
+            Staging* staging;
+            uint64_t offset, bytes;
+        };
+        std::deque<Part> parts;
+        const auto finish_oldest = [&] {
+            const Part part = parts.front();
+            parts.pop_front();
+            semaphore_.wait(part.staging->serial);
+            std::memcpy(dst + part.offset, part.staging->buffer->host(), part.bytes);
+        };
+        for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
+            const uint64_t part = std::min(kStagingBytes, bytes - done);
+            if (parts.size() == kMostStaging) finish_oldest();
+            parts.push_back({&start_download(src + done, part), done, part});
+        }
+        while (!parts.empty()) finish_oldest();
+    }
+
+    void fill(uint64_t dst, uint8_t byte, uint64_t bytes) {
+        const BufferRange to = find_buffer(dst, bytes);
+        TORCH_INTERNAL_ASSERT(to.offset % 4 == 0 && bytes % 4 == 0, "fill of an unaligned range");
+        const Access accesses[] = {{dst, bytes, true}};
+        VkCommandBuffer commands = prepare(accesses);
+        device_.api().vkCmdFillBuffer(commands, to.buffer->handle(), to.offset, bytes, byte * 0x01010101u);
+        recorded();
+    }
+
+    void write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
+        VkCommandBuffer commands = prepare({});
+        barrier(commands, kDeviceStages, kReads | kWrites);
+        hazards_.clear();
+        // At the end of the pipe: the top would be written before earlier kernels have run.
+        device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.handle(), index);
+        recorded();
+    }
+
+    uint64_t submit() {
+        if (!recording_) return serial_;
+        const auto& api = device_.api();
+        CommandBuffer& current = buffers_.back();
+        // Makes the writes visible to the next submission and to the host.
+        barrier(current.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT, kReads | kWrites | VK_ACCESS_HOST_READ_BIT);
+        hazards_.clear();
+        recording_ = false;
+        VK_CHECK(api.vkEndCommandBuffer(current.handle));
+        current.serial = ++serial_;
+        VkSemaphore semaphore = semaphore_.handle();
+        VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+        timeline.signalSemaphoreValueCount = 1;
+        timeline.pSignalSemaphoreValues = &serial_;
+        VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
+        submit.commandBufferCount = 1;
+        submit.pCommandBuffers = &current.handle;
+        submit.signalSemaphoreCount = 1;
+        submit.pSignalSemaphores = &semaphore;
+        VK_CHECK(api.vkQueueSubmit(device_.queue(), 1, &submit, VK_NULL_HANDLE));
+        ring_.close(serial_);
+        return serial_;
+    }
+
+    // Raises what kernels have reported since the last time.
+    void check_errors() {
+        auto* words = reinterpret_cast<volatile uint32_t*>(errors_.host());
+        const uint32_t code = words[0];
+        if (code == 0) return;
+        words[0] = 0;
+        std::string op = "an operator";
+        {
+            std::lock_guard lock(mutex_);
+            if (code <= error_ops_.size()) op = error_ops_[code - 1];
+        }
+        throw c10::AcceleratorError(
+            {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, static_cast<int32_t>(code),
+            "MPS error: device-side assert triggered: index out of range in " + op +
+                ". Kernel errors are reported at the next synchronization, so the stack trace may be of a later call.");
+    }
+
+    ErrorSlot error_slot(const char* op) {
+        std::lock_guard lock(mutex_);
+        const auto found = std::find(error_ops_.begin(), error_ops_.end(), op);
+        const auto index = static_cast<uint32_t>(found - error_ops_.begin());
+        if (found == error_ops_.end()) error_ops_.emplace_back(op);
+        return {errors_.address(), index + 1};
+    }
+
+    std::mutex mutex_;
+    const vulkan::Device& device_;
+    vulkan::TimelineSemaphore semaphore_;
+
+  private:
+    bool idle() { return !recording_ && semaphore_.value() >= serial_; }
+
+    void barrier(VkCommandBuffer commands, VkPipelineStageFlags stages, VkAccessFlags accesses) {
+        VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+        memory.srcAccessMask = kWrites;
+        memory.dstAccessMask = accesses;
+        device_.api().vkCmdPipelineBarrier(commands, kDeviceStages, stages, 0, 1, &memory, 0, nullptr, 0, nullptr);
+    }
+
+    VkCommandBuffer prepare(std::span<const Access> accesses) {
+        if (!recording_) begin();
+        VkCommandBuffer commands = buffers_.back().handle;
+        if (hazards_.add(accesses)) barrier(commands, kDeviceStages, kReads | kWrites);
+        return commands;
+    }
+
+    void recorded() {
+        ++commands_;
+        if (commands_ >= kBatch || (commands_ % kCheckEvery == 0 && semaphore_.value() >= serial_)) submit();
+    }
+
+    void begin() {
+        const auto& api = device_.api();
+        // The oldest command buffer is reused once it has completed; the list stays as long as the queue needs.
+        if (!buffers_.empty() && buffers_.front().serial <= semaphore_.value()) {
+            ring_.reclaim(semaphore_.value());
+            buffers_.push_back(buffers_.front());
+            buffers_.pop_front();
+            VK_CHECK(api.vkResetCommandPool(device_.handle(), buffers_.back().pool, 0));
+        } else {
+            buffers_.push_back(create());
+        }
+        VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+        info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+        VK_CHECK(api.vkBeginCommandBuffer(buffers_.back().handle, &info));
+        recording_ = true;
+        commands_ = 0;
+        bound_ = VK_NULL_HANDLE;
+    }
+
+    CommandBuffer create() {
+        const auto& api = device_.api();
+        CommandBuffer result;
+        VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+        pool.flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT;
+        pool.queueFamilyIndex = device_.info().queue_family;
+        VK_CHECK(api.vkCreateCommandPool(device_.handle(), &pool, nullptr, &result.pool));
+        VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+        allocate.commandPool = result.pool;
+        allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+        allocate.commandBufferCount = 1;
+        VK_CHECK(api.vkAllocateCommandBuffers(device_.handle(), &allocate, &result.handle));
+        return result;
+    }
+
+    Staging& next_staging() {
+        if (staging_.size() < kMostStaging) {
+            staging_.push_back({std::make_unique<vulkan::Buffer>(device_, kStagingBytes, vulkan::MemoryKind::Staging), 0});
+            return staging_.back();
+        }
+        staging_.splice(staging_.end(), staging_, staging_.begin());
+        semaphore_.wait(staging_.back().serial);
+        return staging_.back();
+    }
+
+    std::deque<CommandBuffer> buffers_;  // oldest submission first; the back one is being recorded
+    bool recording_ = false;
+    uint32_t commands_ = 0;
+    VkPipeline bound_ = VK_NULL_HANDLE;
+    uint64_t serial_ = 0;
+    Hazards hazards_;
+    ArgumentRing ring_;
+    vulkan::Buffer errors_;
+    std::vector<std::string> error_ops_;
+    std::list<Staging> staging_;  // oldest use first
+};
+
+CommandEncoder::CommandEncoder(const vulkan::Device& device) : impl_(std::make_unique<Impl>(device)) {}
+CommandEncoder::~CommandEncoder() = default;
+
+void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid,
+                              std::span<const Access> accesses) {
+    std::lock_guard lock(impl_->mutex_);
+    impl_->dispatch(pipeline, push, push_bytes, grid, accesses);
+}
+
+void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes, Grid grid,
+                                      std::span<const Access> accesses) {
+    TORCH_CHECK(bytes <= ArgumentRing::kMostBytes, "kernel arguments of ", bytes, " bytes exceed the argument ring's ",
+                ArgumentRing::kMostBytes);
+    std::lock_guard lock(impl_->mutex_);
+    const ArgumentRing::Slice slice = impl_->reserve(bytes);
+    std::memcpy(slice.host, args, bytes);
+    impl_->dispatch(pipeline, &slice.address, sizeof(slice.address), grid, accesses);
+}
+
+void CommandEncoder::copy(uint64_t dst, uint64_t src, uint64_t bytes) {
+    if (bytes == 0) return;
+    std::lock_guard lock(impl_->mutex_);
+    impl_->copy(dst, src, bytes);
+}
+
+void CommandEncoder::upload(uint64_t dst, const void* src, uint64_t bytes) {
+    if (bytes == 0) return;
+    std::lock_guard lock(impl_->mutex_);
+    impl_->upload(dst, static_cast<const std::byte*>(src), bytes);
+}
+
+void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
+    if (bytes == 0) return;
+    {
+        std::lock_guard lock(impl_->mutex_);
+        impl_->download(static_cast<std::byte*>(dst), src, bytes);
+    }
+    impl_->check_errors();
+}
+
+void CommandEncoder::fill(uint64_t dst, uint8_t byte, uint64_t bytes) {
+    if (bytes == 0) return;
+    std::lock_guard lock(impl_->mutex_);
+    impl_->fill(dst, byte, bytes);
+}
+
+void CommandEncoder::write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
+    std::lock_guard lock(impl_->mutex_);
+    impl_->write_timestamp(pool, index);
+}
+
+uint64_t CommandEncoder::submit() {
+    std::lock_guard lock(impl_->mutex_);
+    return impl_->submit();
+}
+
+void CommandEncoder::wait(uint64_t serial) { impl_->semaphore_.wait(serial); }
+
+bool CommandEncoder::completed(uint64_t serial) const { return impl_->semaphore_.value() >= serial; }
+
+void CommandEncoder::synchronize() {
+    wait(submit());
+    impl_->check_errors();
+}
+
+ErrorSlot CommandEncoder::error_slot(const char* op) { return impl_->error_slot(op); }
+
+CommandEncoder& encoder() {
+    check_not_forked();
+    static auto* const instance = new CommandEncoder(device());
+    return *instance;
+}
+
+}  // namespace anymps::runtime

@@ -1,0 +1,37 @@
+// The process's one mps device: found at the first question, created at the first use, never destroyed.
+#pragma once
+
+#include <string>
+
+namespace anymps::vulkan {
+class Device;
+struct DeviceInfo;
+}  // namespace anymps::vulkan
+
+namespace anymps::runtime {
+
+// True when a suitable device exists (creates the Vulkan instance, not the device). False in a forked child of a
+// process that had used the device.
+bool device_available() noexcept;
+
+// Why device_available() is false, and what to do, in a sentence; empty when it is true.
+std::string unavailable_reason();
+
+// The device that was chosen (environment variable ANYMPS_DEVICE: an index or a part of a name). Creates it at the
+// first call. Raises RuntimeError when there is none, or in a forked child.
+const vulkan::Device& device();
+
+// Properties of the chosen device without creating it; raises as device() does.
+const vulkan::DeviceInfo& device_info();
+
+// True once device() has created the device.
+bool device_created() noexcept;
+
+// Raises RuntimeError in a forked child whose parent had used the device, as CUDA does.
+void check_not_forked();
+bool in_bad_fork() noexcept;
+
+// Folder for pipelines on disk: ANYMPS_CACHE_DIR, else XDG_CACHE_HOME/torch_anymps, else ~/.cache/torch_anymps.
+std::string cache_folder();
+
+}  // namespace anymps::runtime
