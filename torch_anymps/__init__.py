@@ -1,0 +1,38 @@
+"""PyTorch's `mps` device on any GPU with a Vulkan driver.
+
+Nothing needs to be imported: `import torch` finds this package through the entry point group `torch.backends`.
+`python -m torch_anymps.info` says which device is used, or why there is none and what to do.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+__all__ = ["fallbacks"]
+
+
+def _autoload() -> None:
+    """Called by torch at the end of `import torch`. Never raises and never prints."""
+    from torch_anymps import _load
+
+    _load.load()
+
+
+def fallbacks() -> dict[str, int]:
+    """Ops without a kernel that ran on the CPU instead in this process, with the number of calls.
+
+    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set. Keys are names like "aten::linalg_qr.out".
+    """
+    import json
+
+    import torch
+
+    from torch_anymps import _load
+
+    return json.loads(torch.ops.anymps.fallbacks()) if _load.status.loaded else {}
+
+
+# Importing torch runs _autoload() above. An explicit import of this package does the same where the entry point
+# did not run (TORCH_DEVICE_BACKEND_AUTOLOAD=0), and warns where it comes too late.
+import torch_anymps._load as _load  # noqa: E402
+
+_load.load_explicitly()

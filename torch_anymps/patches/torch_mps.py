@@ -1,0 +1,88 @@
+"""The parts of torch.mps and torch.backends.mps whose C functions exist only in Apple's builds."""
+
+import functools
+import os
+
+WHY = "torch.mps and torch.backends.mps find the C functions that builds for Linux lack."
+TARGETS = ("torch",)
+
+
+def apply(module, replace):
+    torch = module
+    replace(torch._C, "_has_mps", True)
+    replace(torch.mps, "current_device", _current_device)
+    for name, function in {
+        "_mps_get_name": _get_name,
+        "_mps_get_core_count": _get_core_count,
+        "_mps_isCaptureEnabled": _false,
+        "_mps_isCapturing": _false,
+        "_mps_startCapture": _no_metal("Metal capture (torch.mps.profiler.metal_capture)"),
+        "_mps_stopCapture": _nothing,  # runs in a finally, behind the error of _mps_startCapture
+        "_mps_compileShader": _no_metal("Compiling Metal source (torch.mps.compile_shader)"),
+        "_mps_loadMetalllib": _no_metal("Loading a Metal library (torch.mps.load_metallib)"),
+        "_mps_loadMetallibFromPath": _no_metal("Loading a Metal library (torch.mps.load_metallib)"),
+        "_mps_host_alias_storage": _host_alias_storage,
+    }.items():
+        replace(torch._C, name, function)
+    _forget_answers()
+    os.register_at_fork(after_in_child=_forget_answers)  # the device does not survive a fork
+
+
+def _forget_answers() -> None:
+    import torch
+
+    backend = torch.backends.mps
+    for cached in (
+        backend.is_available,
+        backend.is_macos_or_newer,
+        backend.is_macos13_or_newer,
+        backend.get_name,
+        backend.get_core_count,
+    ):
+        cached.cache_clear()
+
+
+def _current_device() -> int:
+    """Index of the current mps device: there is one, as on a Mac."""
+    return 0
+
+
+@functools.cache
+def _device_info() -> dict:
+    import json
+
+    import torch
+
+    return json.loads(torch.ops.anymps.device_info())
+
+
+def _get_name() -> str:
+    return _device_info()["name"]
+
+
+def _get_core_count() -> int:
+    return _device_info()["core_count"]
+
+
+def _false() -> bool:
+    return False
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_metal(what: str):
+    def refuse(*_):
+        raise RuntimeError(f"{what} needs Apple's Metal, and this mps device runs on Vulkan.")
+
+    return refuse
+
+
+def _host_alias_storage(storage):
+    import torch
+
+    if storage.device.type != "mps":
+        raise RuntimeError(f"Expected a storage on mps, got one on {storage.device}.")
+    whole = torch.empty(0, dtype=torch.uint8, device="mps").set_(storage)
+    return torch.ops.anymps.host_alias(whole).untyped_storage()
