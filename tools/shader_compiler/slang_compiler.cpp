@@ -1,0 +1,143 @@
+#include "slang_compiler.h"
+
+#include <cstring>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "files.h"
+#include "spirv_patch.h"
+
+namespace anymps::shader_compiler {
+
+namespace {
+
+constexpr size_t kPushConstantBytes = 128;  // what every Vulkan device has
+
+std::string text_of(slang::IBlob* blob) {
+    return blob ? std::string(static_cast<const char*>(blob->getBufferPointer()), blob->getBufferSize()) : "";
+}
+
+struct Instantiation {
+    std::string kernel;
+    std::string expression;  // entry<Arg, ...>
+    std::string entry;
+};
+
+// The lines `//! kernel NAME = entry<Arg, ...>`.
+std::vector<Instantiation> parse_instantiations(const std::string& source, const std::string& file) {
+    static const std::regex line_pattern(R"(^//!\s*kernel\s+(\w+)\s*=\s*((\w+)\s*<.*>)\s*$)");
+    std::vector<Instantiation> result;
+    std::istringstream lines(source);
+    int number = 0;
+    for (std::string line; std::getline(lines, line);) {
+        ++number;
+        if (line.rfind("//!", 0) != 0) continue;
+        std::smatch match;
+        if (!std::regex_match(line, match, line_pattern)) {
+            throw CompileError(file + ":" + std::to_string(number) +
+                               ": a line that starts with //! must read `//! kernel NAME = entry<Arg, ...>`.");
+        }
+        result.push_back({match[1], match[2], match[3]});
+    }
+    return result;
+}
+
+}  // namespace
+
+void SlangCompiler::create_session() {
+    if (!global_ && SLANG_FAILED(slang::createGlobalSession(global_.receive()))) {
+        throw CompileError("The Slang library could not create a global session.");
+    }
+    slang::TargetDesc target;
+    target.format = SLANG_SPIRV;
+    target.profile = global_->findProfile("spirv_1_5");
+    target.flags = SLANG_TARGET_FLAG_GENERATE_SPIRV_DIRECTLY;
+
+    std::vector<const char*> paths;
+    for (const auto& dir : options_.include_dirs) paths.push_back(dir.c_str());
+    std::vector<slang::PreprocessorMacroDesc> macros;
+    for (const auto& define : options_.defines) macros.push_back({define.c_str(), "1"});
+
+    slang::SessionDesc desc;
+    desc.targets = &target;
+    desc.targetCount = 1;
+    desc.searchPaths = paths.data();
+    desc.searchPathCount = static_cast<SlangInt>(paths.size());
+    desc.preprocessorMacros = macros.data();
+    desc.preprocessorMacroCount = static_cast<SlangInt>(macros.size());
+    if (SLANG_FAILED(global_->createSession(desc, session_.receive()))) {
+        throw CompileError("The Slang library could not create a session.");
+    }
+}
+
+std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::IComponentType* entry,
+                                              const std::string& where) {
+    ComPtr<slang::IBlob> diagnostics;
+    const auto check = [&](SlangResult result) {
+        if (SLANG_FAILED(result)) throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
+    };
+    slang::IComponentType* parts[] = {module, entry};
+    ComPtr<slang::IComponentType> program, linked;
+    check(session_->createCompositeComponentType(parts, 2, program.receive(), diagnostics.receive()));
+    check(program->link(linked.receive(), diagnostics.receive()));
+    // The uniform parameters come as one push-constant buffer; a kernel without any has a plain struct here.
+    auto* parameters = linked->getLayout()->getEntryPointByIndex(0)->getTypeLayout();
+    if (auto* element = parameters->getElementTypeLayout()) parameters = element;
+    const size_t pushed = parameters->getSize();
+    if (pushed > kPushConstantBytes) {
+        throw CompileError(where + " has " + std::to_string(pushed) + " bytes of uniform parameters; push constants " +
+                           "hold " + std::to_string(kPushConstantBytes) + ". Pass a pointer to a struct instead.");
+    }
+    ComPtr<slang::IBlob> code;
+    check(linked->getEntryPointCode(0, 0, code.receive(), diagnostics.receive()));
+    std::vector<uint32_t> words(code->getBufferSize() / sizeof(uint32_t));
+    std::memcpy(words.data(), code->getBufferPointer(), words.size() * sizeof(uint32_t));
+    try {
+        return patch_spirv(words);
+    } catch (const std::runtime_error& error) {
+        throw CompileError(where + ": " + error.what());
+    }
+}
+
+CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
+    const std::string source = read_file(file);
+    const auto instantiations = parse_instantiations(source, file.string());
+    if (!session_) create_session();
+    CompileResult result;
+    ComPtr<slang::IBlob> diagnostics;
+    const std::string module_name = file.stem().string() + "_" + std::to_string(hash_bytes(file.string()));
+    slang::IModule* module = session_->loadModuleFromSourceString(module_name.c_str(), file.c_str(), source.c_str(),
+                                                                  diagnostics.receive());
+    if (!module) {
+        create_session();  // a failed import would poison the files after this one
+        throw CompileError(file.string() + " does not compile:\n" + text_of(diagnostics.get()));
+    }
+    result.warnings = text_of(diagnostics.get());
+    for (SlangInt32 i = 0; i < module->getDependencyFileCount(); ++i) {
+        result.read_files.push_back(module->getDependencyFilePath(i));
+    }
+
+    std::set<std::string> generic;
+    for (const auto& item : instantiations) generic.insert(item.entry);
+    for (SlangInt32 i = 0; i < module->getDefinedEntryPointCount(); ++i) {
+        ComPtr<slang::IEntryPoint> entry;
+        module->getDefinedEntryPoint(i, entry.receive());
+        const std::string name = entry->getFunctionReflection()->getName();
+        if (generic.count(name)) continue;
+        result.kernels.push_back({name, generate(module, entry.get(), file.string() + ": kernel " + name)});
+    }
+    for (const auto& item : instantiations) {
+        const std::string where = file.string() + ": kernel " + item.kernel + " = " + item.expression;
+        ComPtr<slang::IEntryPoint> entry;
+        if (SLANG_FAILED(module->findAndCheckEntryPoint(item.expression.c_str(), SLANG_STAGE_COMPUTE, entry.receive(),
+                                                        diagnostics.receive()))) {
+            throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
+        }
+        result.kernels.push_back({item.kernel, generate(module, entry.get(), where)});
+    }
+    if (result.kernels.empty()) throw CompileError(file.string() + " has no compute kernel.");
+    return result;
+}
+
+}  // namespace anymps::shader_compiler

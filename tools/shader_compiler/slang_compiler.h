@@ -1,0 +1,56 @@
+// Slang source to SPIR-V, all kernels of a file at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "com_ptr.h"
+#include "slang.h"
+
+namespace anymps::shader_compiler {
+
+// A sentence for the person who wrote the shader: file, kernel, what is wrong.
+class CompileError : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+struct Options {
+    std::vector<std::string> include_dirs;
+    std::vector<std::string> defines;
+};
+
+struct Kernel {
+    std::string name;
+    std::vector<uint32_t> spirv;
+};
+
+struct CompileResult {
+    std::vector<Kernel> kernels;
+    std::vector<std::string> read_files;  // the shader, and all that it imports and includes
+    std::string warnings;
+};
+
+// Owner of one global session (250 ms to create, 200 MB), made at the first file. Not thread-safe, and two threads
+// must not share one: Slang crashes.
+class SlangCompiler {
+  public:
+    explicit SlangCompiler(Options options) : options_(std::move(options)) {}
+
+    // Compiles every `[shader("compute")]` function that is not generic under its own name, and every instantiation
+    // declared by a line `//! kernel NAME = entry<Arg, ...>`. Throws CompileError.
+    CompileResult compile(const std::filesystem::path& file);
+
+  private:
+    void create_session();
+    std::vector<uint32_t> generate(slang::IModule* module, slang::IComponentType* entry, const std::string& where);
+
+    Options options_;
+    ComPtr<slang::IGlobalSession> global_;
+    ComPtr<slang::ISession> session_;  // keeps the modules of shaders/lib from one file to the next
+};
+
+}  // namespace anymps::shader_compiler
