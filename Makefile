@@ -1,0 +1,44 @@
+# make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
+# make test   builds and runs all tests
+# Both install what they need first, and are quick the second time.
+VENV ?= .venv
+PY = $(VENV)/bin/python
+TESTS ?= tests
+
+.PHONY: demo test build lint bench test-cuda-wheel
+
+demo:
+	@tools/setup.sh system
+	@tools/setup.sh venv demo
+	@tools/setup.sh build
+	@$(PY) examples/digits.py
+
+test:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build tests
+	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
+	@$(PY) -m pytest $(TESTS)
+
+build:
+	@tools/setup.sh system
+	@tools/setup.sh venv demo
+	@tools/setup.sh build
+
+lint:
+	@tools/setup.sh venv dev
+	@tools/lint.sh
+
+bench:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PY) benchmarks/run.py
+
+# The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
+test-cuda-wheel:
+	@tools/setup.sh system
+	@VENV=.venv-cuda TORCH_INDEX=default tools/setup.sh venv test
+	@VENV=.venv-cuda tools/setup.sh build
+	@.venv-cuda/bin/python -c "import torch; assert torch.version.cuda, 'the default index gave a build without CUDA'"
+	@.venv-cuda/bin/python -m pytest -m cuda_wheel
