@@ -1,0 +1,110 @@
+#include "runtime/fallback.h"
+
+#include <c10/util/Exception.h>
+#include <caffe2/core/common.h>
+#include <torch/library.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include "runtime/cpu_arguments.h"
+
+namespace anymps::runtime {
+
+namespace {
+
+struct Counts {
+    std::mutex mutex;
+    std::map<std::string, int64_t> calls;
+    std::map<std::string, bool> warned;  // kept over a reset: one warning an operator and process
+
+    static Counts& instance() {
+        static auto* counts = new Counts;
+        return *counts;
+    }
+};
+
+bool fallback_enabled() {
+    const char* value = std::getenv("PYTORCH_ENABLE_MPS_FALLBACK");
+    return value != nullptr && std::strtol(value, nullptr, 10) != 0;
+}
+
+void count_and_warn(const c10::OperatorHandle& op) {
+    const auto& name = op.schema().operator_name();
+    {
+        auto& counts = Counts::instance();
+        const std::lock_guard lock(counts.mutex);
+        ++counts.calls[c10::toString(name)];
+        if (std::exchange(counts.warned[c10::toString(name)], true)) return;
+    }
+    TORCH_WARN("The operator '", name, "' is not currently supported on the MPS backend and will fall back to run on ",
+               "the CPU. This may have performance implications.");
+}
+
+// Collectives address processes, not devices: running one on CPU copies would silently use another process group.
+bool is_collective(const c10::OperatorHandle& op) {
+    return op.schema().operator_name().name.starts_with("c10d::");
+}
+
+}  // namespace
+
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    count_and_warn(op);
+    CpuArguments arguments(op.schema(), *stack);
+    torch::jit::drop(*stack, op.schema().arguments().size());
+    for (auto& value : arguments.on_cpu()) stack->push_back(std::move(value));
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    arguments.write_back();
+    for (auto& result : torch::jit::last(*stack, op.schema().returns().size())) {
+        // last() gives a const view of the stack, which we own.
+        const_cast<c10::IValue&>(result) = arguments.to_device(result);
+    }
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    if (fallback_enabled() && !is_collective(op)) {
+        run_on_cpu(op, stack);
+        return;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "The operator '", op.schema().operator_name(),
+        "' is not currently implemented for the MPS device. If you want this op to be considered for addition please "
+        "comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in missing op "
+        "as well as commit hash ",
+        caffe2::GetBuildOptions().at("COMMIT_SHA"),
+        ". As a temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a "
+        "fallback for this op. WARNING: this will be slower than running natively on MPS.");
+}
+
+std::map<std::string, int64_t> fallback_counts() {
+    auto& counts = Counts::instance();
+    const std::lock_guard lock(counts.mutex);
+    return counts.calls;
+}
+
+void reset_fallback_counts() {
+    auto& counts = Counts::instance();
+    const std::lock_guard lock(counts.mutex);
+    counts.calls.clear();
+}
+
+namespace {
+
+TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("fallback_counts() -> (str[], int[])", [] {
+        std::vector<std::string> names;
+        std::vector<int64_t> calls;
+        for (const auto& [name, count] : fallback_counts()) {
+            names.push_back(name);
+            calls.push_back(count);
+        }
+        return std::make_tuple(names, calls);
+    });
+    m.def("reset_fallback_counts() -> ()", [] { reset_fallback_counts(); });
+}
+
+}  // namespace
+
+}  // namespace anymps::runtime
