@@ -1,8 +1,8 @@
 // The file format of kernels.bin, written by tools/shader_compiler and read by kernel_library.
 //
-// ArchiveHeader | ArchiveKernel[kernel_count], sorted by name | ArchiveFrame[frame_count] | names, each ended by 0 |
-// zstd frames of SPIR-V words. All numbers little-endian. A frame holds kernels of one shader file, so that a process
-// decompresses only what it runs; kernels with the same words share them.
+// ArchiveHeader | ArchiveKernel[kernel_count], sorted by name | ArchiveFrame[frame_count] | names, each ended
+// by 0 | zstd frames of SPIR-V words. All numbers little-endian. A frame holds kernels of one shader file, so
+// that a process decompresses only what it runs; kernels with the same words share them.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct ArchiveKernel {
 };
 
 struct ArchiveFrame {
-    uint64_t offset;   // from the start of the file
-    uint32_t bytes;    // compressed
-    uint32_t words;    // decompressed, in 32-bit words
+    uint64_t offset;  // from the start of the file
+    uint32_t bytes;   // compressed
+    uint32_t words;   // decompressed, in 32-bit words
 };
 
 }  // namespace anymps::kernels

@@ -14,7 +14,8 @@ namespace anymps::kernels {
 // Index of a kernel in the archive; stable for the life of the process.
 using KernelId = uint32_t;
 
-// The id of a kernel by its name (one hash lookup). Throws an internal error naming the kernel when it is unknown.
+// The id of a kernel by its name (one hash lookup). Throws an internal error naming the kernel when it is
+// unknown.
 KernelId kernel_id(std::string_view name);
 
 // The pipeline of a kernel for these specialization constants (ids 0, 1, 2...: 0 is the workgroup size, 1 the

@@ -37,8 +37,9 @@ void write_archive(const std::filesystem::path& output, const std::vector<Shader
             const ArchiveKernel row{0, first_frame + kernel.frame, kernel.word, kernel.words};
             const auto [entry, is_new] = by_name.try_emplace(kernel.name, Named{&file, row});
             if (!is_new) {
-                throw CompileError("The kernel name " + kernel.name + " is used in " + entry->second.file->path.string() +
-                                   " and in " + file.path.string() + "; kernel names are unique over all shaders.");
+                throw CompileError("The kernel name " + kernel.name + " is used in " +
+                                   entry->second.file->path.string() + " and in " + file.path.string() +
+                                   "; kernel names are unique over all shaders.");
             }
         }
     }
@@ -54,8 +55,8 @@ void write_archive(const std::filesystem::path& output, const std::vector<Shader
     header.kernel_count = static_cast<uint32_t>(kernels.size());
     header.frame_count = static_cast<uint32_t>(frames.size());
     header.name_bytes = static_cast<uint32_t>(names.size());
-    uint64_t offset = sizeof(header) + kernels.size() * sizeof(ArchiveKernel) + frames.size() * sizeof(ArchiveFrame) +
-                      names.size();
+    uint64_t offset = sizeof(header) + kernels.size() * sizeof(ArchiveKernel) +
+                      frames.size() * sizeof(ArchiveFrame) + names.size();
     for (ArchiveFrame& frame : frames) {
         frame.offset = offset;
         offset += frame.bytes;

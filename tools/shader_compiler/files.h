@@ -17,7 +17,8 @@ void write_file(const std::filesystem::path& file, std::string_view bytes);
 // FNV-1a, 64 bits, continued from `seed`.
 uint64_t hash_bytes(std::string_view bytes, uint64_t seed = 14695981039346656037ull);
 
-// Hash of a file's contents, remembered for the life of the process; 0 for a file that is not there. Thread-safe.
+// Hash of a file's contents, remembered for the life of the process; 0 for a file that is not there.
+// Thread-safe.
 uint64_t hash_file(const std::string& file);
 
 }  // namespace anymps::shader_compiler

@@ -16,7 +16,8 @@ constexpr int kLevel = 19;
 
 Frame compress_words(const std::vector<uint32_t>& words) {
     std::string out(ZSTD_compressBound(words.size() * sizeof(uint32_t)), '\0');
-    const size_t size = ZSTD_compress(out.data(), out.size(), words.data(), words.size() * sizeof(uint32_t), kLevel);
+    const size_t size =
+        ZSTD_compress(out.data(), out.size(), words.data(), words.size() * sizeof(uint32_t), kLevel);
     if (ZSTD_isError(size)) throw CompileError(std::string("zstd failed: ") + ZSTD_getErrorName(size) + ".");
     out.resize(size);
     return {static_cast<uint32_t>(words.size()), std::move(out)};
@@ -51,7 +52,8 @@ class Reader {
 
   private:
     const char* take(size_t size) {
-        if (size > bytes_.size()) throw CompileError("A file of the shader cache is damaged; delete the cache.");
+        if (size > bytes_.size())
+            throw CompileError("A file of the shader cache is damaged; delete the cache.");
         const char* result = bytes_.data();
         bytes_.remove_prefix(size);
         return result;

@@ -29,8 +29,8 @@ struct CompiledFile {
 // Packs kernels into zstd frames of about 1 MiB; equal modules are stored once a frame.
 CompiledFile compress(const std::vector<Kernel>& kernels);
 
-// Entries are named by the shader's path and valid while the tool, the defines and every file that the shader read
-// have the same contents.
+// Entries are named by the shader's path and valid while the tool, the defines and every file that the shader
+// read have the same contents.
 class FrameCache {
   public:
     // tool_key: hash of everything but the shader files that decides the result.

@@ -14,7 +14,8 @@ namespace anymps::shader_compiler {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: shader_compiler [--include DIR]... [--define NAME]... (--check | --spirv DIR | --output FILE --cache DIR\n"
+    "usage: shader_compiler [--include DIR]... [--define NAME]... (--check | --spirv DIR | --output FILE "
+    "--cache DIR\n"
     "                       [--threads N]) SHADER...\n"
     "  --check        compile and list the kernels and their sizes\n"
     "  --spirv DIR    write each kernel to DIR/NAME.spv\n"
@@ -36,15 +37,24 @@ Arguments parse(int count, char** values) {
             if (i + 1 >= count) throw CompileError(name + " needs a value.\n" + kUsage);
             return values[++i];
         };
-        if (name == "--include") result.options.include_dirs.push_back(value());
-        else if (name == "--define") result.options.defines.push_back(value());
-        else if (name == "--check") result.check = true;
-        else if (name == "--spirv") result.spirv = value();
-        else if (name == "--output") result.output = value();
-        else if (name == "--cache") result.cache = value();
-        else if (name == "--threads") result.threads = static_cast<unsigned>(std::stoul(value()));
-        else if (name.rfind("--", 0) == 0) throw CompileError(name + " is not an option.\n" + kUsage);
-        else result.shaders.push_back(name);
+        if (name == "--include")
+            result.options.include_dirs.push_back(value());
+        else if (name == "--define")
+            result.options.defines.push_back(value());
+        else if (name == "--check")
+            result.check = true;
+        else if (name == "--spirv")
+            result.spirv = value();
+        else if (name == "--output")
+            result.output = value();
+        else if (name == "--cache")
+            result.cache = value();
+        else if (name == "--threads")
+            result.threads = static_cast<unsigned>(std::stoul(value()));
+        else if (name.rfind("--", 0) == 0)
+            throw CompileError(name + " is not an option.\n" + kUsage);
+        else
+            result.shaders.push_back(name);
     }
     const bool archive = !result.output.empty() && !result.cache.empty();
     const int modes = result.check + !result.spirv.empty() + archive;
@@ -68,9 +78,12 @@ void check(const Arguments& arguments) {
         const CompileResult result = compiler.compile(shader);
         std::fputs(result.warnings.c_str(), stderr);
         for (const Kernel& kernel : result.kernels) {
-            const std::string_view bytes(reinterpret_cast<const char*>(kernel.spirv.data()), kernel.spirv.size() * 4);
-            if (arguments.spirv.empty()) std::printf("%s %zu bytes\n", kernel.name.c_str(), bytes.size());
-            else write_file(arguments.spirv / (kernel.name + ".spv"), bytes);
+            const std::string_view bytes(reinterpret_cast<const char*>(kernel.spirv.data()),
+                                         kernel.spirv.size() * 4);
+            if (arguments.spirv.empty())
+                std::printf("%s %zu bytes\n", kernel.name.c_str(), bytes.size());
+            else
+                write_file(arguments.spirv / (kernel.name + ".spv"), bytes);
         }
     }
 }
@@ -81,8 +94,10 @@ size_t compile_all(const Arguments& arguments, std::vector<ShaderFile>& files) {
     std::vector<size_t> missing;
     for (size_t i = 0; i < arguments.shaders.size(); ++i) {
         files.push_back({arguments.shaders[i], {}});
-        if (auto found = cache.find(arguments.shaders[i])) files[i].compiled = std::move(*found);
-        else missing.push_back(i);
+        if (auto found = cache.find(arguments.shaders[i]))
+            files[i].compiled = std::move(*found);
+        else
+            missing.push_back(i);
     }
     std::atomic<size_t> next = 0, failed = 0;
     std::mutex output;
@@ -104,7 +119,8 @@ size_t compile_all(const Arguments& arguments, std::vector<ShaderFile>& files) {
         }
     };
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < std::min<size_t>(arguments.threads, missing.size()); ++i) threads.emplace_back(work);
+    for (size_t i = 0; i < std::min<size_t>(arguments.threads, missing.size()); ++i)
+        threads.emplace_back(work);
     for (auto& thread : threads) thread.join();
     return failed;
 }

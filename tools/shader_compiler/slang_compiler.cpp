@@ -35,8 +35,9 @@ std::vector<Instantiation> parse_instantiations(const std::string& source, const
         if (line.rfind("//!", 0) != 0) continue;
         std::smatch match;
         if (!std::regex_match(line, match, line_pattern)) {
-            throw CompileError(file + ":" + std::to_string(number) +
-                               ": a line that starts with //! must read `//! kernel NAME = entry<Arg, ...>`.");
+            throw CompileError(
+                file + ":" + std::to_string(number) +
+                ": a line that starts with //! must read `//! kernel NAME = entry<Arg, ...>`.");
         }
         result.push_back({match[1], match[2], match[3]});
     }
@@ -75,7 +76,8 @@ std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::ICo
                                               const std::string& where) {
     ComPtr<slang::IBlob> diagnostics;
     const auto check = [&](SlangResult result) {
-        if (SLANG_FAILED(result)) throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
+        if (SLANG_FAILED(result))
+            throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
     };
     slang::IComponentType* parts[] = {module, entry};
     ComPtr<slang::IComponentType> program, linked;
@@ -86,8 +88,9 @@ std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::ICo
     if (auto* element = parameters->getElementTypeLayout()) parameters = element;
     const size_t pushed = parameters->getSize();
     if (pushed > kPushConstantBytes) {
-        throw CompileError(where + " has " + std::to_string(pushed) + " bytes of uniform parameters; push constants " +
-                           "hold " + std::to_string(kPushConstantBytes) + ". Pass a pointer to a struct instead.");
+        throw CompileError(where + " has " + std::to_string(pushed) +
+                           " bytes of uniform parameters; push constants " + "hold " +
+                           std::to_string(kPushConstantBytes) + ". Pass a pointer to a struct instead.");
     }
     ComPtr<slang::IBlob> code;
     check(linked->getEntryPointCode(0, 0, code.receive(), diagnostics.receive()));
@@ -107,8 +110,8 @@ CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
     CompileResult result;
     ComPtr<slang::IBlob> diagnostics;
     const std::string module_name = file.stem().string() + "_" + std::to_string(hash_bytes(file.string()));
-    slang::IModule* module = session_->loadModuleFromSourceString(module_name.c_str(), file.c_str(), source.c_str(),
-                                                                  diagnostics.receive());
+    slang::IModule* module = session_->loadModuleFromSourceString(module_name.c_str(), file.c_str(),
+                                                                  source.c_str(), diagnostics.receive());
     if (!module) {
         create_session();  // a failed import would poison the files after this one
         throw CompileError(file.string() + " does not compile:\n" + text_of(diagnostics.get()));
@@ -130,8 +133,8 @@ CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
     for (const auto& item : instantiations) {
         const std::string where = file.string() + ": kernel " + item.kernel + " = " + item.expression;
         ComPtr<slang::IEntryPoint> entry;
-        if (SLANG_FAILED(module->findAndCheckEntryPoint(item.expression.c_str(), SLANG_STAGE_COMPUTE, entry.receive(),
-                                                        diagnostics.receive()))) {
+        if (SLANG_FAILED(module->findAndCheckEntryPoint(item.expression.c_str(), SLANG_STAGE_COMPUTE,
+                                                        entry.receive(), diagnostics.receive()))) {
             throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
         }
         result.kernels.push_back({item.kernel, generate(module, entry.get(), where)});

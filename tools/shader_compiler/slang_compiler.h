@@ -34,19 +34,20 @@ struct CompileResult {
     std::string warnings;
 };
 
-// Owner of one global session (250 ms to create, 200 MB), made at the first file. Not thread-safe, and two threads
-// must not share one: Slang crashes.
+// Owner of one global session (250 ms to create, 200 MB), made at the first file. Not thread-safe, and two
+// threads must not share one: Slang crashes.
 class SlangCompiler {
   public:
     explicit SlangCompiler(Options options) : options_(std::move(options)) {}
 
-    // Compiles every `[shader("compute")]` function that is not generic under its own name, and every instantiation
-    // declared by a line `//! kernel NAME = entry<Arg, ...>`. Throws CompileError.
+    // Compiles every `[shader("compute")]` function that is not generic under its own name, and every
+    // instantiation declared by a line `//! kernel NAME = entry<Arg, ...>`. Throws CompileError.
     CompileResult compile(const std::filesystem::path& file);
 
   private:
     void create_session();
-    std::vector<uint32_t> generate(slang::IModule* module, slang::IComponentType* entry, const std::string& where);
+    std::vector<uint32_t> generate(slang::IModule* module, slang::IComponentType* entry,
+                                   const std::string& where);
 
     Options options_;
     ComPtr<slang::IGlobalSession> global_;
