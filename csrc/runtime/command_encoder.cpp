@@ -175,6 +175,7 @@ class CommandEncoder::Impl {
         VkCommandBuffer commands = prepare({});
         barrier(commands, kDeviceStages, kReads | kWrites);
         hazards_.clear();
+        device_.api().vkCmdResetQueryPool(commands, pool.handle(), index, 1);
         // At the end of the pipe: the top would be written before earlier kernels have run.
         device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.handle(), index);
         recorded();
