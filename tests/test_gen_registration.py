@@ -1,0 +1,86 @@
+"""tools/gen_registration.py: what a source's markers make, and what it says about mistakes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from anymps_codegen import registration  # noqa: E402
+
+
+def run(tmp_path, sources):
+    ops, out = tmp_path / "ops", tmp_path / "out"
+    for name, text in sources.items():
+        (ops / name).parent.mkdir(parents=True, exist_ok=True)
+        (ops / name).write_text(text)
+    tool = [sys.executable, ROOT / "tools" / "gen_registration.py", "--ops", ops, "--out", out]
+    return subprocess.run(tool, capture_output=True, text=True), out
+
+
+def test_structured_group_and_plain_function(tmp_path):
+    result, out = run(
+        tmp_path,
+        {
+            "softmax.cpp": "TORCH_IMPL_FUNC(_softmax_out)(...) {}\nTORCH_IMPL_FUNC(add_out)(...) {}",
+            "matmul/gemm.cpp": "// ANYMPS_FUNC(not_this)\nTensor ANYMPS_FUNC(linear)(...) {}",
+        },
+    )
+    assert result.returncode == 0, result.stderr
+    header = (out / "anymps/ops/softmax_ops.h").read_text()
+    assert "struct structured__softmax_out : public at::meta::structured__softmax {" in header
+    assert "TORCH_API" not in header
+    source = (out / "anymps/ops/softmax_register.cpp").read_text()
+    for op in ("_softmax", "_softmax.out", "add.Tensor", "add_.Tensor", "add.out"):
+        assert f'm.impl("{op}",' in source
+    header = (out / "anymps/ops/matmul/gemm_ops.h").read_text()
+    assert "linear(const at::Tensor & input, const at::Tensor & weight" in header
+    assert (out / "anymps/ops/matmul/gemm_register.cpp").read_text().count("m.impl(") == 1
+
+
+def test_unchanged_files_keep_their_time(tmp_path):
+    _, out = run(tmp_path, {"a.cpp": "Tensor ANYMPS_FUNC(view)()", "b.cpp": "Tensor ANYMPS_FUNC(linear)()"})
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*")}
+    assert len(before) == 4
+    run(tmp_path, {"b.cpp": "Tensor ANYMPS_FUNC(linear)() ANYMPS_FUNC(alias)"})
+    changed = {p.name for p in out.rglob("*.*") if p.stat().st_mtime_ns != before[p]}
+    assert changed == {"b_ops.h", "b_register.cpp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ANYMPS_FUNC(embeding)", "a.cpp:2: PyTorch has no operator 'embeding'; near matches are 'embedding'"),
+        ("ANYMPS_FUNC(fill_)", "near matches are 'fill__Scalar', 'fill__Tensor'"),
+        ("TORCH_IMPL_FUNC(add_Tensor)", "takes the out overload of a structured operator: 'add.out', not 'add.Tensor'"),
+        ("TORCH_IMPL_FUNC(linear)", "'linear' is not structured in PyTorch: write ANYMPS_FUNC(linear)"),
+        ("ANYMPS_FUNC(op##_out)", "a.cpp:2: ANYMPS_FUNC(op##_out) does not name one operator"),
+        ("ANYMPS_FUNC(view)\nANYMPS_FUNC(view)", "'view' is registered twice: by"),
+        ("TORCH_IMPL_FUNC(add_out) ANYMPS_FUNC(add__Tensor)", "'add_.Tensor' is registered twice: by"),
+    ],
+)
+def test_mistakes_are_whole_sentences(tmp_path, text, message):
+    result, out = run(tmp_path, {"a.cpp": "/* first line */\n" + text})
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not out.exists()
+
+
+def test_one_overload_in_two_files_is_refused(tmp_path):
+    result, _ = run(tmp_path, {"a.cpp": "ANYMPS_FUNC(view)", "b/b.cpp": "ANYMPS_FUNC(view)"})
+    assert "a.cpp:1 and by" in result.stderr and "b/b.cpp:1" in result.stderr
+
+
+def test_table_entries(tmp_path):
+    entries = [registration.Entry("mul.out", "mul_out", structured=True), registration.Entry("relu", "relu", False)]
+    paths = registration.write_family("table_0", entries, tmp_path)
+    assert [p.name for p in paths] == ["table_0_ops.h", "table_0_register.cpp"]
+    assert paths[1].read_text().count("m.impl(") == 4
+
+
+def test_a_shard_does_not_move():
+    assert [registration.shard_of(op, 8) for op in ("add.out", "mul.out", "exp.out")] == [0, 3, 1]

@@ -1,0 +1,1 @@
+"""Build-time generators: registrations from PyTorch's native_functions.yaml, and the op tables."""

@@ -1,0 +1,57 @@
+"""Finds TORCH_IMPL_FUNC(name) and ANYMPS_FUNC(name) in C++ sources."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .registration import Entry
+from .schema import CodegenError, Schema
+
+_MARKER = re.compile(r"\b(TORCH_IMPL_FUNC|ANYMPS_FUNC)\s*\(([^()]*)\)")
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Marker:
+    name: str
+    structured: bool
+    where: str  # file:line, for messages
+
+
+def scan_text(text: str, where: str) -> list[Marker]:
+    """Markers of one source in order; those in comments and strings do not count.
+
+    Raises CodegenError where a marker's name is not a plain identifier (a macro that pastes names hides them).
+    """
+    code = _COMMENT_OR_STRING.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+    markers = []
+    for match in _MARKER.finditer(code):
+        place = f"{where}:{code.count(chr(10), 0, match.start()) + 1}"
+        name = match.group(2).strip()
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise CodegenError(f"{place}: {match.group(1)}({name}) does not name one operator; write its name out.")
+        markers.append(Marker(name, match.group(1) == "TORCH_IMPL_FUNC", place))
+    return markers
+
+
+def entries_of_source(path: Path, where: str, schema: Schema) -> list[Entry]:
+    """The registrations that one source asks for. Raises CodegenError naming the marker's line."""
+    entries = []
+    for marker in scan_text(path.read_text(), where):
+        try:
+            op = schema.op_of_marker(marker.name)
+            if marker.structured and schema.structured_group(op) is None:
+                raise CodegenError(_not_structured(op, marker.name, schema))
+        except CodegenError as error:
+            raise CodegenError(f"{marker.where}: {error}") from None
+        entries.append(Entry(op, marker.name, marker.structured, marker.where))
+    return entries
+
+
+def _not_structured(op: str, marker: str, schema: Schema) -> str:
+    out = schema.structured_out(op)
+    if out is not None:
+        return f"TORCH_IMPL_FUNC takes the out overload of a structured operator: '{out}', not '{op}'."
+    return f"'{op}' is not structured in PyTorch: write ANYMPS_FUNC({marker})."

@@ -1,0 +1,211 @@
+"""Writes a family's declarations and dispatcher registrations, by driving PyTorch's torchgen out of tree.
+
+A table generator (pointwise, reduction) hands in its operators as a `Family`:
+
+    Family("pointwise_0", [Entry("add.out", "add_out", structured=True), ...], {"anymps/ops/pointwise_0.cpp": text})
+
+and gets `anymps/ops/pointwise_0_ops.h` (declarations in namespace anymps::ops) and `..._register.cpp` beside its own
+text. A structured entry names the `.out` overload: the functional, in-place and out variants are registered, all
+calling `void structured_<kernel>::impl(...)`. Any other entry registers that one overload, calling `<kernel>(...)`.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchgen.dest import RegisterDispatchKey, compute_native_function_declaration, gen_registration_helpers
+from torchgen.model import BackendIndex, BackendMetadata, DispatchKey, NativeFunction, NativeFunctionsGroup
+from torchgen.selective_build.selector import SelectiveBuilder
+from torchgen.utils import Target
+
+from .schema import CodegenError, Schema, pytorch_schema
+
+NAMESPACE = "anymps::ops"
+FOLDER = "anymps/ops"
+
+
+@dataclass(frozen=True)
+class Entry:
+    op: str  # as in native_functions.yaml: "add.out"
+    kernel: str  # the C++ name: structured_<kernel>::impl, or the function <kernel>
+    structured: bool
+    where: str = ""  # file:line that asked for it, for messages
+
+
+@dataclass
+class Family:
+    """One generated header and one registration source, and texts that its generator adds (path in out_dir -> text)."""
+
+    stem: str
+    entries: list[Entry]
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def family_outputs(stem: str) -> list[str]:
+    """The two files of a family, relative to the output folder."""
+    return [f"{FOLDER}/{stem}_ops.h", f"{FOLDER}/{stem}_register.cpp"]
+
+
+def write_family(stem: str, entries: list[Entry], out_dir: Path, schema: Schema | None = None) -> list[Path]:
+    """Writes <stem>_ops.h and <stem>_register.cpp under out_dir, each only if its text changed. Returns the paths.
+
+    stem may hold folders ("matmul/gemm"). Raises CodegenError for an unknown operator, or one handed in twice.
+    """
+    schema = schema or pytorch_schema()
+    targets = _targets(entries, schema)
+    backend = _backend_index(entries, targets)
+    texts = [_header(stem, entries, targets, backend), _register_source(stem, targets, backend)]
+    paths = [out_dir / name for name in family_outputs(stem)]
+    for path, text in zip(paths, texts, strict=True):
+        write_if_changed(path, text)
+    return paths
+
+
+def shard_of(op: str, shards: int) -> int:
+    """A fixed shard for an operator: adding a row to a table recompiles one shard only."""
+    return zlib.crc32(op.encode()) % shards
+
+
+def check_unique(entries: Iterable[Entry]) -> None:
+    """Raises CodegenError if an overload would be registered twice, naming both places."""
+    schema = pytorch_schema()
+    claimed: dict[str, Entry] = {}
+    for entry in entries:
+        for op in overloads(entry, schema):
+            other = claimed.setdefault(op, entry)
+            if other is not entry:
+                raise CodegenError(f"'{op}' is registered twice: by {_place(other)} and by {_place(entry)}.")
+
+
+def overloads(entry: Entry, schema: Schema) -> list[str]:
+    """The overloads that an entry registers: a structured one stands for its whole group."""
+    target = _target(entry, schema)
+    functions = target.functions() if isinstance(target, NativeFunctionsGroup) else [target]
+    return [str(f.func.name) for f in functions]
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Leaves the file and its time alone where the text is the same, so that ninja rebuilds nothing."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _place(entry: Entry) -> str:
+    return entry.where or f"the kernel {entry.kernel}"
+
+
+def _target(entry: Entry, schema: Schema) -> NativeFunction | NativeFunctionsGroup:
+    function = schema.function(entry.op)
+    if not entry.structured:
+        return function
+    group = schema.structured_group(entry.op)
+    if group is None:
+        raise CodegenError(f"{_place(entry)}: '{entry.op}' is not the out overload of a structured operator.")
+    return group
+
+
+def _targets(entries: list[Entry], schema: Schema) -> list[NativeFunction | NativeFunctionsGroup]:
+    check_unique(entries)
+    return [_target(entry, schema) for entry in entries]
+
+
+def _backend_index(entries: list[Entry], targets: list[NativeFunction | NativeFunctionsGroup]) -> BackendIndex:
+    index = {}
+    for entry, target in zip(entries, targets, strict=True):
+        primary = target.out if isinstance(target, NativeFunctionsGroup) else target
+        index[primary.func.name] = BackendMetadata(entry.kernel, entry.structured, NAMESPACE)
+    return BackendIndex(
+        dispatch_key=DispatchKey.MPS, use_out_as_primary=True, external=False, device_guard=True, index=index
+    )
+
+
+_HEADER_INCLUDES = """\
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorOptions.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+"""
+
+
+def _header(stem, entries, targets, backend) -> str:
+    groups = [t for t in targets if isinstance(t, NativeFunctionsGroup)]
+    metas = "".join(f"#include <ATen/ops/{name}_meta.h>\n" for name in sorted({g.root_name for g in groups}))
+    declarations = []
+    for target in targets:
+        for text in compute_native_function_declaration(target, backend):
+            declarations.append(text.replace("TORCH_API ", "").strip())
+    return f"""\
+// Generated by tools/gen_registration.py for {stem}.
+#pragma once
+
+{_HEADER_INCLUDES}{metas}
+#include "ops/registration.h"
+
+namespace {NAMESPACE} {{
+
+{chr(10).join(declarations)}
+
+}}  // namespace {NAMESPACE}
+"""
+
+
+_REGISTER_INCLUDES = """\
+#include <ATen/DeviceGuard.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/mps/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/as_strided_native.h>
+#include <torch/library.h>
+"""
+
+
+def _register_source(stem, targets, backend) -> str:
+    first = f"// Generated by tools/gen_registration.py for {stem}.\n"
+    if not targets:
+        return first + "// This source has no markers: nothing to register.\n"
+    definitions = _run(Target.ANONYMOUS_DEFINITION, targets, backend)
+    registrations = _run(Target.REGISTRATION, targets, backend)
+    structured = any(isinstance(t, NativeFunctionsGroup) for t in targets)
+    helpers = "\n".join(gen_registration_helpers(backend)) if structured else ""
+    return f"""\
+{first}#include <{FOLDER}/{stem}_ops.h>
+
+{_REGISTER_INCLUDES}
+namespace at {{
+namespace {{
+{helpers}
+{"".join(definitions)}
+TORCH_LIBRARY_IMPL(aten, MPS, m) {{
+{_one_line_each(registrations)}
+}}
+
+}}  // namespace
+}}  // namespace at
+"""
+
+
+def _one_line_each(registrations: list[str]) -> str:
+    return "\n".join("    " + re.sub(r",\n", ", ", text.strip()) for text in registrations)
+
+
+def _run(target: Target, ops, backend: BackendIndex) -> list[str]:
+    generator = RegisterDispatchKey(
+        backend,
+        target,
+        SelectiveBuilder.get_nop_selector(),
+        rocm=False,
+        symint=False,
+        class_method_name=None,
+        skip_dispatcher_op_registration=False,
+    )
+    return [text for op in ops for text in generator(op)]
