@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pathlib
 import sys
@@ -80,6 +81,9 @@ def _load() -> None:
             "This CUDA build of PyTorch keeps its CUDA hooks in a form that torch-anymps does not know.",
             "Install the CPU build of PyTorch: pip install torch --index-url https://download.pytorch.org/whl/cpu.",
         )
+    # Ends autograd's device thread while the interpreter is whole: a thread that drops its last Python objects later
+    # is killed inside a destructor, which aborts the process.
+    atexit.register(torch.ops.anymps.drain)
     status.loaded = True
     from torch_anymps import patches
 

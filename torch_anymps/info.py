@@ -6,6 +6,17 @@ import json
 import os
 import sys
 
+VENDORS = {
+    0x1002: "AMD",
+    0x1010: "Imagination",
+    0x106B: "Apple",
+    0x10DE: "NVIDIA",
+    0x13B5: "Arm",
+    0x5143: "Qualcomm",
+    0x8086: "Intel",
+    0x10005: "Mesa",
+}
+
 
 def main() -> int:
     """Prints the report. Returns 0 with a device, 1 without one."""
@@ -21,16 +32,13 @@ def main() -> int:
             "TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading torch-anymps by itself: "
             "unset it, or import torch_anymps right after torch."
         )
-    reason, advice = status.reason, status.advice
-    if status.loaded and not torch.backends.mps.is_available():
-        why = json.loads(torch.ops.anymps.unavailable_reason())
-        reason, advice = why["reason"], why["advice"]
+    reason = f"{status.reason}\nWhat to do: {status.advice}" if status.reason else torch.ops.anymps.unavailable_reason()
     if reason:
-        print(f"mps is not available: {reason}\nWhat to do: {advice}")
+        print(f"mps is not available: {reason}")
         return 1
-    for label, value in _device_rows(json.loads(torch.ops.anymps.device_info())):
-        print(f"{label + ':':<18}{value}")
-    for label, value in _patch_rows():
+    rows = _device_rows(json.loads(torch.ops.anymps.device_info()))
+    rows.append(("kernels", str(len(torch.ops.anymps.kernel_names()))))
+    for label, value in [*rows, *_patch_rows()]:
         print(f"{label + ':':<18}{value}")
     return 0
 
@@ -38,7 +46,7 @@ def main() -> int:
 def _device_rows(info: dict) -> list[tuple[str, str]]:
     rows = [
         ("device", info["name"]),
-        ("vendor", info["vendor"]),
+        ("vendor", VENDORS.get(info["vendor_id"], f"{info['vendor_id']:#06x}")),
         ("driver", info["driver"]),
         ("Vulkan", info["vulkan_version"]),
         ("kind", info["kind"]),
@@ -49,10 +57,7 @@ def _device_rows(info: dict) -> list[tuple[str, str]]:
         rows.append(
             (f"memory heap {index}", f"{heap['bytes'] / 2**30:.1f} GiB{' device-local' * heap['device_local']}")
         )
-    rows.append(("kernels", str(info["kernel_count"])))
-    rows.append(("cache folder", info["cache_folder"] or "none"))
-    if len(info["devices"]) > 1:
-        rows.append(("other devices", "; ".join(info["devices"])))
+    rows.append(("cache folder", info["cache_folder"]))
     return rows
 
 

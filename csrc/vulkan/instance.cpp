@@ -115,6 +115,24 @@ bool read_queue_family(VkPhysicalDevice handle, DeviceInfo& info) {
     return false;
 }
 
+// Multiprocessors, compute units or cores; only vendors' extensions tell.
+uint32_t read_compute_units(VkPhysicalDevice handle, const std::vector<VkExtensionProperties>& extensions) {
+    auto nvidia = chained<VkPhysicalDeviceShaderSMBuiltinsPropertiesNV>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV);
+    auto amd = chained<VkPhysicalDeviceShaderCoreProperties2AMD>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD);
+    auto arm = chained<VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM);
+    auto properties = chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
+    void** tail = &properties.pNext;
+    const auto append = [&](auto& s) { *tail = &s; tail = &s.pNext; };
+    if (contains(extensions, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) append(nvidia);
+    if (contains(extensions, VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME)) append(amd);
+    if (contains(extensions, VK_ARM_SHADER_CORE_BUILTINS_EXTENSION_NAME)) append(arm);
+    vkGetPhysicalDeviceProperties2(handle, &properties);
+    return nvidia.shaderSMCount + amd.activeComputeUnitCount + arm.shaderCoreCount;  // at most one is not 0
+}
+
 // Fills the optional features and returns what is missing of the required ones.
 std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
     const auto extensions = device_extensions(handle);
@@ -139,6 +157,7 @@ std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
     if (contains(extensions, "VK_KHR_shader_bfloat16")) append(bfloat16);
     vkGetPhysicalDeviceFeatures2(handle, &features);
 
+    info.compute_units = read_compute_units(handle, extensions);
     info.float16 = v12.shaderFloat16;
     info.int8 = v12.shaderInt8;
     info.float32_atomic_add = atomics.shaderBufferFloat32AtomicAdd;

@@ -41,6 +41,7 @@ struct DeviceInfo {
     bool subgroup_size_control = false;
     bool memory_budget = false;
 
+    uint32_t compute_units = 0;  // 0: the driver does not tell
     uint32_t subgroup_size = 1;  // the default one
     uint32_t min_subgroup_size = 1;
     uint32_t max_subgroup_size = 1;

@@ -61,7 +61,9 @@ def _get_name() -> str:
 
 
 def _get_core_count() -> int:
-    return _device_info()["core_count"]
+    """Compute units; on a software driver the CPU's cores; 1 where the driver does not tell."""
+    info = _device_info()
+    return info["compute_units"] or (os.cpu_count() if info["kind"] == "software" else 1)
 
 
 def _false() -> bool:

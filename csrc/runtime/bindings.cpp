@@ -1,0 +1,108 @@
+// What the Python part of the package asks, as operators of the library `anymps`: no Python API is needed.
+#include <torch/library.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include <sstream>
+#include <string>
+
+#include "runtime/address_map.h"
+#include "runtime/command_encoder.h"
+#include "runtime/device.h"
+#include "vulkan/device.h"
+
+namespace anymps::runtime {
+namespace {
+
+std::string quoted(const std::string& text) {
+    std::ostringstream out;
+    out << '"';
+    for (const char c : text) {
+        if (c == '"' || c == '\\') {
+            out << '\\' << c;
+        } else if (static_cast<unsigned char>(c) < 0x20) {
+            out << ' ';
+        } else {
+            out << c;
+        }
+    }
+    out << '"';
+    return out.str();
+}
+
+// One JSON object, written field by field.
+class JsonObject {
+  public:
+    JsonObject& text(const char* name, const std::string& value) { return raw(name, quoted(value)); }
+    JsonObject& number(const char* name, uint64_t value) { return raw(name, std::to_string(value)); }
+    JsonObject& boolean(const char* name, bool value) { return raw(name, value ? "true" : "false"); }
+    JsonObject& raw(const char* name, const std::string& json) {
+        body_ += (body_.empty() ? "" : ", ") + quoted(name) + ": " + json;
+        return *this;
+    }
+    std::string str() const { return "{" + body_ + "}"; }
+
+  private:
+    std::string body_;
+};
+
+std::string features_json(const vulkan::DeviceInfo& info) {
+    return JsonObject()
+        .boolean("fp16", info.float16)
+        .boolean("bf16", info.bfloat16)
+        .boolean("coopmat", info.cooperative_matrix)
+        .boolean("atomics", info.float32_atomic_add)
+        .boolean("UMA", info.unified_memory)
+        .boolean("external memory", info.external_memory_host)
+        .str();
+}
+
+std::string heaps_json(const vulkan::DeviceInfo& info) {
+    std::string list;
+    for (const auto& heap : info.heaps) {
+        const auto json = JsonObject().number("bytes", heap.bytes).boolean("device_local", heap.device_local).str();
+        list += (list.empty() ? "" : ", ") + json;
+    }
+    return "[" + list + "]";
+}
+
+// Properties of the chosen device as a JSON object. Raises RuntimeError where there is none.
+std::string device_info_json() {
+    const vulkan::DeviceInfo& info = device_info();
+    return JsonObject()
+        .text("name", info.name)
+        .number("vendor_id", info.vendor_id)
+        .text("driver", info.driver_name + " " + info.driver_info)
+        .text("vulkan_version", vulkan::version_string(info.api_version))
+        .text("kind", info.is_software ? "software" : info.is_integrated ? "integrated GPU" : "discrete GPU")
+        .raw("features", features_json(info))
+        .number("compute_units", info.compute_units)
+        .number("min_subgroup_size", info.min_subgroup_size)
+        .number("max_subgroup_size", info.max_subgroup_size)
+        .number("shared_memory_bytes", info.shared_memory_bytes)
+        .raw("heaps", heaps_json(info))
+        .text("cache_folder", cache_folder())
+        .str();
+}
+
+// A CPU tensor over the same bytes as a contiguous mps tensor, which it keeps alive. The caller orders the accesses
+// of both sides by torch.mps.synchronize(). Raises RuntimeError where the host cannot see the device's memory.
+at::Tensor host_alias(const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.is_mps() && tensor.is_contiguous(), "host_alias: expected a contiguous tensor on mps");
+    if (tensor.numel() == 0) return at::from_blob(nullptr, tensor.sizes(), tensor.options().device(at::kCPU));
+    encoder().synchronize();
+    const auto address = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+    void* host = host_pointer(address, tensor.nbytes());
+    TORCH_CHECK(host, "Aliasing an MPS storage from the host needs unified memory, which this device has not.");
+    return at::from_blob(host, tensor.sizes(), [tensor](void*) {}, tensor.options().device(at::kCPU));
+}
+
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("device_info() -> str", device_info_json);
+    m.def("unavailable_reason() -> str", unavailable_reason);
+    m.def("host_alias(Tensor tensor) -> Tensor", host_alias);
+}
+
+}  // namespace
+}  // namespace anymps::runtime

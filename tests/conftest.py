@@ -1,0 +1,51 @@
+"""Shared fixtures. Tests that need the device ask for `mps`; a machine without one fails them with the reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import torch_anymps
+
+
+@pytest.fixture(scope="session")
+def mps() -> torch.device:
+    """The device; fails with the sentence of torch_anymps.info where there is none."""
+    if not torch.backends.mps.is_available():
+        report = subprocess.run([sys.executable, "-m", "torch_anymps.info"], capture_output=True, text=True)
+        pytest.fail(f"the mps device is not available:\n{report.stdout}{report.stderr}", pytrace=False)
+    return torch.device("mps")
+
+
+@pytest.fixture
+def no_fallback():
+    """Fails the test when an op ran on the CPU because it has no kernel, whatever PYTORCH_ENABLE_MPS_FALLBACK says."""
+    before = torch_anymps.fallbacks()
+    yield
+    after = torch_anymps.fallbacks()
+    fell_back = {op: count - before.get(op, 0) for op, count in after.items() if count > before.get(op, 0)}
+    assert not fell_back, f"ops without a kernel ran on the CPU: {fell_back}"
+
+
+@pytest.fixture
+def run_python():
+    """Runs a script (a path, or source text) in a fresh interpreter and returns its CompletedProcess.
+
+    Variables of `env` replace those of this process; None removes one.
+    """
+
+    def run(script, *args: str, env: dict[str, str | None] | None = None, timeout: float = 300):
+        variables = dict(os.environ)
+        for name, value in (env or {}).items():
+            variables.pop(name, None)
+            if value is not None:
+                variables[name] = value
+        start = [str(script)] if os.path.exists(str(script)) else ["-c", str(script)]
+        command = [sys.executable, *start, *args]
+        return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=timeout)
+
+    return run

@@ -1,0 +1,197 @@
+"""`import torch` never fails and never prints because of this package, and info says why there is no device."""
+
+import subprocess
+import sys
+
+import pytest
+
+AVAILABLE = "import torch; print(torch.backends.mps.is_available(), torch.backends.mps.is_built())"
+NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
+
+# Makes dlopen("libvulkan.so.1") fail, as on a machine without the loader.
+HIDE_LOADER = """
+#include <cstring>
+#include <dlfcn.h>
+extern "C" void* dlopen(const char* name, int flags) {
+    using Real = void* (*)(const char*, int);
+    static const Real real = (Real)dlsym(RTLD_NEXT, "dlopen");
+    return name && std::strstr(name, "libvulkan") ? nullptr : real(name, flags);
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def hidden_loader(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hide")
+    (folder / "hide.cpp").write_text(HIDE_LOADER)
+    command = ["g++", "-shared", "-fPIC", "-o", "hide.so", "hide.cpp", "-ldl"]
+    subprocess.run(command, cwd=folder, check=True)
+    return {"LD_PRELOAD": str(folder / "hide.so")}
+
+
+def info_of(run_python, env):
+    return run_python("import runpy; runpy.run_module('torch_anymps.info', run_name='__main__')", env=env)
+
+
+def check_quiet_and_unavailable(run_python, env, built):
+    done = run_python(AVAILABLE, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"False {built}\n", "")
+
+
+def test_no_driver(run_python):
+    check_quiet_and_unavailable(run_python, NO_DRIVER, built=True)
+    assert "No Vulkan driver is installed" in info_of(run_python, NO_DRIVER).stdout
+
+
+def test_no_loader(run_python, hidden_loader):
+    check_quiet_and_unavailable(run_python, hidden_loader, built=True)
+    report = info_of(run_python, hidden_loader).stdout
+    assert "libvulkan.so.1" in report and "apt install libvulkan1" in report
+
+
+def test_no_device_of_that_name(run_python):
+    env = {"ANYMPS_DEVICE": "no such device"}
+    check_quiet_and_unavailable(run_python, env, built=True)
+    assert "ANYMPS_DEVICE=no such device names none" in info_of(run_python, env).stdout
+
+
+def test_disabled(run_python):
+    check_quiet_and_unavailable(run_python, {"ANYMPS_DISABLE": "1"}, built=False)
+    report = info_of(run_python, {"ANYMPS_DISABLE": "1"})
+    assert "ANYMPS_DISABLE is set" in report.stdout and report.returncode == 1
+
+
+def test_autoload_off(run_python):
+    off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    check_quiet_and_unavailable(run_python, off, built=False)
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch" in info_of(run_python, off).stdout
+
+
+def test_explicit_import_in_time(run_python, mps):
+    source = "import torch, torch_anymps; print(torch.ones(2, device='mps').sum().item())"
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert (done.stdout, done.stderr) == ("2.0\n", "")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "torch.backends.mps.is_macos_or_newer(13, 0)",
+        "torch.accelerator.current_accelerator()",
+        "torch.ones(1, requires_grad=True).sum().backward()",
+    ],
+)
+def test_explicit_import_too_late_says_so(run_python, question):
+    source = f"""
+import warnings, torch
+{question}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import torch_anymps
+print(len(caught), caught[0].message, torch.backends.mps.is_available())
+x = torch.ones(1, requires_grad=True); (x * 2).sum().backward(); print(x.grad.item())
+"""
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 torch_anymps was imported too late")
+    assert done.stdout.splitlines()[0].endswith("False")
+    assert done.stdout.splitlines()[1] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("torch.__version__ = '2.12.1'", "PyTorch 2.12.1 is installed, and this build of torch-anymps needs 2.13"),
+        ("torch.version.hip = '6.4'", "ROCm or XPU build"),
+        ("torch.version.cuda = '13.0'; torch.cuda.device_count = lambda: 1", "an NVIDIA GPU is present"),
+        ("torch._C._has_mps = True", "Apple's own mps device"),
+        ("import torch_anymps._load as l; l.LIBRARY = l.LIBRARY.with_name('none.so')", "none.so is missing"),
+    ],
+    ids=["version", "rocm", "cuda", "apple", "library"],
+)
+def test_stays_out_of_builds_it_is_not_made_for(run_python, change, reason):
+    # Autoload is off while the build of torch is made to look like another one, then called as torch would.
+    source = f"""
+import torch
+{change}
+import importlib.metadata, os
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1"
+torch._import_device_backends()
+import torch_anymps
+print(torch_anymps._load.status.loaded, "anymps" in open("/proc/self/maps").read(), torch_anymps._load.status.reason)
+print(torch_anymps._load.status.advice)
+"""
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert (done.returncode, done.stderr) == (0, "")
+    first, advice = done.stdout.splitlines()
+    assert first.startswith("False False ") and reason in first
+    assert len(advice) > 10
+
+
+def test_broken_library_is_a_reason_and_no_error(run_python, tmp_path):
+    broken = tmp_path / "libtorch_anymps.so"
+    broken.write_bytes(b"not a library")
+    source = f"""
+import os, pathlib, torch
+import sys; sys.modules["torch"].__spec__._initializing = True
+import torch_anymps._load as load
+sys.modules["torch"].__spec__._initializing = False
+load.LIBRARY = pathlib.Path({str(broken)!r})
+load.load()
+print(load.status.reason)
+"""
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Loading failed with OSError")
+
+
+def test_forked_child(run_python, mps):
+    source = """
+import os, torch
+x = torch.ones(3, device="mps")
+x.sum().item()
+pid = os.fork()
+if pid == 0:
+    print(torch.backends.mps.is_available(), flush=True)
+    import torch_anymps.info
+    torch_anymps.info.main()
+    try:
+        torch.ones(1, device="mps")
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent", (x + 1).sum().item(), torch.backends.mps.is_available())
+"""
+    done = run_python(source)
+    assert done.stderr == ""
+    assert done.stdout.startswith("False\n")
+    assert "forked" in done.stdout
+    assert "Cannot re-initialize MPS in forked subprocess" in done.stdout
+    assert done.stdout.endswith("parent 6.0 True\n")
+
+
+def test_import_creates_no_vulkan_instance(run_python):
+    done = run_python("import torch; print('libvulkan' in open('/proc/self/maps').read())")
+    assert done.stdout == "False\n"
+
+
+def test_info_with_a_device(mps):
+    report = subprocess.run([sys.executable, "-m", "torch_anymps.info"], capture_output=True, text=True)
+    assert (report.returncode, report.stderr) == (0, "")
+    rows = dict(line.split(":", 1) for line in report.stdout.splitlines()[1:])
+    for row in ("device", "vendor", "driver", "Vulkan", "features", "memory heap 0", "kernels", "cache folder"):
+        assert rows[row].strip(), row
+    assert int(rows["kernels"]) > 0
+    assert {"fp16", "bf16", "coopmat", "atomics", "UMA"} <= set(rows["features"].replace(",", " ").split())
+    assert rows["patch torch_mps"].strip().startswith("in force")
+    assert rows["patch lightning"].strip().startswith("waits")
+
+
+def test_every_kernel_of_the_archive_builds(mps):
+    import torch
+
+    names = torch.ops.anymps.kernel_names()
+    assert len(names) == len(set(names)) > 0
+    for name in names:
+        torch.ops.anymps.build_kernel(name)
