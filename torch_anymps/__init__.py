@@ -20,15 +20,15 @@ def _autoload() -> None:
 def fallbacks() -> dict[str, int]:
     """Ops without a kernel that ran on the CPU instead in this process, with the number of calls.
 
-    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set. Keys are names like "aten::linalg_qr.out".
+    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set. Keys are names like "aten::linalg_qr".
     """
-    import json
-
     import torch
 
     from torch_anymps import _load
 
-    return json.loads(torch.ops.anymps.fallbacks()) if _load.status.loaded else {}
+    if not _load.status.loaded:
+        return {}
+    return dict(zip(*torch.ops.anymps.fallback_counts(), strict=True))
 
 
 # Importing torch runs _autoload() above. An explicit import of this package does the same where the entry point
