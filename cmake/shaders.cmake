@@ -20,4 +20,4 @@ add_custom_command(
     DEPENDS shader_compiler ${SHADERS} ${SHADER_LIBRARY} ${GENERATED_SHADERS}
     COMMENT "Compiling shaders"
     VERBATIM)
-add_custom_target(kernel_archive DEPENDS ${KERNEL_ARCHIVE})
+add_custom_target(kernel_archive ALL DEPENDS ${KERNEL_ARCHIVE})

@@ -3,10 +3,7 @@
 
 #include <string>
 
-namespace anymps::vulkan {
-class Device;
-struct DeviceInfo;
-}  // namespace anymps::vulkan
+#include "vulkan/device.h"
 
 namespace anymps::runtime {
 
