@@ -1,0 +1,60 @@
+// One dispatch over many tensors (optimizers, gradient scaling). Shader side: shaders/lib/multi_tensor.slang.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernel_call.h"
+
+namespace anymps::kernels {
+
+// The first member of a multi-tensor kernel's argument struct; filled in by the launcher.
+struct MultiTensor {
+    uint32_t entries = 0;
+    uint32_t lists = 0;
+    uint32_t groups = 0;
+    uint32_t group_elements = 0;
+};
+
+// How the tensors of one list are used; a list may be empty (its address is then 0).
+struct TensorListUse {
+    at::TensorList tensors;
+    bool write;
+    bool dense = true;  // false: one element a tensor, read by address alone (e.g. step counts)
+};
+
+// Groups the rows of `lists` (same length, or empty) by the dtypes of lists [0, typed), and dispatches kernel once a
+// group with specialization {workgroup, subgroup, dtype code of each typed list}. args.tensors is filled in.
+// The tensors of a row must have equal sizes and strides and no gaps: see same_dense_layout().
+class MultiTensorLauncher {
+  public:
+    MultiTensorLauncher(std::string_view kernel, std::vector<TensorListUse> lists, size_t typed)
+        : kernel_(kernel), lists_(std::move(lists)), typed_(typed) {}
+
+    // Tensors outside the lists that the kernel reads or writes; undefined ones are skipped.
+    MultiTensorLauncher& read(const at::Tensor& tensor);
+    MultiTensorLauncher& write(const at::Tensor& tensor);
+
+    template <class Args>
+    void dispatch(const Args& args) {
+        static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) % 8 == 0);
+        dispatch_bytes(&args, sizeof(Args));
+    }
+
+  private:
+    void dispatch_bytes(const void* args, size_t bytes);
+    void dispatch_rows(const std::vector<size_t>& rows, const void* args, size_t bytes);
+
+    std::string_view kernel_;
+    std::vector<TensorListUse> lists_;
+    size_t typed_;
+    std::vector<at::Tensor> reads_, writes_;
+};
+
+// True when all defined tensors have equal sizes and strides, without gaps or overlaps.
+bool same_dense_layout(at::TensorList tensors);
+
+}  // namespace anymps::kernels
