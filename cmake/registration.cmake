@@ -20,10 +20,12 @@ list(FILTER GENERATED_SOURCES INCLUDE REGEX "\\.cpp$")
 set(GENERATED_SHADERS ${REGISTRATION_OUTPUTS})
 list(FILTER GENERATED_SHADERS INCLUDE REGEX "\\.slang$")
 
-# Files whose text did not change keep their time, and ninja (restat) rebuilds nothing that depends on them.
-add_custom_command(
-    OUTPUT ${REGISTRATION_OUTPUTS}
-    COMMAND ${REGISTRATION_COMMAND}
-    DEPENDS ${REGISTRATION_INPUTS} ${REGISTRATION_TOOLS} ${TORCH_DIR}/version.py
-    COMMENT "Generating registrations" VERBATIM)
+if(REGISTRATION_OUTPUTS)
+    # Files whose text did not change keep their time, and ninja (restat) rebuilds nothing that depends on them.
+    add_custom_command(
+        OUTPUT ${REGISTRATION_OUTPUTS}
+        COMMAND ${REGISTRATION_COMMAND}
+        DEPENDS ${REGISTRATION_INPUTS} ${REGISTRATION_TOOLS} ${TORCH_DIR}/version.py
+        COMMENT "Generating registrations" VERBATIM)
+endif()
 add_custom_target(generated_registration DEPENDS ${REGISTRATION_OUTPUTS})
