@@ -48,8 +48,10 @@ T chained(VkStructureType type, void* next = nullptr) {
 }
 
 void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
+    auto float_controls = chained<VkPhysicalDeviceFloatControlsProperties>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES);
     auto maintenance3 = chained<VkPhysicalDeviceMaintenance3Properties>(
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, &float_controls);
     auto control = chained<VkPhysicalDeviceSubgroupSizeControlProperties>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES, &maintenance3);
     auto subgroup = chained<VkPhysicalDeviceSubgroupProperties>(
@@ -78,6 +80,7 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.push_constant_bytes = p.limits.maxPushConstantsSize;
     info.timestamp_period_ns = p.limits.timestampPeriod;
     info.max_allocation_bytes = maintenance3.maxMemoryAllocationSize;
+    info.preserves_nan = float_controls.shaderSignedZeroInfNanPreserveFloat32;
 }
 
 void read_memory(VkPhysicalDevice handle, DeviceInfo& info) {

@@ -40,6 +40,7 @@ struct DeviceInfo {
     bool external_memory_host = false;
     bool subgroup_size_control = false;
     bool memory_budget = false;
+    bool preserves_nan = false;  // shaderSignedZeroInfNanPreserveFloat32
 
     uint32_t compute_units = 0;  // 0: the driver does not tell
     uint32_t subgroup_size = 1;  // the default one

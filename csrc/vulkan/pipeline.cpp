@@ -1,9 +1,11 @@
 #include "vulkan/pipeline.h"
 
 #include <array>
+#include <vector>
 
 #include "vulkan/check.h"
 #include "vulkan/device.h"
+#include "vulkan/spirv.h"
 
 namespace anymps::vulkan {
 namespace {
@@ -16,6 +18,11 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     if (specialization.size() > kMaxSpecialization) {
         throw Error(VK_ERROR_UNKNOWN, "Kernel " + name + " has " + std::to_string(specialization.size()) +
                                           " specialization constants; the limit is 32.");
+    }
+    std::vector<uint32_t> reduced;
+    if (!device.info().preserves_nan) {
+        reduced = without_float_controls(spirv);
+        spirv = reduced;
     }
     const auto& api = device.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
