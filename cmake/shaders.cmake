@@ -12,11 +12,12 @@ target_link_options(shader_compiler PRIVATE -Wl,-rpath,${SLANG_DIR})
 
 file(GLOB SHADERS CONFIGURE_DEPENDS shaders/*.slang)
 file(GLOB_RECURSE SHADER_LIBRARY CONFIGURE_DEPENDS shaders/lib/*.slang)
+set(SHADER_CACHE ${CMAKE_BINARY_DIR}/shader_cache)
 set(KERNEL_ARCHIVE ${SITE_PACKAGE_DIR}/kernels.bin)
 add_custom_command(
     OUTPUT ${KERNEL_ARCHIVE}
     COMMAND shader_compiler --include ${CMAKE_SOURCE_DIR}/shaders --output ${KERNEL_ARCHIVE}
-            --cache ${CMAKE_BINARY_DIR}/shader_cache ${SHADERS} ${GENERATED_SHADERS}
+            --cache ${SHADER_CACHE} ${SHADERS} ${GENERATED_SHADERS}
     DEPENDS shader_compiler ${SHADERS} ${SHADER_LIBRARY} ${GENERATED_SHADERS}
     COMMENT "Compiling shaders"
     VERBATIM)

@@ -1,0 +1,65 @@
+#include "kernels/kernel_library.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+namespace anymps::kernels {
+namespace {
+
+constexpr uint32_t kSpirvMagic = 0x07230203;
+
+TEST(KernelLibrary, EveryKernelIsFoundByItsName) {
+    const auto names = kernel_names();
+    ASSERT_FALSE(names.empty());
+    EXPECT_EQ(std::set(names.begin(), names.end()).size(), names.size());
+    for (KernelId id = 0; id < names.size(); ++id) {
+        EXPECT_EQ(kernel_id(names[id]), id);
+        ASSERT_GT(kernel_spirv(id).size(), 5u);
+        EXPECT_EQ(kernel_spirv(id)[0], kSpirvMagic) << names[id];
+    }
+}
+
+TEST(KernelLibrary, AnUnknownNameIsAnErrorThatSaysIt) {
+    try {
+        kernel_id("no_such_kernel");
+        FAIL() << "an id for a kernel that does not exist";
+    } catch (const std::exception& error) {
+        EXPECT_NE(std::string(error.what()).find("no_such_kernel"), std::string::npos) << error.what();
+    }
+}
+
+TEST(KernelLibrary, OnePipelineForEachSpecialization) {
+    const KernelId id = kernel_id("test_divide");
+    const uint32_t a[] = {64, 0}, same_as_a[] = {64, 0}, b[] = {128, 0}, shorter[] = {64};
+    EXPECT_EQ(&pipeline(id, a), &pipeline(id, same_as_a));
+    EXPECT_NE(&pipeline(id, a), &pipeline(id, b));
+    EXPECT_NE(&pipeline(id, a), &pipeline(id, shorter));
+    EXPECT_EQ(pipeline(id, a).name(), "test_divide[64,0]");
+}
+
+// Threads that ask for many specializations in different orders get the same pipelines.
+TEST(KernelLibrary, ThreadsShareThePipelines) {
+    const KernelId id = kernel_id("test_divide");
+    constexpr uint32_t kThreads = 4, kVariants = 40;
+    std::vector<std::vector<const vulkan::Pipeline*>> seen(kThreads,
+                                                           std::vector<const vulkan::Pipeline*>(kVariants));
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+            for (uint32_t i = 0; i < kVariants; ++i) {
+                const uint32_t variant = (i * 7 + t * 11) % kVariants;
+                const uint32_t specialization[] = {8 * (variant % 8 + 1), 0, variant};
+                seen[t][variant] = &pipeline(id, specialization);
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    for (uint32_t t = 1; t < kThreads; ++t) EXPECT_EQ(seen[t], seen[0]);
+    EXPECT_EQ(std::set(seen[0].begin(), seen[0].end()).size(), kVariants);
+}
+
+}  // namespace
+}  // namespace anymps::kernels
