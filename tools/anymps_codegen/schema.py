@@ -60,6 +60,12 @@ class Schema:
             return None
         return group
 
+    def own_variants(self, op: str) -> list[NativeFunction]:
+        """The functional, in-place and out variants of op that each backend writes itself (no composite kernel)."""
+        group = self._groups.get(op)
+        functions = group.functions() if group is not None else [self.function(op)]
+        return [f for f in functions if not f.has_composite_kernel]
+
     def structured_out(self, op: str) -> str | None:
         """The name of the `out` overload of the structured group that op belongs to; None if it is in none."""
         group = self._groups.get(op)

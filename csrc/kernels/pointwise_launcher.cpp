@@ -1,0 +1,220 @@
+#include "kernels/pointwise_launcher.h"
+
+#include <c10/core/DynamicCast.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+
+#include "kernels/geometry.h"
+#include "runtime/command_encoder.h"
+#include "runtime/device.h"
+#include "vulkan/device.h"
+
+namespace anymps::kernels {
+namespace {
+
+using at::ScalarType;
+using at::TensorIteratorBase;
+
+// As in shaders/lib/pointwise.slang.
+constexpr int kMaxInputs = 4;
+constexpr int kMaxOutputs = 2;
+constexpr int kMaxScalars = 6;
+constexpr int kMaxDims = 64;
+constexpr uint32_t kVector = 0, kDense = 1 << 4, kOne = 2 << 4, kImmediate = 3 << 4;
+constexpr uint32_t kDenseElementsPerThread = 8, kStridedElementsPerThread = 2;
+
+struct DenseArgs {
+    uint64_t outputs[kMaxOutputs];
+    uint64_t inputs[kMaxInputs];
+    uint64_t scalars[kMaxScalars];
+    uint32_t count;
+    uint32_t groups_x;
+};
+static_assert(sizeof(DenseArgs) == 104);
+
+struct StridedDim {
+    FastDivider size;
+    int32_t strides[kMaxOutputs + kMaxInputs];
+};
+
+struct StridedArgs {
+    DenseArgs operands;
+    uint32_t ndim;
+    StridedDim dims[kMaxDims];
+};
+static_assert(offsetof(StridedArgs, dims) == 108);
+
+uint64_t bits(float v) { return std::bit_cast<uint32_t>(v); }
+uint64_t bits(int32_t v) { return std::bit_cast<uint32_t>(v); }
+
+// The 8 bytes in which a kernel that computes in `dtype` takes a host value; get<T>() converts the value to T.
+template <class Get>
+uint64_t argument(ScalarType dtype, bool opmath, Get get) {
+    switch (dtype) {
+        case ScalarType::Half:
+            return bits(opmath ? get.template operator()<float>() : float(get.template operator()<c10::Half>()));
+        case ScalarType::BFloat16:
+            return bits(opmath ? get.template operator()<float>() : float(get.template operator()<c10::BFloat16>()));
+        case ScalarType::Float: return bits(get.template operator()<float>());
+        case ScalarType::Bool: return get.template operator()<bool>() ? 1 : 0;
+        case ScalarType::Byte: return get.template operator()<uint8_t>();
+        case ScalarType::Char: return bits(int32_t{get.template operator()<int8_t>()});
+        case ScalarType::Short: return bits(int32_t{get.template operator()<int16_t>()});
+        case ScalarType::Int: return bits(get.template operator()<int32_t>());
+        case ScalarType::Long: return static_cast<uint64_t>(get.template operator()<int64_t>());
+        case ScalarType::UInt16: return get.template operator()<uint16_t>();
+        case ScalarType::UInt32: return get.template operator()<uint32_t>();
+        case ScalarType::UInt64: return get.template operator()<uint64_t>();
+        case ScalarType::ComplexFloat: {
+            const auto v = get.template operator()<c10::complex<float>>();
+            return bits(v.real()) | (bits(v.imag()) << 32);
+        }
+        default: TORCH_INTERNAL_ASSERT(false, "no kernel computes in ", dtype);
+    }
+}
+
+uint64_t argument(const c10::Scalar& value, ScalarType dtype, bool opmath) {
+    return argument(dtype, opmath, [&]<class T>() { return value.to<T>(); });
+}
+
+uint64_t cpu_scalar(TensorIteratorBase& iter, int arg, ScalarType dtype, bool opmath) {
+    const ScalarType from = iter.dtype(arg);
+    const void* data = iter.data_ptr(arg);
+    return argument(dtype, opmath, [&]<class T>() { return c10::fetch_and_cast<T>(from, data); });
+}
+
+// The bytes between the first and the last that an operand touches.
+runtime::Access access(const TensorIteratorBase& iter, int arg) {
+    int64_t low = 0, high = 0;
+    const auto strides = iter.strides(arg);
+    const auto shape = iter.shape();
+    for (size_t d = 0; d < shape.size(); ++d) {
+        const int64_t reach = strides[d] * (shape[d] - 1);
+        (reach < 0 ? low : high) += reach;
+    }
+    const auto address = reinterpret_cast<uint64_t>(iter.data_ptr(arg));
+    return {address + low, static_cast<uint64_t>(high - low + iter.element_size(arg)), arg < iter.noutputs()};
+}
+
+bool is_dense(const TensorIteratorBase& iter) {
+    if (iter.ndim() == 0) return true;
+    if (iter.ndim() > 1) return iter.numel() == 1;
+    for (int arg = 0; arg < iter.ntensors(); ++arg) {
+        const int64_t stride = iter.strides(arg)[0];
+        const bool one = stride == 0 && arg >= iter.noutputs();
+        if (stride != iter.element_size(arg) && !one) return iter.numel() == 1;
+    }
+    return true;
+}
+
+uint32_t dense_code(const TensorIteratorBase& iter, int arg) {
+    if (iter.ndim() > 0 && iter.strides(arg)[0] == 0 && arg >= iter.noutputs()) return kOne;
+    const auto quad = static_cast<uint64_t>(std::min<int64_t>(16, 4 * iter.element_size(arg)));
+    return reinterpret_cast<uint64_t>(iter.data_ptr(arg)) % quad == 0 ? kVector : kDense;
+}
+
+uint32_t workgroup_size() {
+    static const uint32_t size = runtime::device().info().is_software ? 64 : 256;
+    return size;
+}
+
+// One dispatch under construction.
+struct Launch {
+    // groups, 0, common, outputs, inputs
+    std::array<uint32_t, 5 + kMaxInputs> specialization{};
+    size_t constants = 5;
+    c10::SmallVector<runtime::Access, kMaxInputs + kMaxOutputs> accesses;
+};
+
+void dispatch_dense(const Launch& launch, KernelId id, DenseArgs& args) {
+    const auto grid = runtime::Grid::linear((args.count - 1) / (workgroup_size() * kDenseElementsPerThread) + 1);
+    args.groups_x = grid.x;
+    runtime::encoder().dispatch(pipeline(id, {launch.specialization.data(), launch.constants}), &args, sizeof(args),
+                                grid, launch.accesses);
+}
+
+void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands, const TensorIteratorBase& iter) {
+    StridedArgs args;
+    args.operands = operands;
+    const auto grid =
+        runtime::Grid::linear((operands.count - 1) / (workgroup_size() * kStridedElementsPerThread) + 1);
+    args.operands.groups_x = grid.x;
+    args.ndim = static_cast<uint32_t>(iter.ndim());
+    for (int d = 0; d < iter.ndim(); ++d) {
+        args.dims[d].size = FastDivider(static_cast<uint32_t>(iter.shape()[d]));
+        for (int arg = 0; arg < iter.ntensors(); ++arg) {
+            const int slot = arg < iter.noutputs() ? arg : kMaxOutputs + arg - iter.noutputs();
+            args.dims[d].strides[slot] = static_cast<int32_t>(iter.strides(arg)[d]);
+        }
+    }
+    runtime::encoder().dispatch_pointer(pipeline(id, {launch.specialization.data(), launch.constants}), &args,
+                                        offsetof(StridedArgs, dims) + args.ndim * sizeof(StridedDim), grid,
+                                        launch.accesses);
+}
+
+void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initializer_list<c10::Scalar> scalars,
+            ScalarType compute, bool dense) {
+    Launch launch;
+    DenseArgs args;
+    const uint32_t common = code(compute);
+    const bool opmath = kernel.has(PointwiseKernel::kOpmath), as_bits = kernel.has(PointwiseKernel::kBits);
+    const auto operand_code = [&](int arg) {
+        return (as_bits ? common : code(iter.dtype(arg))) | (dense ? dense_code(iter, arg) : kDense);
+    };
+    const int outputs = iter.noutputs(), inputs = static_cast<int>(kernel.inputs());
+    launch.specialization = {workgroup_size(), 0, common};
+    for (int k = 0; k < outputs; ++k) {
+        launch.specialization[3 + k] = operand_code(k);
+        args.outputs[k] = reinterpret_cast<uint64_t>(iter.data_ptr(k));
+        launch.accesses.push_back(access(iter, k));
+    }
+    auto scalar = scalars.begin();
+    for (int k = 0; k < inputs; ++k) {
+        const int arg = outputs + k;
+        uint32_t& constant = launch.specialization[launch.constants++];
+        if (arg < iter.ntensors() && !iter.is_cpu_scalar(arg)) {
+            constant = operand_code(arg);
+            args.inputs[k] = reinterpret_cast<uint64_t>(iter.data_ptr(arg));
+            launch.accesses.push_back(access(iter, arg));
+        } else {
+            constant = common | kImmediate;
+            args.inputs[k] = arg < iter.ntensors() ? cpu_scalar(iter, arg, compute, opmath)
+                                                   : argument(*scalar++, compute, opmath);
+        }
+    }
+    for (uint64_t* to = args.scalars; scalar != scalars.end();) *to++ = argument(*scalar++, compute, true);
+    args.count = static_cast<uint32_t>(iter.numel());
+    const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
+    const KernelId id = kernel.id(layout, compute_of(compute));
+    if (dense) dispatch_dense(launch, id, args);
+    else dispatch_strided(launch, id, args, iter);
+}
+
+}  // namespace
+
+void PointwiseKernel::raise_not_implemented(c10::ScalarType dtype) const {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, '"', label_, "\" not implemented for '", toString(dtype), "'");
+}
+
+KernelId PointwiseKernel::look_up(Layout layout, Compute compute) const {
+    const KernelId id = kernel_id(std::string(name_) + '_' + suffix(compute) + (layout == kDense ? "_dense" : "_strided"));
+    ids_[layout][static_cast<uint32_t>(compute)].store(id + 1, std::memory_order_relaxed);
+    return id;
+}
+
+void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initializer_list<c10::Scalar> scalars,
+               ScalarType compute) {
+    if (compute == ScalarType::Undefined) compute = iter.common_dtype();
+    kernel.check(compute);
+    if (iter.numel() == 0) return;
+    TORCH_INTERNAL_ASSERT(iter.noutputs() <= kMaxOutputs && iter.ninputs() <= static_cast<int>(kernel.inputs()) &&
+                          scalars.size() + iter.ninputs() - kernel.inputs() <= kMaxScalars);
+    const bool dense = is_dense(iter) && iter.numel() <= (int64_t{1} << 31);
+    if (dense || iter.can_use_32bit_indexing()) return launch(iter, kernel, scalars, compute, dense);
+    for (auto& part : iter.with_32bit_indexing()) pointwise(part, kernel, scalars, compute);
+}
+
+}  // namespace anymps::kernels
