@@ -1,4 +1,6 @@
 // The kernel library as operators of the library `anymps`, for info and for the tests.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
 #include <string>
@@ -12,8 +14,15 @@ namespace {
 // Builds the pipeline of a kernel with the values of its specialization constants that the shader gives.
 void build_kernel(const std::string& name) { pipeline(kernel_id(name), {}); }
 
+// The SPIR-V words of a kernel as an int32 tensor on the CPU; not to be written to.
+at::Tensor spirv_words(const std::string& name) {
+    const auto words = kernel_spirv(kernel_id(name));
+    return at::from_blob(const_cast<uint32_t*>(words.data()), {static_cast<int64_t>(words.size())}, at::kInt);
+}
+
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("kernel_names() -> str[]", kernel_names);
+    m.def("kernel_spirv(str name) -> Tensor", spirv_words);
     m.def("build_kernel(str name) -> ()", build_kernel);
 }
 

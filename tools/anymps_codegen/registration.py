@@ -162,10 +162,16 @@ namespace {NAMESPACE} {{
 _REGISTER_INCLUDES = """\
 #include <ATen/DeviceGuard.h>
 #include <ATen/core/op_registration/adaption.h>
-#include <ATen/mps/EmptyTensor.h>
-#include <ATen/native/Resize.h>
-#include <ATen/ops/as_strided_native.h>
 #include <torch/library.h>
+"""
+
+# ATen/native/Resize.h, for this one function, would cost a second per source.
+_STRUCTURED_INCLUDES = """\
+#include <ATen/mps/EmptyTensor.h>
+
+namespace at::native {
+TORCH_API bool resize_output(const Tensor& output, IntArrayRef shape);
+}
 """
 
 
@@ -177,10 +183,11 @@ def _register_source(stem, targets, backend) -> str:
     registrations = _run(Target.REGISTRATION, targets, backend)
     structured = any(isinstance(t, NativeFunctionsGroup) for t in targets)
     helpers = "\n".join(gen_registration_helpers(backend)) if structured else ""
+    includes = _REGISTER_INCLUDES + (_STRUCTURED_INCLUDES if structured else "")
     return f"""\
 {first}#include <{FOLDER}/{stem}_ops.h>
 
-{_REGISTER_INCLUDES}
+{includes}
 namespace at {{
 namespace {{
 {helpers}

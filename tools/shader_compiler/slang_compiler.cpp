@@ -60,7 +60,15 @@ void SlangCompiler::create_session() {
     std::vector<slang::PreprocessorMacroDesc> macros;
     for (const auto& define : options_.defines) macros.push_back({define.c_str(), "1"});
 
+    // "Profile implicitly upgraded": spirv_1_5 is the floor, subgroup operations add their capabilities to it.
+    slang::CompilerOptionEntry no_upgrade_warning;
+    no_upgrade_warning.name = slang::CompilerOptionName::DisableWarning;
+    no_upgrade_warning.value.kind = slang::CompilerOptionValueKind::String;
+    no_upgrade_warning.value.stringValue0 = "41012";
+
     slang::SessionDesc desc;
+    desc.compilerOptionEntries = &no_upgrade_warning;
+    desc.compilerOptionEntryCount = 1;
     desc.targets = &target;
     desc.targetCount = 1;
     desc.searchPaths = paths.data();

@@ -1,0 +1,98 @@
+"""Runs one benchmark on the mps device and, in the same run, on a named peer, and prints the ratios.
+
+A benchmark is a function `measure(device) -> dict[str, float]` of figures in one unit. The peer is another device of
+this Python ("cpu"), or a device of another Python that has its own PyTorch (ANYMPS_PEER_PYTHON=python3 gives "cuda").
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+
+def synchronize(device):
+    import torch
+
+    if device != "cpu":
+        getattr(torch, device).synchronize()
+
+
+def median_seconds(call, device, inner=1, repeats=7, warmup=2):
+    """Median seconds of one call(): `inner` calls between two synchronizations, `repeats` times."""
+    for _ in range(warmup):
+        call()
+    synchronize(device)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(inner):
+            call()
+        synchronize(device)
+        times.append((time.perf_counter() - start) / inner)
+    return statistics.median(times)
+
+
+def host_seconds(call, device, inner=200, repeats=15):
+    """Median host seconds that one call() takes while the device is kept behind: no synchronization inside."""
+    for _ in range(20):
+        call()
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(inner):
+            call()
+        times.append((time.perf_counter() - start) / inner)
+    synchronize(device)
+    return statistics.median(times)
+
+
+def device_name(device):
+    import torch
+
+    if device == "mps":
+        return torch.mps.get_name() if hasattr(torch.mps, "get_name") else torch._C._mps_get_name()
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()} (CUDA, torch {torch.__version__})"
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+def run(measure, unit, title, higher_is_better=False):
+    """Command line of a benchmark: measures mps and the peer by turns in one run and prints figures and ratios."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--device", help="measure this device alone and print JSON")
+    parser.add_argument("--peer", help="cpu or cuda; default: cuda when ANYMPS_PEER_PYTHON is set, else cpu")
+    arguments = parser.parse_args()
+    if arguments.device:
+        print(json.dumps({"name": device_name(arguments.device), "figures": measure(arguments.device)}))
+        return
+    python = os.environ.get("ANYMPS_PEER_PYTHON")
+    peer = arguments.peer or ("cuda" if python else "cpu")
+    ours = child(sys.executable, "mps", os.environ)
+    theirs = child(python or sys.executable, peer, peer_environment(python))
+    print(f"{title}: {ours['name']} against {theirs['name']}")
+    print(f"| what | mps, {unit} | {peer}, {unit} | speed of mps / {peer} |\n|---|---|---|---|")
+    for key, value in ours["figures"].items():
+        other = theirs["figures"].get(key)
+        if other is None:
+            print(f"| {key} | {value:.4g} | - | - |")
+            continue
+        ratio = value / other if higher_is_better else other / value
+        print(f"| {key} | {value:.4g} | {other:.4g} | {ratio:.2f} |")
+
+
+def peer_environment(python):
+    """The peer's own Python must not see the libraries and packages that ours was pointed at."""
+    if not python:
+        return os.environ
+    hidden = ("PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH")
+    return {k: v for k, v in os.environ.items() if k not in hidden}
+
+
+def child(python, device, environment):
+    command = [python, os.path.abspath(sys.argv[0]), "--device", device]
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(result.stdout.strip().splitlines()[-1])

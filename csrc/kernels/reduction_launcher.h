@@ -1,0 +1,46 @@
+// Host side of the reduction kernels (shaders/lib/reduction.slang): collapses dimensions, chooses a variant,
+// splits long reductions into two passes.
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/OptionalArrayRef.h>
+
+#include <array>
+#include <bitset>
+#include <initializer_list>
+
+#include "kernels/dtype.h"
+
+namespace anymps::kernels {
+
+// Names of a row's kernels for one arithmetic type; null where it has none.
+struct ReductionKernels {
+    const char* rows = nullptr;
+    const char* columns = nullptr;
+    const char* partials = nullptr;
+};
+
+// A row of csrc/ops/reduction.yaml; the generated header anymps/ops/reduction_rows.h has all of them.
+struct ReductionRow {
+    const char* name;
+    bool indexed;    // positions matter: reduced dimensions keep their order
+    bool by_output;  // the output's dtype decides the arithmetic type, else the input's
+    std::array<ReductionKernels, 4> kernels;  // by Compute
+};
+
+constexpr size_t kMaxDims = 64;  // as ATen
+using DimMask = std::bitset<kMaxDims>;
+
+// The dimensions to reduce, as ATen gives them: negative ones count from the end, none or an empty list means all.
+// Raises ATen's errors for dimensions out of range or named twice.
+DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims);
+DimMask dim_mask(const at::TensorBase& self, int64_t dim);
+DimMask dim_mask(const at::TensorBase& self, std::optional<int64_t> dim);
+
+// Reduces `in` over dims into one or two outputs (undefined: not wanted), which have their final shapes, with or
+// without the reduced dimensions, any strides and any dtype. params go to the row's functor.
+void reduce(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims,
+            std::initializer_list<at::TensorBase> outs, std::array<float, 4> params = {});
+
+}  // namespace anymps::kernels

@@ -1,0 +1,279 @@
+// Fused optimizers and the two operators of gradient scaling: one dispatch for all tensors of a dtype.
+#include <anymps/ops/optimizer_ops.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "kernels/multi_tensor_launcher.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::MultiTensor;
+using kernels::MultiTensorLauncher;
+using TensorList = at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+
+struct Scaler {
+    uint64_t grad_scale;
+    uint64_t found_inf;
+};
+
+struct AdamArgs {
+    MultiTensor tensors;
+    Scaler scaler;
+    uint64_t lr_address;
+    float lr, beta1, beta2, one_minus_beta1, one_minus_beta2, log_beta1, log_beta2, weight_decay, eps;
+    uint32_t amsgrad, maximize, decoupled;
+};
+
+struct SgdArgs {
+    MultiTensor tensors;
+    Scaler scaler;
+    uint64_t lr_address;
+    float lr, weight_decay, momentum, dampening;
+    uint32_t nesterov, maximize, first_step, pad = 0;
+};
+
+struct UnscaleArgs {
+    MultiTensor tensors;
+    uint64_t inverse_scale;
+    uint64_t found_inf;
+};
+
+struct UpdateScaleArgs {
+    uint64_t scale, growth_tracker, found_inf;
+    float growth_factor, backoff_factor;
+    int32_t growth_interval;
+};
+
+// A learning rate that is a number or a tensor, on the CPU or the device.
+struct LearningRate {
+    double number = 0;
+    Tensor tensor;
+
+    explicit LearningRate(double value) : number(value) {}
+    explicit LearningRate(const Tensor& value) {
+        TORCH_CHECK(value.numel() == 1, "lr should be a 0-dim or 1-element Tensor, got ", value.sizes());
+        if (value.is_mps()) {
+            tensor = value.to(at::kFloat);
+        } else {
+            number = value.item<double>();
+        }
+    }
+    uint64_t address() const { return tensor.defined() ? kernels::address(tensor) : 0; }
+};
+
+uint64_t optional_address(const OptionalTensor& tensor) {
+    return tensor.has_value() && tensor->defined() ? kernels::address(*tensor) : 0;
+}
+
+Scaler scaler_of(const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    for (const auto* t : {&grad_scale, &found_inf}) {
+        if (t->has_value() && (*t)->defined()) {
+            TORCH_CHECK((*t)->scalar_type() == at::kFloat && (*t)->is_mps(),
+                        "grad_scale and found_inf must be float tensors on the mps device");
+        }
+    }
+    return {optional_address(grad_scale), optional_address(found_inf)};
+}
+
+// The lists of one optimizer, each row in one dense layout: rows that are not are worked on in contiguous copies,
+// which write_back() copies to where they came from.
+class Lists {
+  public:
+    explicit Lists(std::initializer_list<TensorList> lists) {
+        for (const TensorList& list : lists) {
+            TORCH_CHECK(list.empty() || list.size() == lists.begin()->size(),
+                        "Tensor lists must have the same number of tensors, got ", lists.begin()->size(), " and ",
+                        list.size());
+            lists_.push_back(list.vec());
+        }
+        for (size_t row = 0; row < lists_[0].size(); ++row) {
+            std::vector<Tensor> tensors;
+            for (const auto& list : lists_) {
+                if (!list.empty()) tensors.push_back(list[row]);
+            }
+            for (const Tensor& t : tensors) {
+                TORCH_CHECK(t.sizes() == tensors[0].sizes(), "Tensors of the same index must have the same shape, got ",
+                            tensors[0].sizes(), " and ", t.sizes());
+                TORCH_CHECK(t.is_mps() && t.is_floating_point(), "fused optimizers need floating point tensors on mps");
+            }
+            if (kernels::same_dense_layout(tensors)) continue;
+            for (auto& list : lists_) {
+                if (list.empty()) continue;
+                copied_.emplace_back(list[row], list[row].contiguous());
+                list[row] = copied_.back().second;
+            }
+        }
+    }
+    TensorList operator[](size_t i) const { return lists_[i]; }
+    void write_back() {
+        for (auto& [original, copy] : copied_) {
+            if (!original.is_same(copy)) original.copy_(copy);
+        }
+    }
+
+  private:
+    std::vector<std::vector<Tensor>> lists_;
+    std::vector<std::pair<Tensor, Tensor>> copied_;
+};
+
+void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
+          TensorList steps, const LearningRate& lr, double beta1, double beta2, double weight_decay, double eps,
+          bool amsgrad, bool maximize, const OptionalTensor& grad_scale, const OptionalTensor& found_inf,
+          bool decoupled) {
+    if (self.empty()) return;
+    Lists lists{self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList{}};
+    for (const Tensor& step : steps) {
+        TORCH_CHECK(step.scalar_type() == at::kFloat && step.is_mps(), "state_steps must be float tensors on mps");
+    }
+    AdamArgs args{};
+    args.scaler = scaler_of(grad_scale, found_inf);
+    args.lr_address = lr.address();
+    args.lr = static_cast<float>(lr.number);
+    args.beta1 = static_cast<float>(beta1);
+    args.beta2 = static_cast<float>(beta2);
+    args.one_minus_beta1 = static_cast<float>(1 - beta1);
+    args.one_minus_beta2 = static_cast<float>(1 - beta2);
+    args.log_beta1 = static_cast<float>(std::log(beta1));
+    args.log_beta2 = static_cast<float>(std::log(beta2));
+    args.weight_decay = static_cast<float>(weight_decay);
+    args.eps = static_cast<float>(eps);
+    args.amsgrad = amsgrad;
+    args.maximize = maximize;
+    args.decoupled = decoupled;
+    MultiTensorLauncher("fused_adam",
+                        {{lists[0], true},
+                         {lists[1], args.scaler.grad_scale != 0},
+                         {lists[2], true},
+                         {lists[3], true},
+                         {lists[4], true},
+                         {steps, false, false}},
+                        3)
+        .read(lr.tensor)
+        .read(grad_scale.value_or(Tensor()))
+        .read(found_inf.value_or(Tensor()))
+        .dispatch(args);
+    lists.write_back();
+}
+
+void sgd(TensorList self, TensorList grads, TensorList buffers, double weight_decay, double momentum,
+         const LearningRate& lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
+         const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    if (self.empty()) return;
+    Lists lists{self, grads, momentum != 0 ? buffers : TensorList{}};
+    SgdArgs args{};
+    args.scaler = scaler_of(grad_scale, found_inf);
+    args.lr_address = lr.address();
+    args.lr = static_cast<float>(lr.number);
+    args.weight_decay = static_cast<float>(weight_decay);
+    args.momentum = static_cast<float>(momentum);
+    args.dampening = static_cast<float>(dampening);
+    args.nesterov = nesterov;
+    args.maximize = maximize;
+    args.first_step = is_first_step;
+    MultiTensorLauncher("fused_sgd",
+                        {{lists[0], true}, {lists[1], args.scaler.grad_scale != 0}, {lists[2], true}}, 3)
+        .read(lr.tensor)
+        .read(grad_scale.value_or(Tensor()))
+        .read(found_inf.value_or(Tensor()))
+        .dispatch(args);
+    lists.write_back();
+}
+
+}  // namespace
+
+void ANYMPS_FUNC(_fused_adam_)(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
+                               TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1,
+                               double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
+                               const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
+         eps, amsgrad, maximize, grad_scale, found_inf, false);
+}
+
+void ANYMPS_FUNC(_fused_adam__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
+                                         TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, TensorList state_steps,
+                                         const Tensor& lr, double beta1, double beta2, double weight_decay, double eps,
+                                         bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
+                                         const OptionalTensor& found_inf) {
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
+         eps, amsgrad, maximize, grad_scale, found_inf, false);
+}
+
+void ANYMPS_FUNC(_fused_adamw_)(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
+                                TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1,
+                                double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
+                                const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
+         eps, amsgrad, maximize, grad_scale, found_inf, true);
+}
+
+void ANYMPS_FUNC(_fused_adamw__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
+                                          TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, TensorList state_steps,
+                                          const Tensor& lr, double beta1, double beta2, double weight_decay,
+                                          double eps, bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
+                                          const OptionalTensor& found_inf) {
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
+         eps, amsgrad, maximize, grad_scale, found_inf, true);
+}
+
+void ANYMPS_FUNC(_fused_sgd_)(TensorList self, TensorList grads, TensorList momentum_buffer_list, double weight_decay,
+                              double momentum, double lr, double dampening, bool nesterov, bool maximize,
+                              bool is_first_step, const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov, maximize,
+        is_first_step, grad_scale, found_inf);
+}
+
+void ANYMPS_FUNC(_fused_sgd__tensor_lr)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
+                                        double weight_decay, double momentum, const Tensor& lr, double dampening,
+                                        bool nesterov, bool maximize, bool is_first_step,
+                                        const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov, maximize,
+        is_first_step, grad_scale, found_inf);
+}
+
+void ANYMPS_FUNC(_amp_foreach_non_finite_check_and_unscale_)(TensorList self, Tensor& found_inf,
+                                                             const Tensor& inv_scale) {
+    TORCH_CHECK(inv_scale.is_mps(), "inv_scale must be a MPS tensor.");
+    TORCH_CHECK(found_inf.is_mps(), "found_inf must be a MPS tensor.");
+    TORCH_CHECK(inv_scale.numel() == 1, "inv_scale must be a 1-element tensor.");
+    TORCH_CHECK(found_inf.numel() == 1, "found_inf must be a 1-element tensor.");
+    TORCH_CHECK(inv_scale.scalar_type() == at::kFloat, "inv_scale must be a float tensor.");
+    TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
+    if (self.empty()) return;
+    Lists lists{self};
+    UnscaleArgs args{{}, kernels::address(inv_scale), kernels::address(found_inf)};
+    // The shader's gradient type is its second typed constant.
+    MultiTensorLauncher("amp_unscale", {{lists[0], true}, {lists[0], true}}, 2)
+        .read(inv_scale)
+        .write(found_inf)
+        .dispatch(args);
+    lists.write_back();
+}
+
+Tensor& ANYMPS_FUNC(_amp_update_scale_)(Tensor& self, Tensor& growth_tracker, const Tensor& found_inf,
+                                        double scale_growth_factor, double scale_backoff_factor,
+                                        int64_t growth_interval) {
+    TORCH_CHECK(growth_tracker.is_mps(), "growth_tracker must be a MPS tensor.");
+    TORCH_CHECK(self.is_mps(), "current_scale must be a MPS tensor.");
+    TORCH_CHECK(found_inf.is_mps(), "found_inf must be a MPS tensor.");
+    TORCH_CHECK(growth_tracker.numel() == 1, "growth_tracker must be a 1-element tensor.");
+    TORCH_CHECK(self.numel() == 1, "current_scale must be a 1-element tensor.");
+    TORCH_CHECK(found_inf.numel() == 1, "found_inf must be a 1-element tensor.");
+    TORCH_CHECK(growth_tracker.scalar_type() == at::kInt, "growth_tracker must be an int tensor.");
+    TORCH_CHECK(self.scalar_type() == at::kFloat, "current_scale must be a float tensor.");
+    TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
+    const UpdateScaleArgs args{kernels::address(self), kernels::address(growth_tracker), kernels::address(found_inf),
+                               static_cast<float>(scale_growth_factor), static_cast<float>(scale_backoff_factor),
+                               static_cast<int32_t>(growth_interval)};
+    kernels::KernelCall("amp_update_scale", {1, 0})
+        .write(self)
+        .write(growth_tracker)
+        .read(found_inf)
+        .dispatch(args, {1, 1, 1});
+    return self;
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,73 @@
+"""Every kernel of the archive: its name, its SPIR-V, and that the driver takes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+SPIRV_MAGIC = 0x07230203
+OP_CAPABILITY = 17
+# SPIR-V capability -> optional feature of the device, as torch.ops.anymps.device_info names it.
+OPTIONAL_CAPABILITIES = {6022: "coopmat", 5116: "bf16", 5118: "bf16", 6033: "atomics"}
+UNKNOWN_TO_OLD_VALIDATORS = {6022: "CooperativeMatrixKHR", 5116: "BFloat16TypeKHR", 5118: "BFloat16CooperativeMatrixKHR"}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, torch.Tensor]:
+    return {name: torch.ops.anymps.kernel_spirv(name) for name in torch.ops.anymps.kernel_names()}
+
+
+def capabilities(words: torch.Tensor) -> set[int]:
+    """The operands of the OpCapability instructions, which come first in a module."""
+    found, at, values = set(), 5, words.tolist()
+    while at < len(values) and values[at] & 0xFFFF == OP_CAPABILITY:
+        found.add(values[at + 1])
+        at += values[at] >> 16
+    return found
+
+
+def test_names_are_unique_and_every_kernel_is_spirv(kernels):
+    names = torch.ops.anymps.kernel_names()
+    assert names
+    assert len(set(names)) == len(names)
+    for name, words in kernels.items():
+        assert words[0].item() == SPIRV_MAGIC, name
+        assert capabilities(words), name
+
+
+def test_an_unknown_kernel_is_an_error_that_names_it():
+    with pytest.raises(RuntimeError, match="no_such_kernel"):
+        torch.ops.anymps.kernel_spirv("no_such_kernel")
+
+
+def test_every_kernel_is_valid_spirv(kernels, tmp_path):
+    validator = shutil.which("spirv-val")
+    if validator is None:
+        pytest.skip("spirv-val is not installed (Debian, Ubuntu: apt install spirv-tools)")
+
+    def errors(item: tuple[str, torch.Tensor]) -> str:
+        name, words = item
+        if UNKNOWN_TO_OLD_VALIDATORS.keys() & capabilities(words):
+            return ""  # spirv-val before 2024 refuses the capability itself
+        file = tmp_path / f"{name}.spv"
+        file.write_bytes(words.numpy().tobytes())
+        command = [validator, "--target-env", "vulkan1.2", "--allow-localsizeid", "--scalar-block-layout", str(file)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        return f"{name}: {result.stdout}{result.stderr}" if result.returncode else ""
+
+    with ThreadPoolExecutor(2) as pool:
+        invalid = [text for text in pool.map(errors, kernels.items()) if text]
+    assert not invalid, "\n".join(invalid)
+
+
+def test_the_driver_builds_every_kernel(mps, kernels):
+    features = json.loads(torch.ops.anymps.device_info())["features"]
+    for name, words in kernels.items():
+        needed = {feature for number, feature in OPTIONAL_CAPABILITIES.items() if number in capabilities(words)}
+        if all(features[feature] for feature in needed):
+            torch.ops.anymps.build_kernel(name)
