@@ -1,0 +1,151 @@
+"""Tensors and modules on mps go through files, pickles and copies, and come back where they should."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("mps")
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+
+
+def sample(dtype):
+    return (torch.arange(-8, 22).reshape(5, 6) % 7).to(dtype)
+
+
+def through_a_file(value, **options):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("location", [None, "mps", "mps:0", "cpu", torch.device("mps"), {"mps:0": "cpu"}], ids=str)
+def test_map_locations(dtype, location):
+    x = sample(dtype)
+    loaded = through_a_file(x.to("mps"), map_location=location)
+    goes_to_cpu = location == "cpu" or isinstance(location, dict)
+    assert loaded.device == torch.device("cpu" if goes_to_cpu else "mps:0")
+    assert loaded.dtype == dtype and torch.equal(loaded.cpu(), x)
+
+
+def test_map_location_function():
+    loaded = through_a_file(torch.ones(3), map_location=lambda storage, location: storage.mps())
+    assert loaded.device.type == "mps" and loaded.sum().item() == 3
+
+
+def test_checkpoint_of_another_device_says_so():
+    buffer = io.BytesIO()
+    torch.save(torch.ones(2, device="mps"), buffer)
+    buffer.seek(0)
+    with pytest.raises((RuntimeError, AssertionError), match=r"(?i)cuda"):
+        torch.load(buffer, map_location="cuda")
+
+
+def test_the_tag_is_mps_and_views_stay_views():
+    x = torch.arange(12.0, device="mps").reshape(3, 4)
+    row, column, whole = through_a_file((x[1], x[:, 2], x))
+    assert row.tolist() == [4.0, 5.0, 6.0, 7.0]
+    assert column.stride() == (4,)
+    whole.zero_()
+    assert row.sum().item() == 0 and column.sum().item() == 0  # one storage, as before
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_file_on_disk(tmp_path, mmap):
+    state = nn.Linear(5, 3, device="mps").state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    for location in ("cpu", "mps"):
+        loaded = torch.load(tmp_path / "state.pt", map_location=location, mmap=mmap)
+        assert loaded["weight"].device.type == location
+        assert torch.equal(loaded["weight"].cpu(), state["weight"].cpu())
+
+
+def test_training_state_round_trip():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).to("mps")
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(16, 4, device="mps")
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    step(model, optimizer)
+    saved = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, map_location="cpu")
+    twin = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).to("mps")
+    twin.load_state_dict(saved["model"])
+    optimizer_of_twin = torch.optim.Adam(twin.parameters())
+    optimizer_of_twin.load_state_dict(saved["optimizer"])
+    assert [step(twin, optimizer_of_twin) for _ in range(3)] == [step(model, optimizer) for _ in range(3)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_pickle_and_deepcopy(dtype):
+    x = sample(dtype).to("mps")[1:4, ::2]
+    for twin in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x), copy.copy(x)):
+        assert twin.device == x.device and twin.dtype == dtype
+        assert torch.equal(twin.cpu(), x.cpu())
+
+
+def test_deepcopy_of_a_module_shares_nothing():
+    module = nn.Linear(3, 3, device="mps")
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        twin.weight.zero_()
+    assert module.weight.abs().sum().item() > 0
+    assert twin.weight.requires_grad and isinstance(twin.weight, nn.Parameter)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != torch.complex64], ids=str)
+def test_safetensors(tmp_path, dtype):
+    x = sample(dtype)
+    save_file({"x": x.to("mps"), "y": x.to("mps")[:2].clone()}, tmp_path / "t.safetensors")
+    for device in ("mps", "cpu"):
+        loaded = load_file(tmp_path / "t.safetensors", device=device)
+        assert loaded["x"].device.type == device
+        assert torch.equal(loaded["x"].cpu(), x) and torch.equal(loaded["y"].cpu(), x[:2])
+
+
+def test_storages():
+    storage = torch.UntypedStorage(6, device="mps")
+    assert (storage.device, storage.nbytes()) == (torch.device("mps:0"), 6)
+    storage.fill_(7)
+    assert list(storage.cpu()) == [7] * 6
+    assert list(torch.UntypedStorage([1, 2, 3], device="mps").cpu()) == [1, 2, 3]
+    assert list(torch.UntypedStorage([1, 2, 3]).mps().cpu()) == [1, 2, 3]
+    assert torch.UntypedStorage(device="mps").nbytes() == 0
+    resized = torch.ones(2, device="mps").untyped_storage()
+    resized.resize_(16)
+    assert resized.nbytes() == 16
+    with pytest.raises((TypeError, RuntimeError)):
+        torch.UntypedStorage(1, 2, device="mps")
+
+
+def test_numpy():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    on_device = torch.from_numpy(x).to("mps")
+    assert np.array_equal(on_device.cpu().numpy(), x)
+    with pytest.raises(TypeError, match="can't convert mps:0 device type tensor to numpy"):
+        on_device.numpy()
+    assert torch.tensor(x, device="mps").sum().item() == 15.0
