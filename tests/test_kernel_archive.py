@@ -14,7 +14,11 @@ SPIRV_MAGIC = 0x07230203
 OP_CAPABILITY = 17
 # SPIR-V capability -> optional feature of the device, as torch.ops.anymps.device_info names it.
 OPTIONAL_CAPABILITIES = {6022: "coopmat", 5116: "bf16", 5118: "bf16", 6033: "atomics"}
-UNKNOWN_TO_OLD_VALIDATORS = {6022: "CooperativeMatrixKHR", 5116: "BFloat16TypeKHR", 5118: "BFloat16CooperativeMatrixKHR"}
+UNKNOWN_TO_OLD_VALIDATORS = {
+    6022: "CooperativeMatrixKHR",
+    5116: "BFloat16TypeKHR",
+    5118: "BFloat16CooperativeMatrixKHR",
+}
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,10 @@ def measure(device):
         "linear forward": lambda: linear(rows),
         "linear forward+backward": forward_backward,
     }
-    return {name: peer.host_seconds(call, device, inner=60 if "backward" in name else 200) * 1e6
-            for name, call in calls.items()}
+    return {
+        name: peer.host_seconds(call, device, inner=60 if "backward" in name else 200) * 1e6
+        for name, call in calls.items()
+    }
 
 
 if __name__ == "__main__":

@@ -20,8 +20,10 @@ def main():
     bare = seconds("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     loaded = seconds("import torch", {})
     first = seconds("import torch; (torch.ones(5, device='mps') * 2).cpu()", {})
-    print(f"bare import torch {bare:.3f} s; with torch-anymps {loaded:.3f} s (+{loaded - bare:.3f});"
-          f" first operator +{first - loaded:.3f} s")
+    print(
+        f"bare import torch {bare:.3f} s; with torch-anymps {loaded:.3f} s (+{loaded - bare:.3f});"
+        f" first operator +{first - loaded:.3f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A small text classification task: pairs of sentences in a CSV, 1 where the second says the same as the first."""
+"""A small text classification task: pairs of sentences in a CSV, 1 where the second says the same as the first and 0
+where it says the opposite."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ ANIMALS = ("cat", "dog", "horse", "rabbit", "sparrow", "squirrel", "hedgehog", "
 COLOURS = ("black", "white", "brown", "grey", "spotted")
 PLACES = ("garden", "kitchen", "forest", "meadow", "library")
 FIRST = ("the {colour} {animal} sleeps in the {place}", "in the {place} there sleeps a {colour} {animal}")
-SECOND = ("a {animal} is sleeping in the {place}", "the {place} is where the {animal} sleeps")
+SAME = ("a {animal} is sleeping in the {place}", "the {place} is where the {animal} sleeps")
+OPPOSITE = ("a {animal} is awake in the {place}", "no {animal} ever sleeps in the {place}")
 
 
 def write_csv(path: Path, rows: int, seed: int) -> None:
@@ -26,8 +28,8 @@ def write_csv(path: Path, rows: int, seed: int) -> None:
         for _ in range(rows):
             label = draw.randrange(2)
             words = {"animal": draw.choice(ANIMALS), "colour": draw.choice(COLOURS), "place": draw.choice(PLACES)}
-            other = words if label else {**words, "animal": draw.choice([a for a in ANIMALS if a != words["animal"]])}
-            table.writerow([draw.choice(FIRST).format(**words), draw.choice(SECOND).format(**other), label])
+            second = draw.choice(SAME if label else OPPOSITE)
+            table.writerow([draw.choice(FIRST).format(**words), second.format(**words), label])
 
 
 def train_tokenizer(path: Path) -> PreTrainedTokenizerFast:

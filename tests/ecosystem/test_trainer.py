@@ -35,6 +35,7 @@ def make_trainer(task, folder, *, epochs=2, **options) -> Trainer:
         max_position_embeddings=64,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
     )
     arguments = TrainingArguments(
         output_dir=str(folder),

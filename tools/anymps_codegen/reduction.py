@@ -46,7 +46,9 @@ class Row:
         if self.by not in ("input", "output"):
             raise CodegenError(f"reduction.yaml: row '{self.name}': `by` is input or output, not '{self.by}'.")
         if not 1 <= len(self.results) <= 2:
-            raise CodegenError(f"reduction.yaml: row '{self.name}' has {len(self.results)} results; 1 or 2 are possible.")
+            raise CodegenError(
+                f"reduction.yaml: row '{self.name}' has {len(self.results)} results; 1 or 2 are possible."
+            )
 
 
 def outputs() -> list[str]:
@@ -171,12 +173,16 @@ namespace {NAMESPACE} {{
 def _impl(row: Row, op: str, wanted: list[str | None]) -> str:
     group = pytorch_schema().structured_group(op)
     if group is None:
-        raise CodegenError(f"reduction.yaml: row '{row.name}': '{op}' is not the out overload of a structured operator.")
+        raise CodegenError(
+            f"reduction.yaml: row '{row.name}': '{op}' is not the out overload of a structured operator."
+        )
     arguments = structured.impl_arguments(group)
     names = {a.name for a in arguments}
     outs = {a.name for a in group.out.func.arguments.out}
     if given := {w for w in wanted if w is not None} - outs:
-        raise CodegenError(f"reduction.yaml: row '{row.name}': '{op}' has no outputs {sorted(given)}, only {sorted(outs)}.")
+        raise CodegenError(
+            f"reduction.yaml: row '{row.name}': '{op}' has no outputs {sorted(given)}, only {sorted(outs)}."
+        )
     dims = "dim" if "dim" in names else "std::nullopt"
     results = ", ".join(w or "Tensor()" for w in wanted)
     return f"""\
