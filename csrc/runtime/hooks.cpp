@@ -3,6 +3,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Registry.h>
 
+#include <atomic>
+
 #include "runtime/allocator.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
@@ -15,15 +17,21 @@ namespace anymps::runtime {
 
 namespace {
 
+std::atomic<bool> retired{false};
+
 void check_index(at::DeviceIndex index) {
     TORCH_CHECK(index <= 0, "Invalid MPS device index ", static_cast<int>(index), ": there is one MPS device, mps:0");
 }
 
 }  // namespace
 
+void retire_hooks() { retired = true; }
+
 void MPSHooks::init() const { device(); }
 
-bool MPSHooks::isAvailable() const { return device_available(); }
+bool MPSHooks::isBuilt() const { return !retired; }
+
+bool MPSHooks::isAvailable() const { return !retired && device_available(); }
 
 bool MPSHooks::hasPrimaryContext(at::DeviceIndex) const { return device_created(); }
 

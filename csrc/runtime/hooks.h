@@ -12,7 +12,7 @@ namespace anymps::runtime {
 class MPSHooks final : public at::MPSHooksInterface {
   public:
     void init() const override;
-    bool isBuilt() const override { return true; }
+    bool isBuilt() const override;
     bool isAvailable() const override;
     bool hasMPS() const override { return isAvailable(); }
     bool hasPrimaryContext(at::DeviceIndex) const override;
@@ -57,5 +57,8 @@ class MPSHooks final : public at::MPSHooksInterface {
     void profilerStartTrace(const std::string& mode, bool wait_until_completed) const override;
     void profilerStopTrace() const override;
 };
+
+// From now on PyTorch is told that there is no MPS backend: for a process in which another accelerator rules.
+void retire_hooks();
 
 }  // namespace anymps::runtime
