@@ -148,7 +148,8 @@ class Call {
         Compute compute = compute_of(by.scalar_type());
         if (compute == Compute::I32) compute = Compute::I64;
         kernels_ = row_.kernels[static_cast<size_t>(compute)];
-        TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr, "\"", row_.name, "\" not implemented for '",
+        const bool unordered = row_.ordered && by.scalar_type() == c10::ScalarType::UInt64;
+        TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name, "\" not implemented for '",
                                     c10::toString(by.scalar_type()), "'");
     }
 
@@ -288,15 +289,24 @@ class Call {
 
 }  // namespace
 
-DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims) {
-    const bool all = !dims || dims->empty();
+DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims, bool empty_is_all) {
+    const bool all = !dims || (dims->empty() && empty_is_all);
     return at::dim_list_to_bitset(all ? at::OptionalIntArrayRef(std::nullopt) : dims, self.dim());
 }
 
 DimMask dim_mask(const at::TensorBase& self, int64_t dim) { return dim_mask(self, at::IntArrayRef(dim)); }
 
 DimMask dim_mask(const at::TensorBase& self, std::optional<int64_t> dim) {
-    return dim ? dim_mask(self, *dim) : dim_mask(self, at::OptionalIntArrayRef(std::nullopt));
+    return dim ? dim_mask(self, *dim) : dim_mask(self, std::nullopt);
+}
+
+c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const DimMask& dims, bool keepdim) {
+    c10::SmallVector<int64_t, 6> shape;
+    for (int64_t d = 0; d < self.dim(); ++d) {
+        if (!dims[d]) shape.push_back(self.size(d));
+        else if (keepdim) shape.push_back(1);
+    }
+    return shape;
 }
 
 void reduce(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims,

@@ -5,10 +5,12 @@
 #include <ATen/core/TensorBase.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/OptionalArrayRef.h>
+#include <c10/util/SmallVector.h>
 
 #include <array>
 #include <bitset>
 #include <initializer_list>
+#include <optional>
 
 #include "kernels/dtype.h"
 
@@ -26,17 +28,24 @@ struct ReductionRow {
     const char* name;
     bool indexed;    // positions matter: reduced dimensions keep their order
     bool by_output;  // the output's dtype decides the arithmetic type, else the input's
+    bool ordered;    // compares values: uint64 has no kernel
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };
 
 constexpr size_t kMaxDims = 64;  // as ATen
 using DimMask = std::bitset<kMaxDims>;
 
-// The dimensions to reduce, as ATen gives them: negative ones count from the end, none or an empty list means all.
-// Raises ATen's errors for dimensions out of range or named twice.
-DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims);
+// The dimensions to reduce, as ATen gives them: negative ones count from the end, none means all, an empty list means
+// all or nothing. Raises ATen's errors for dimensions out of range or named twice.
+DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims, bool empty_is_all = true);
 DimMask dim_mask(const at::TensorBase& self, int64_t dim);
 DimMask dim_mask(const at::TensorBase& self, std::optional<int64_t> dim);
+inline DimMask dim_mask(const at::TensorBase& self, std::nullopt_t) {
+    return dim_mask(self, at::OptionalIntArrayRef(std::nullopt));
+}
+
+// Shape of the result.
+c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const DimMask& dims, bool keepdim);
 
 // Reduces `in` over dims into one or two outputs (undefined: not wanted), which have their final shapes, with or
 // without the reduced dimensions, any strides and any dtype. params go to the row's functor.
