@@ -8,6 +8,13 @@ import pytest
 AVAILABLE = "import torch; print(torch.backends.mps.is_available(), torch.backends.mps.is_built())"
 NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
 
+# Imports the loader as torch's autoload does, while torch counts as not imported yet, so that nothing is loaded.
+LATE_LOAD = """
+import sys; sys.modules["torch"].__spec__._initializing = True
+import torch_anymps._load as load
+sys.modules["torch"].__spec__._initializing = False
+"""
+
 # Makes dlopen("libvulkan.so.1") fail, as on a machine without the loader.
 HIDE_LOADER = """
 #include <cstring>
@@ -76,7 +83,7 @@ def test_explicit_import_in_time(run_python, mps):
 @pytest.mark.parametrize(
     "question",
     [
-        "torch.backends.mps.is_macos_or_newer(13, 0)",
+        "torch.backends.mps.is_available()",
         "torch.accelerator.current_accelerator()",
         "torch.ones(1, requires_grad=True).sum().backward()",
     ],
@@ -105,7 +112,7 @@ x = torch.ones(1, requires_grad=True); (x * 2).sum().backward(); print(x.grad.it
         ("torch.version.hip = '6.4'", "ROCm or XPU build"),
         ("torch.version.cuda = '13.0'; torch.cuda.device_count = lambda: 1", "an NVIDIA GPU is present"),
         ("torch._C._has_mps = True", "Apple's own mps device"),
-        ("import torch_anymps._load as l; l.LIBRARY = l.LIBRARY.with_name('none.so')", "none.so is missing"),
+        (LATE_LOAD + "load.LIBRARY = 'none.so'", "none.so is missing"),
     ],
     ids=["version", "rocm", "cuda", "apple", "library"],
 )
@@ -132,11 +139,9 @@ def test_broken_library_is_a_reason_and_no_error(run_python, tmp_path):
     broken = tmp_path / "libtorch_anymps.so"
     broken.write_bytes(b"not a library")
     source = f"""
-import os, pathlib, torch
-import sys; sys.modules["torch"].__spec__._initializing = True
-import torch_anymps._load as load
-sys.modules["torch"].__spec__._initializing = False
-load.LIBRARY = pathlib.Path({str(broken)!r})
+import torch
+{LATE_LOAD}
+load._find_library = lambda: {str(broken)!r}
 load.load()
 print(load.status.reason)
 """

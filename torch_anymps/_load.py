@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 
 TORCH_VERSION = "2.13"
-LIBRARY = pathlib.Path(__file__).parent / "libtorch_anymps.so"
+LIBRARY = "libtorch_anymps.so"
 
 
 @dataclass
@@ -66,12 +66,8 @@ def _load() -> None:
 
     _check_environment()
     _check_torch(torch)
-    if not LIBRARY.exists():
-        raise _StayOut(f"The library {LIBRARY.name} is missing beside {__file__}.", "Build or reinstall torch-anymps.")
-    torch.ops.load_library(str(LIBRARY))
-    # Our hooks answer True to this question; PyTorch's stand-in, which it keeps for the life of the process once
-    # anybody has asked for the device, answers False. Asking it touches no driver.
-    if not torch._C._mps_is_on_macos_or_newer(13, 0):
+    torch.ops.load_library(_find_library())
+    if not _hooks_are_ours(torch):
         raise _StayOut(
             f"{_TOO_LATE}: PyTorch had already decided in this process that there is no mps device.",
             "Import torch_anymps right after torch, or leave TORCH_DEVICE_BACKEND_AUTOLOAD unset.",
@@ -88,6 +84,23 @@ def _load() -> None:
     from torch_anymps import patches
 
     patches.install()
+
+
+def _hooks_are_ours(torch) -> bool:
+    """False when PyTorch, which keeps its first answer for the life of the process, was asked for mps before us."""
+    try:
+        return torch._C._mps_is_on_macos_or_newer(13, 0)  # asks the hooks and no driver
+    except RuntimeError:  # what PyTorch's stand-in answers
+        return False
+
+
+def _find_library() -> str:
+    """Path of the core library: beside this file, or, in a checkout, in the package that is installed behind it."""
+    package = pathlib.Path(__file__).parent
+    for folder in [package, *(pathlib.Path(entry, package.name) for entry in sys.path)]:
+        if (folder / LIBRARY).exists():
+            return str(folder / LIBRARY)
+    raise _StayOut(f"The library {LIBRARY} is missing in {package}.", "Build or reinstall torch-anymps.")
 
 
 def _check_environment() -> None:
