@@ -1,0 +1,187 @@
+#include "ops/matmul/gemm.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "kernels/kernel_call.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+using kernels::Compute;
+using kernels::Grid;
+using kernels::KernelCall;
+
+// Twin of MatmulArgs in shaders/matmul.slang.
+struct MatmulArgs {
+    uint64_t a, b, out, self;
+    uint64_t alpha, beta;
+    uint32_t m, n, k, batch;
+    uint32_t a_m, a_k, a_z;
+    uint32_t b_n, b_k, b_z;
+    uint32_t out_m, out_n, out_z;
+    uint32_t self_m, self_n, self_z;
+    uint32_t part;
+};
+
+// Twin of the layouts in shaders/lib/operand.slang.
+enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide };
+
+uint32_t stride32(int64_t stride, int64_t size) {
+    if (size <= 1) return 0;
+    TORCH_CHECK(stride <= std::numeric_limits<uint32_t>::max(), "matrix product: a stride of ", stride,
+                " elements is too large for the mps device");
+    return static_cast<uint32_t>(stride);
+}
+
+uint64_t address_of(const Matrices& matrices) {
+    return matrices.tensor == nullptr ? 0 : kernels::address(*matrices.tensor);
+}
+
+// True when 4 elements from every multiple of 4 on lie in one aligned word.
+bool aligned4(uint64_t address, uint64_t item, uint32_t size, uint32_t other_stride, uint32_t batch_stride) {
+    return size % 4 == 0 && other_stride % 4 == 0 && batch_stride % 4 == 0 &&
+           address % std::min<uint64_t>(16, 4 * item) == 0;
+}
+
+BlockLayout layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
+                      uint32_t k_stride, uint32_t batch_stride) {
+    if (k_stride == 1) {
+        return aligned4(address, item, k, row_stride, batch_stride) ? BlockLayout::AlongWide : BlockLayout::Along;
+    }
+    const bool wide = row_stride == 1 && aligned4(address, item, rows, k_stride, batch_stride);
+    return wide ? BlockLayout::RowsWide : BlockLayout::Across;
+}
+
+uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
+    if (compute == Compute::F32) return std::bit_cast<uint32_t>(value.to<float>());
+    return static_cast<uint64_t>(value.to<int64_t>());
+}
+
+MatmulArgs arguments(const Gemm& g, Compute compute) {
+    const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
+    MatmulArgs args{};
+    args.a = address_of(g.a);
+    args.b = address_of(g.b);
+    args.out = address_of(g.out);
+    args.self = address_of(g.self);
+    args.alpha = scalar_bits(g.alpha, compute);
+    args.beta = scalar_bits(g.beta, compute);
+    args.m = u(g.m);
+    args.n = u(g.n);
+    args.k = u(g.k);
+    args.batch = u(g.batch);
+    args.a_m = stride32(g.a.row, g.m);
+    args.a_k = stride32(g.a.column, g.k);
+    args.a_z = stride32(g.a.batch, g.batch);
+    args.b_n = stride32(g.b.column, g.n);
+    args.b_k = stride32(g.b.row, g.k);
+    args.b_z = stride32(g.b.batch, g.batch);
+    args.out_m = stride32(g.out.row, g.m);
+    args.out_n = stride32(g.out.column, g.n);
+    args.out_z = stride32(g.out.batch, g.batch);
+    args.self_m = stride32(g.self.row, g.m);
+    args.self_n = stride32(g.self.column, g.n);
+    args.self_z = stride32(g.self.batch, g.batch);
+    return args;
+}
+
+void transpose(Gemm& g) {
+    std::swap(g.m, g.n);
+    const Matrices a = g.a;
+    g.a = g.b.transposed();
+    g.b = a.transposed();
+    g.out = g.out.transposed();
+    g.self = g.self.transposed();
+}
+
+// One dispatch over all parts of k; out's batch is parts * batch long.
+void multiply(const Gemm& g, const Plan& plan, Compute compute) {
+    MatmulArgs args = arguments(g, compute);
+    args.part = plan.part_k;
+    if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
+    const uint64_t item = g.a.tensor->element_size(), out_item = g.out.tensor->element_size();
+    const uint32_t type = kernels::code(g.a.tensor->scalar_type());
+    const BlockLayout a = layout_of(args.a, item, args.m, args.k, args.a_m, args.a_k, args.a_z);
+    const BlockLayout b = layout_of(args.b, item, args.n, args.k, args.b_n, args.b_k, args.b_z);
+    const bool wide_out = args.out_n == 1 && aligned4(args.out, out_item, args.n, args.out_m, args.out_z);
+    const auto& info = runtime::device().info();
+    const Tile& tile = *plan.tile;
+    const std::string kernel = std::string("matmul_") + tile.style + "_" + kernels::suffix(compute);
+    const uint32_t specialization[] = {
+        tile.workgroup, info.subgroup_size, type, type, kernels::code(g.out.tensor->scalar_type()),
+        static_cast<uint32_t>(a), static_cast<uint32_t>(b), g.self.tensor != nullptr, wide_out,
+        tile.m, tile.n, tile.k, tile.thread_m, tile.thread_n};
+    KernelCall call(kernels::kernel_id(kernel), specialization);
+    call.read(*g.a.tensor).read(*g.b.tensor).write(*g.out.tensor);
+    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
+}
+
+// out = alpha * (sum of the parts, in order) + beta * self.
+void sum_parts(const Gemm& g, const Tensor& parts, Compute compute) {
+    MatmulArgs args = arguments(g, compute);
+    args.a = kernels::address(parts);
+    args.k = static_cast<uint32_t>(parts.size(0) / g.batch);
+    const uint32_t type = kernels::code(g.out.tensor->scalar_type());
+    const bool software = runtime::device().info().is_software;
+    const uint32_t workgroup = software ? 8 : 128;
+    KernelCall call(std::string("matmul_sum_") + kernels::suffix(compute),
+                    {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr});
+    call.read(parts).write(*g.out.tensor);
+    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
+    call.dispatch(args, Grid::linear((results + workgroup - 1) / workgroup));
+}
+
+}  // namespace
+
+Matrices matrices(const Tensor& tensor) {
+    if (tensor.dim() == 2) return {&tensor, 0, tensor.stride(0), tensor.stride(1)};
+    return {&tensor, tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+}
+
+void Gemm::run() {
+    const auto type = out.tensor->scalar_type();
+    const Compute compute = kernels::compute_of(type);
+    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong || type == at::kShort ||
+                       type == at::kChar || type == at::kByte;
+    TORCH_CHECK_NOT_IMPLEMENTED(known, "\"", name, "\" not implemented for '", c10::toString(type), "'");
+    if ((batch == 0 && !sum_batch) || m == 0 || n == 0) return;
+    Gemm g = *this;
+    if (self.tensor != nullptr && beta.toDouble() == 0.0) g.self = kNoMatrices;
+    // Results that follow one another along a column are the rows of the transposed product.
+    if (g.out.column != 1 && g.out.row == 1 && g.m > 1) transpose(g);
+    const auto& info = runtime::device().info();
+    Problem problem;
+    problem.batch = g.batch;
+    problem.m = g.m;
+    problem.n = g.n;
+    problem.k = g.k;
+    problem.floating = compute == Compute::F32;
+    problem.may_swap = info.is_software;
+    problem.k_contiguous = g.a.column == 1 && g.b.row == 1;
+    const Plan plan = choose_plan(info, problem);
+    if (plan.swapped) transpose(g);
+    if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);
+    const auto accumulator = compute == Compute::F32 ? at::kFloat : compute == Compute::I32 ? at::kInt : at::kLong;
+    const auto options = out.tensor->options().dtype(accumulator);
+    const Tensor parts = at::empty({plan.parts * g.batch, g.m, g.n}, options);
+    Gemm partial = g;
+    partial.out = {&parts, g.m * g.n, g.n, 1};
+    partial.self = kNoMatrices;
+    partial.alpha = 1;
+    multiply(partial, plan, compute);
+    if (sum_batch) g.batch = 1;
+    sum_parts(g, parts, compute);
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,41 @@
+// Strided batched matrix products on the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <cstdint>
+
+namespace anymps::ops {
+
+// A tensor as a batch of matrices: element strides of batch, row and column. The tensor names the storage and the
+// first element; nullptr: there is none.
+struct Matrices {
+    const at::Tensor* tensor;
+    int64_t batch, row, column;
+
+    Matrices transposed() const { return {tensor, batch, column, row}; }
+};
+
+// Of a 3-d tensor, or of a 2-d one (a batch of one).
+Matrices matrices(const at::Tensor& tensor);
+constexpr Matrices kNoMatrices{nullptr, 0, 0, 0};
+
+// out[z] = alpha * a[z] @ b[z] + beta * self[z], all of one dtype: floating types compute in f32, integers wrap.
+struct Gemm {
+    const char* name;  // of the op, for messages
+    int64_t batch, m, n, k;
+    Matrices a;     // m x k
+    Matrices b;     // k x n
+    Matrices out;   // m x n; must not overlap a or b
+    Matrices self;  // m x n, any strides (0 too); may be out itself
+    at::Scalar beta = 1, alpha = 1;
+    bool sum_batch = false;  // add the products of the batch to one m x n
+
+    // With k == 0 the product is 0; beta == 0 ignores self, NaN or not.
+    // Raises NotImplementedError for bool, complex and unsigned integers above 8 bits.
+    void run();
+};
+
+
+}  // namespace anymps::ops

@@ -1,0 +1,41 @@
+// Tiles of the contraction kernels, as data, and the choice among them.
+#pragma once
+
+#include <cstdint>
+
+#include "vulkan/instance.h"
+
+namespace anymps::ops {
+
+// One way to run a contraction: a kernel of shaders/lib/contract*.slang and its specialization.
+struct Tile {
+    const char* style;            // of the kernel's name
+    uint32_t m, n, k;             // results of a workgroup, and its step along k
+    uint32_t thread_m, thread_n;  // results of a thread
+    uint32_t workgroup;
+    uint32_t cost;  // of a workgroup and one k, in any unit, whether its results are all needed or not
+};
+
+struct Problem {
+    uint64_t batch = 1, m = 1, n = 1, k = 0;
+    bool floating = true;       // f32 arithmetic
+    bool may_swap = false;      // rows and columns may change places
+    bool k_contiguous = false;  // both factors follow one another along k
+    uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
+};
+
+// How a problem is cut.
+struct Plan {
+    const Tile* tile;
+    bool swapped;
+    uint32_t parts;   // of k, summed by a second kernel
+    uint32_t part_k;  // length of a part, a multiple of 16
+};
+
+// The plan of least modelled time among the device's tiles.
+Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem);
+
+// Workgroups of a plan.
+uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m, uint64_t n);
+
+}  // namespace anymps::ops
