@@ -1,0 +1,167 @@
+"""Tensors from nothing, views of them, and storages that change."""
+
+import pytest
+import torch
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.complex64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", [0, 1, 3])
+def test_full(dtype, value):
+    for shape in [(), (0,), (1,), (7,), (3, 0, 2), (5, 33), (70_001,)]:
+        made = torch.full(shape, value, dtype=dtype, device="mps")
+        assert made.device == torch.device("mps:0")
+        assert torch.equal(made.cpu(), torch.full(shape, value, dtype=dtype))
+
+
+def test_fill_keeps_to_its_view():
+    for make in (lambda t: t[1:4, ::2], lambda t: t.t()[2:5], lambda t: t[:, 3], lambda t: t[2:3, 2:3]):
+        cpu, mps = torch.zeros(6, 7), torch.zeros(6, 7, device="mps")
+        make(cpu).fill_(-2.5)
+        make(mps).fill_(-2.5)
+        assert torch.equal(mps.cpu(), cpu)
+        make(cpu).zero_()
+        make(mps).zero_()
+        assert torch.equal(mps.cpu(), cpu)
+
+
+def test_fill_with_a_tensor():
+    x = torch.zeros(4, device="mps")
+    assert x.fill_(torch.tensor(3.0, device="mps")).tolist() == [3.0] * 4
+    assert x.fill_(torch.tensor(5)).tolist() == [5.0] * 4
+    x[2] = 7
+    assert x.fill_(x[2]).tolist() == [7.0] * 4
+    with pytest.raises(RuntimeError, match="fill_ only supports 0-dimension value tensor"):
+        x.fill_(torch.ones(1, device="mps"))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.int8, 300), (torch.float16, 1e9), (torch.uint8, -600)])
+def test_fill_refuses_what_does_not_fit(dtype, value):
+    with pytest.raises(RuntimeError) as on_cpu:
+        torch.empty(3, dtype=dtype).fill_(value)
+    with pytest.raises(RuntimeError) as on_mps:
+        torch.empty(3, dtype=dtype, device="mps").fill_(value)
+    assert str(on_mps.value) == str(on_cpu.value)
+
+
+def test_float64_is_refused_in_apples_words():
+    message = (
+        "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+        "Please use float32 instead."
+    )
+    for make in (
+        lambda: torch.ones(2, dtype=torch.float64, device="mps"),
+        lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"),
+        lambda: torch.ones(2, dtype=torch.float64).to("mps"),
+        lambda: torch.ones(2, device="mps").double(),
+        lambda: torch.ones(2, device="mps").sum(dtype=torch.float64),
+        lambda: torch.empty_strided((2,), (1,), dtype=torch.float64, device="mps"),
+    ):
+        with pytest.raises(TypeError) as error:
+            make()
+        assert message in str(error.value)
+    with pytest.raises(TypeError, match="Trying to convert ComplexDouble to the MPS backend"):
+        torch.ones(2, dtype=torch.complex128, device="mps")
+
+
+def test_empty_refuses():
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(3, device="mps", pin_memory=True)
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        torch.empty(-1, device="mps")
+
+
+def test_memory_formats():
+    for shape, memory_format in [((2, 3, 4, 5), torch.channels_last), ((2, 3, 4, 5, 6), torch.channels_last_3d)]:
+        made = torch.empty(shape, memory_format=memory_format, device="mps")
+        assert made.stride() == torch.empty(shape, memory_format=memory_format).stride()
+
+
+def test_deterministic_memory_is_filled():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(5, device="mps").isnan().all().item()
+        assert torch.empty(5, dtype=torch.int16, device="mps").tolist() == [32767] * 5
+        assert torch.empty(2, dtype=torch.bool, device="mps").tolist() == [True, True]
+        assert torch.empty(2, dtype=torch.uint8, device="mps").tolist() == [255] * 2
+        assert torch.zeros(2, device="mps").resize_(4)[2:].isnan().all().item()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_item(dtype):
+    for value in (0, 1, 100):
+        expected = torch.full((), value, dtype=dtype).item()
+        got = torch.full((3,), value, dtype=dtype, device="mps")[2].item()
+        assert got == expected and type(got) is type(expected)
+
+
+def test_resize_keeps_values():
+    x = torch.arange(6.0, device="mps")
+    x.resize_(2, 2)
+    assert x.tolist() == [[0, 1], [2, 3]]
+    x.resize_(10)
+    assert x.shape == (10,) and x[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    y = torch.empty(0, device="mps").resize_(2, 3, 4, 5, memory_format=torch.channels_last)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        x.resize_(-1)
+
+
+def test_set():
+    x = torch.arange(12.0, device="mps")
+    y = torch.empty(0, device="mps")
+    y.set_(x, 2, (2, 3), (5, 1))
+    assert y.tolist() == [[2, 3, 4], [7, 8, 9]]
+    assert y.set_(x).is_set_to(x)
+    y.set_(x.untyped_storage())
+    assert y.shape == (12,) and y.data_ptr() == x.data_ptr()
+    assert y.set_().numel() == 0
+    assert y.device.type == "mps"
+    with pytest.raises(RuntimeError, match="different device"):
+        y.set_(torch.ones(3))
+
+
+def test_views_share_memory():
+    x = torch.arange(24.0, device="mps")
+    v = x.view(2, 3, 4)
+    assert v.data_ptr() == x.data_ptr()
+    assert v.transpose(0, 2)[1, 2, 1].item() == 21
+    assert x.as_strided((2, 2), (3, 1), 4).tolist() == [[4, 5], [7, 8]]
+    assert x.unfold(0, 4, 8).tolist() == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19]]
+    v[1, 2, 3] = -1
+    assert x[23].item() == -1
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        v.transpose(0, 1).view(24)
+
+
+def test_complex_views():
+    x = torch.zeros(3, dtype=torch.complex64, device="mps")
+    torch.view_as_real(x)[:, 1] = 2
+    assert x.tolist() == [2j] * 3
+    assert x.imag.tolist() == [2.0] * 3
+    assert torch.view_as_complex(torch.ones(2, 2, device="mps")).tolist() == [1 + 1j] * 2
+
+
+def test_zero_tensors_survive_backward():
+    x = torch.tensor([-2.0, 3.0], device="mps", requires_grad=True)
+    (x.sign() * x).sum().backward()
+    assert x.grad.tolist() == [-1.0, 1.0]
+    zero = torch._efficientzerotensor((3,), device="mps")
+    assert (zero + torch.ones(3, device="mps")).tolist() == [1.0] * 3
