@@ -216,12 +216,12 @@ build() {
     [ "${1:-}" != tests ] || tests=ON
     key=$({ echo "$tests $(version_of torch) $(version_of slangpy)"; sources | xargs -d '\n' sha256sum; } | sha256sum)
     [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || ! version_of torch-anymps >/dev/null 2>&1 || return 0
-    ! command -v ccache >/dev/null || launcher=(-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    ! command -v ccache >/dev/null || launcher=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
     say "Building torch-anymps (log: $log)"
     export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(parallel_jobs)} PATH="$PWD/$VENV/bin:$PATH"
-    if ! pip_install -v --no-build-isolation --no-deps --force-reinstall -C "build-dir=$BUILD" \
-        -C "cmake.define.ANYMPS_BUILD_TESTS=$tests" "${launcher[@]}" . 2>&1 | tee "$log" | progress; then
-        grep -nE '[Ee]rror' "$log" | head -n 20 >&2 || true
+    if ! pip_install -v --no-build-isolation --no-deps --force-reinstall "--config-settings=build-dir=$BUILD" \
+        "--config-settings=cmake.define.ANYMPS_BUILD_TESTS=$tests" "${launcher[@]}" . 2>&1 | tee "$log" | progress; then
+        { grep -nE '(error|Error):' "$log" | head -n 20 || true; tail -n 15 "$log"; } >&2
         fail "the build failed; the whole output is in $log."
     fi
     echo "$key" >"$stamp"
