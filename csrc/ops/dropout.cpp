@@ -1,0 +1,83 @@
+// Dropout in one pass: the mask is drawn, stored and applied by the same kernel.
+#include <anymps/ops/dropout_ops.h>
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+
+#include "kernels/kernel_call.h"
+#include "runtime/generator.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::Grid;
+using kernels::KernelCall;
+
+constexpr uint32_t kWorkgroup = 128;
+
+struct DropoutArgs {
+    uint64_t out, mask, input;
+    runtime::PhiloxState random;
+    uint64_t count;
+    float keep, scale;
+};
+
+struct DropoutBackwardArgs {
+    uint64_t out, mask, grad, count;
+    float scale;
+};
+
+uint32_t all_aligned(std::initializer_list<Tensor> tensors) {
+    for (const Tensor& tensor : tensors) {
+        if (kernels::address(tensor) % (4 * tensor.element_size()) != 0) return 0;
+    }
+    return 1;
+}
+
+// A thread takes four elements.
+Grid grid_of(uint64_t count) { return Grid::linear((count + 4 * kWorkgroup - 1) / (4 * kWorkgroup)); }
+
+}  // namespace
+
+// (input * mask / (1 - p), mask) with mask true with probability 1 - p; (a copy of input, true) when train is false.
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, double p, std::optional<bool> train) {
+    TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+    if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
+    if (!train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+    const Tensor source = input.is_non_overlapping_and_dense() ? input : input.contiguous();
+    Tensor out = at::empty_like(source);
+    Tensor mask = at::empty_like(source, source.options().dtype(at::kBool));
+    const auto count = static_cast<uint64_t>(source.numel());
+    const double scale = p == 1 ? 0 : 1 / (1 - p);
+    KernelCall("dropout", {kWorkgroup, 0, kernels::code(source.scalar_type()), all_aligned({out, mask, source})})
+        .read(source)
+        .write(out)
+        .write(mask)
+        .dispatch(DropoutArgs{kernels::address(out), kernels::address(mask), kernels::address(source),
+                              runtime::reserve_philox(std::nullopt, count), count, static_cast<float>(1 - p),
+                              static_cast<float>(scale)},
+                  grid_of(count));
+    return {out, mask};
+}
+
+// grad * mask * scale
+Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& mask, double scale) {
+    TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
+    if (grad.numel() == 0 || grad.strides() != mask.strides() || grad.sizes() != mask.sizes() ||
+        !grad.is_non_overlapping_and_dense()) {
+        return grad.mul(mask).mul_(scale);
+    }
+    Tensor out = at::empty_like(grad);
+    const auto count = static_cast<uint64_t>(grad.numel());
+    KernelCall("dropout_backward", {kWorkgroup, 0, kernels::code(grad.scalar_type()), all_aligned({out, mask, grad})})
+        .read(grad)
+        .read(mask)
+        .write(out)
+        .dispatch(DropoutBackwardArgs{kernels::address(out), kernels::address(mask), kernels::address(grad), count,
+                                      static_cast<float>(scale)},
+                  grid_of(count));
+    return out;
+}
+
+}  // namespace anymps::ops
