@@ -1,0 +1,123 @@
+// gather, scatter and its reductions.
+#include <anymps/ops/indexing/gather_scatter_ops.h>
+
+#include <ATen/Dispatch.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <ATen/native/ReductionType.h>
+
+#include "ops/indexing/indexed_copy.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::native::ReductionType;
+
+IndexedOperation operation_of(ReductionType reduction) {
+    switch (reduction) {
+        case ReductionType::SUM:
+        case ReductionType::MEAN: return IndexedOperation::Add;
+        case ReductionType::PROD: return IndexedOperation::Multiply;
+        case ReductionType::MIN: return IndexedOperation::Minimum;
+        case ReductionType::MAX: return IndexedOperation::Maximum;
+    }
+    TORCH_INTERNAL_ASSERT(false);
+}
+
+// What does not change the other operand of a reduction.
+Scalar identity_of(ReductionType reduction, ScalarType type) {
+    const bool floating = at::isFloatingType(type);
+    const double infinity = std::numeric_limits<double>::infinity();
+    switch (reduction) {
+        case ReductionType::SUM:
+        case ReductionType::MEAN: return 0;
+        case ReductionType::PROD: return 1;
+        case ReductionType::MIN:
+        case ReductionType::MAX: {
+            const bool low = reduction == ReductionType::MAX;
+            if (floating) return low ? -infinity : infinity;
+            if (type == at::kBool) return !low;
+            return AT_DISPATCH_INTEGRAL_TYPES(type, "scatter_reduce", [&] {
+                return Scalar(low ? std::numeric_limits<scalar_t>::lowest() : std::numeric_limits<scalar_t>::max());
+            });
+        }
+    }
+    TORCH_INTERNAL_ASSERT(false);
+}
+
+void scatter(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out,
+             IndexedOperation operation, const char* op) {
+    if (!self.is_same(out)) out.copy_(self);
+    if (index.numel() == 0) return;
+    dim = at::maybe_wrap_dim(dim, self.dim());
+    indexed_copy_dim(out, src, index, dim, {.op = op, .indexed_destination = true, .operation = operation});
+}
+
+// A number as a source of index's shape.
+Tensor source(const Scalar& value, const Tensor& index, const Tensor& self) {
+    return at::scalar_tensor(value, self.options()).expand(index.dim() == 0 ? IntArrayRef({1}) : index.sizes());
+}
+
+}  // namespace
+
+TORCH_IMPL_FUNC(gather_out)
+(const Tensor& self, int64_t dim, const Tensor& index, bool sparse_grad, const Tensor& out) {
+    if (index.numel() == 0) return;
+    dim = at::maybe_wrap_dim(dim, self.dim());
+    indexed_copy_dim(out, self, index, dim, {.op = "gather"});
+}
+
+TORCH_IMPL_FUNC(scatter_src_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out) {
+    scatter(self, dim, index, src, out, IndexedOperation::Assign, "scatter");
+}
+
+TORCH_IMPL_FUNC(scatter_value_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, const Tensor& out) {
+    scatter(self, dim, index, source(value, index, self), out, IndexedOperation::Assign, "scatter");
+}
+
+TORCH_IMPL_FUNC(scatter_reduce_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce, const Tensor& out) {
+    scatter(self, dim, index, src, out, operation_of(at::native::get_operator_enum(reduce, false)), "scatter");
+}
+
+TORCH_IMPL_FUNC(scatter_value_reduce_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, c10::string_view reduce,
+ const Tensor& out) {
+    scatter(self, dim, index, source(value, index, self), out,
+            operation_of(at::native::get_operator_enum(reduce, false)), "scatter");
+}
+
+TORCH_IMPL_FUNC(scatter_add_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out) {
+    scatter(self, dim, index, src, out, IndexedOperation::Add, "scatter_add");
+}
+
+TORCH_IMPL_FUNC(scatter_reduce_two_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce, bool include_self,
+ const Tensor& out) {
+    dim = at::maybe_wrap_dim(dim, self.dim());
+    const ReductionType reduction = at::native::get_operator_enum(reduce, true);
+    if (!self.is_same(out)) out.copy_(self);
+    if (index.numel() == 0) return;
+    if (!include_self) {
+        scatter(out, dim, index, source(identity_of(reduction, self.scalar_type()), index, self), out,
+                IndexedOperation::Assign, "scatter_reduce");
+    }
+    scatter(out, dim, index, src, out, operation_of(reduction), "scatter_reduce");
+    if (reduction != ReductionType::MEAN) return;
+    Tensor count = include_self ? at::ones_like(out) : at::zeros_like(out);
+    scatter(count, dim, index, source(1, index, count), count, IndexedOperation::Add, "scatter_reduce");
+    count.masked_fill_(count.eq(0), 1);
+    Tensor mean = out;
+    if (at::isFloatingType(out.scalar_type()) || at::isComplexType(out.scalar_type())) {
+        mean.div_(count);
+    } else {
+        mean.div_(count, "floor");
+    }
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,155 @@
+// Advanced indexing: tensor[indices], tensor[indices] = values, take, put and the masked forms.
+#include <anymps/ops/indexing/index_ops.h>
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorAdvancedIndexing.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index.h>
+
+#include "ops/indexing/indexed_copy.h"
+
+namespace anymps::ops {
+namespace {
+
+using OptionalTensors = c10::List<std::optional<Tensor>>;
+
+at::TensorIterator index_put_iterator(const at::native::AdvancedIndex& info, const Tensor& value) {
+    TORCH_CHECK(at::is_expandable_to(value.sizes(), info.src.sizes()), "shape mismatch: value tensor of shape ",
+                value.sizes(), " cannot be broadcast to indexing result of shape ", info.src.sizes());
+    TORCH_CHECK(value.scalar_type() == info.src.scalar_type(),
+                "Index put requires the source and destination dtypes match, got ", info.src.scalar_type(),
+                " for the destination and ", value.scalar_type(), " for the source.");
+    at::TensorIteratorConfig config;
+    config.set_check_mem_overlap(false).resize_outputs(false).check_all_same_dtype(false);
+    config.add_output(info.src).add_const_input(value);
+    for (const Tensor& index : info.indices) config.add_const_input(index);
+    return config.build();
+}
+
+void check_take(const Tensor& self, const Tensor& index, const char* op) {
+    TORCH_CHECK(index.scalar_type() == at::kLong, op, "(): Expected a long tensor for index, but got ",
+                index.scalar_type());
+}
+
+}  // namespace
+
+TORCH_IMPL_FUNC(index_Tensor_out)
+(const Tensor& self, at::DimVector sizes, at::DimVector strides, const Tensor& out) {
+    indexed_copy(*this, {.op = "index", .wrap = true}, sizes, strides);
+}
+
+Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indices, const Tensor& values,
+                                      bool accumulate, bool unsafe) {
+    TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()), "too many indices for tensor of dimension ",
+                      self.dim(), " (got ", indices.size(), ")");
+    if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
+        TORCH_WARN("Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing "
+                   "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+    }
+    if (!accumulate) {
+        auto [possible, mask] = at::native::canDispatchToMaskedFill(self, indices, values);
+        if (possible) return self.masked_fill_(mask, values.item());
+    }
+    Tensor value = values;
+    if (values.device() != self.device() && values.numel() == 1 && values.dim() == 0) value = values.to(self.device());
+    at::assert_no_overlap(self, value);
+    for (const std::optional<Tensor>& index : indices) {
+        if (index.has_value()) at::assert_no_overlap(self, *index);
+    }
+    auto info = at::native::make_info(self, indices);
+    auto iter = index_put_iterator(info, value);
+    indexed_copy(iter,
+                 {.op = "index_put_",
+                  .indexed_destination = true,
+                  .operation = accumulate ? IndexedOperation::Add : IndexedOperation::Assign,
+                  .wrap = true},
+                 info.indexed_sizes, info.indexed_strides);
+    return self;
+}
+
+Tensor& ANYMPS_FUNC(take_out)(const Tensor& self, const Tensor& index, Tensor& out) {
+    check_take(self, index, "take");
+    TORCH_CHECK(self.scalar_type() == out.scalar_type(), "take(): self and out expected to have the same dtype, but got self.dtype = ",
+                self.scalar_type(), " and out.dtype = ", out.scalar_type());
+    TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "take(): tried to take from an empty tensor");
+    at::assert_no_internal_overlap(out);
+    at::assert_no_overlap(out, self);
+    at::assert_no_overlap(out, index);
+    at::native::resize_output(out, index.sizes());
+    if (index.numel() == 0) return out;
+    const Tensor flat = self.reshape(-1);
+    const Tensor positions = index.reshape(-1);
+    Tensor taken = out.is_contiguous() ? out.view(-1) : at::empty({index.numel()}, out.options());
+    indexed_copy_dim(taken, flat, positions, 0, {.op = "take", .wrap = true});
+    if (!out.is_contiguous()) out.copy_(taken.view(out.sizes()));
+    return out;
+}
+
+Tensor ANYMPS_FUNC(take)(const Tensor& self, const Tensor& index) {
+    Tensor out = at::empty(index.sizes(), self.options());
+    return take_out(self, index, out);
+}
+
+Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
+    check_take(self, index, "put_");
+    TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+                "put_(): self and source expected to have the same dtype, but got self.dtype = ", self.scalar_type(),
+                " and source.dtype = ", source.scalar_type());
+    TORCH_CHECK(index.numel() == source.numel(),
+                "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
+                source.numel(), ", index.numel() = ", index.numel());
+    TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "put_(): tried to put elements into an empty tensor");
+    at::assert_no_internal_overlap(self);
+    at::assert_no_overlap(self, index);
+    at::assert_no_overlap(self, source);
+    if (index.numel() == 0) return self;
+    const Tensor flat = self.contiguous().view(-1);
+    indexed_copy_dim(flat, source.reshape(-1), index.reshape(-1), 0,
+                     {.op = "put_",
+                      .indexed_destination = true,
+                      .operation = accumulate ? IndexedOperation::Add : IndexedOperation::Assign,
+                      .wrap = true});
+    if (!self.is_contiguous()) self.copy_(flat.view(self.sizes()));
+    return self;
+}
+
+Tensor& ANYMPS_FUNC(masked_select_out)(const Tensor& self, const Tensor& mask, Tensor& out) {
+    TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+    TORCH_CHECK(self.scalar_type() == out.scalar_type(), "masked_select(): self and result must have the same scalar type");
+    at::assert_no_internal_overlap(out);
+    at::assert_no_overlap(out, self);
+    at::assert_no_overlap(out, mask);
+    const auto [from, where] = at::expand_outplace(self.dim() == 0 ? self.unsqueeze(0) : self,
+                                                   mask.dim() == 0 ? mask.unsqueeze(0) : mask);
+    const Tensor selected = at::index(*from, OptionalTensors({*where}));
+    at::native::resize_output(out, selected.sizes());
+    return out.copy_(selected);
+}
+
+Tensor ANYMPS_FUNC(masked_select)(const Tensor& self, const Tensor& mask) {
+    Tensor out = at::empty({0}, self.options());
+    return masked_select_out(self, mask, out);
+}
+
+Tensor& ANYMPS_FUNC(masked_scatter_)(Tensor& self, const Tensor& mask, const Tensor& source) {
+    at::assert_no_internal_overlap(self);
+    TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+                "masked_scatter_: expected self and source to have same dtypes but got ", self.scalar_type(), " and ",
+                source.scalar_type());
+    TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
+                mask.scalar_type());
+    if (self.numel() == 0) return self;
+    const Tensor to = self.dim() == 0 ? self.unsqueeze(0) : self;
+    const Tensor where = mask.expand(self.sizes()).view_as(to).nonzero();
+    TORCH_CHECK(where.size(0) <= source.numel(), "masked_scatter: expected self and source to have enough elements: ",
+                "Number of elements of source < number of ones in mask");
+    OptionalTensors indices;
+    for (const Tensor& column : where.unbind(1)) indices.push_back(column);
+    to.index_put_(indices, source.reshape(-1).narrow(0, 0, where.size(0)));
+    return self;
+}
+
+}  // namespace anymps::ops

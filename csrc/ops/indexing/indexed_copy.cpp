@@ -1,0 +1,147 @@
+#include "ops/indexing/indexed_copy.h"
+
+#include <ATen/Context.h>
+#include <ATen/native/NonEmptyUtils.h>
+#include <c10/util/DimVector.h>
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::FastDivider;
+
+constexpr int kMostIndices = 16;  // as in shaders/indexing.slang
+
+struct IndexingArgs {
+    uint64_t dst, src, error;
+    uint32_t error_code, count, ndim, line_length;
+    int64_t skip;
+};
+
+struct IndexTensor {
+    uint64_t address;
+    int64_t size, stride;
+};
+
+// The argument block: IndexingArgs, the index tensors, then rows of {FastDivider, strides of dst, src, indices}.
+class Arguments {
+  public:
+    explicit Arguments(const IndexingArgs& args) { append(args); }
+    template <class T>
+    void append(const T& value) {
+        const auto* first = reinterpret_cast<const std::byte*>(&value);
+        bytes_.insert(bytes_.end(), first, first + sizeof(T));
+    }
+    const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  private:
+    std::vector<std::byte> bytes_;
+};
+
+struct Line {
+    uint32_t length = 0;
+    std::vector<int32_t> strides;  // of dst, src, indices along the line, in bytes
+};
+
+void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
+              std::span<const int64_t> strides, const Line* line) {
+    const int indices = iter.ntensors() - 2;
+    TORCH_CHECK(indices <= kMostIndices, "indexing by more than ", kMostIndices, " tensors is not supported on mps");
+    const auto address = [&](int arg) { return reinterpret_cast<uint64_t>(iter.data_ptr(arg)); };
+    const auto error = runtime::encoder().error_slot(how.op);
+    Arguments args({address(0), address(1), error.address, error.code, static_cast<uint32_t>(iter.numel()),
+                    static_cast<uint32_t>(iter.ndim()), line ? line->length : 0, how.skip});
+    for (int k = 0; k < indices; ++k) args.append(IndexTensor{address(2 + k), sizes[k], strides[k]});
+    for (int d = 0; d < iter.ndim(); ++d) {
+        args.append(FastDivider(static_cast<uint32_t>(iter.shape()[d])));
+        for (int t = 0; t < iter.ntensors(); ++t) args.append(static_cast<int32_t>(iter.strides(t)[d]));
+    }
+    if (line) {
+        args.append(FastDivider());
+        for (const int32_t stride : line->strides) args.append(stride);
+    }
+    const bool software = runtime::device().info().is_software;
+    const uint32_t workgroup = software ? 8 : 256, per_thread = line ? 1 : software ? 16 : 2;
+    kernels::KernelCall call(line ? "indexed_lines" : "indexed_copy",
+                             {workgroup, 0, kernels::code(iter.dtype(0)), static_cast<uint32_t>(indices),
+                              kernels::code(iter.dtype(2)), how.indexed_destination || line != nullptr,
+                              static_cast<uint32_t>(how.operation), how.wrap, per_thread});
+    call.write(iter.tensor_base(0));
+    for (int t = 1; t < iter.ntensors(); ++t) call.read(iter.tensor_base(t));
+    const uint64_t per_group = uint64_t{workgroup} * per_thread;
+    call.dispatch_pointer(args.bytes().data(), args.bytes().size(),
+                          kernels::Grid::linear((iter.numel() + per_group - 1) / per_group));
+}
+
+// The tensor as seen from index's positions, standing still in `dim`.
+at::Tensor restrided(const at::Tensor& tensor, int64_t dim, at::IntArrayRef shape) {
+    c10::DimVector strides(shape.size(), 0);
+    for (size_t d = 0; d < shape.size(); ++d) {
+        if (static_cast<int64_t>(d) != dim) strides[d] = at::native::ensure_nonempty_stride(tensor, d);
+    }
+    return tensor.as_strided(shape, strides);
+}
+
+at::Tensor cropped(const at::Tensor& tensor, at::IntArrayRef shape) {
+    c10::DimVector strides(shape.size(), 0);
+    for (size_t d = 0; d < shape.size(); ++d) strides[d] = at::native::ensure_nonempty_stride(tensor, d);
+    return tensor.as_strided(shape, strides);
+}
+
+at::TensorIterator iterator(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index) {
+    return at::TensorIteratorConfig()
+        .set_check_mem_overlap(false)
+        .resize_outputs(false)
+        .check_all_same_dtype(false)
+        .declare_static_shape(index.sizes())
+        .add_output(dst)
+        .add_const_input(src)
+        .add_const_input(index)
+        .build();
+}
+
+}  // namespace
+
+void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
+                  std::span<const int64_t> strides) {
+    if (iter.numel() == 0) return;
+    if (!iter.can_use_32bit_indexing()) {
+        for (auto& part : iter.with_32bit_indexing()) indexed_copy(part, how, sizes, strides);
+        return;
+    }
+    dispatch(iter, how, sizes, strides, nullptr);
+}
+
+void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
+                      const IndexedCopy& how) {
+    if (index.numel() == 0) return;
+    const at::Tensor at_index = index.dim() == 0 ? index.view(1) : index;
+    const at::Tensor& indexed = how.indexed_destination ? dst : src;
+    const int64_t size = at::native::ensure_nonempty_size(indexed, dim);
+    const int64_t stride = at::native::ensure_nonempty_stride(indexed, dim) * indexed.element_size();
+    const auto view = [&](const at::Tensor& t) {
+        return &t == &indexed ? restrided(t, dim, at_index.sizes()) : cropped(t, at_index.sizes());
+    };
+    const at::Tensor to = view(dst), from = view(src);
+    const bool wide = dst.element_size() == 8 && how.operation != IndexedOperation::Assign &&
+                      how.operation != IndexedOperation::Add;
+    const bool in_order = how.indexed_destination && (wide || at::globalContext().deterministicAlgorithms());
+    if (!in_order) {
+        auto iter = iterator(to, from, at_index);
+        indexed_copy(iter, how, std::span(&size, 1), std::span(&stride, 1));
+        return;
+    }
+    const auto byte_stride = [&](const at::Tensor& t) { return static_cast<int32_t>(t.stride(dim) * t.element_size()); };
+    const Line line{static_cast<uint32_t>(at_index.size(dim)), {byte_stride(to), byte_stride(from), byte_stride(at_index)}};
+    auto lines = iterator(to.select(dim, 0), from.select(dim, 0), at_index.select(dim, 0));
+    TORCH_CHECK(lines.can_use_32bit_indexing(), how.op, ": the tensor is too large for an ordered scatter on mps");
+    dispatch(lines, how, std::span(&size, 1), std::span(&stride, 1), &line);
+}
+
+}  // namespace anymps::ops
