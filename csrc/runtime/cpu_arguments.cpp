@@ -59,7 +59,7 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, int64_t stora
     impl->set_sizes_and_strides(like.sizes(), like.strides(), storage_offset);
     impl->_set_conj(like.is_conj());
     impl->_set_neg(like.is_neg());
-    impl->set_wrapped_number(like.unsafeGetTensorImpl()->is_wrapped_number());
+    if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
     return tensor;
 }
 
@@ -214,7 +214,7 @@ at::Tensor CpuArguments::tensor_to_device(const at::Tensor& result) const {
     const at::Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
     at::Tensor copy = at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(target_));
     copy_to_device(dense, copy);
-    copy.unsafeGetTensorImpl()->set_wrapped_number(result.unsafeGetTensorImpl()->is_wrapped_number());
+    if (result.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
     return copy;
 }
 
