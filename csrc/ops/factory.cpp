@@ -1,0 +1,233 @@
+// Tensors whose values follow from the element's number: arange, linspace, eye, indices of triangles.
+#include <anymps/ops/factory_ops.h>
+
+#include <ATen/native/RangeUtils.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/logspace.h>
+#include <ATen/ops/view_as_real.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::Grid;
+using kernels::KernelCall;
+
+constexpr uint32_t kWorkgroup = 128;
+constexpr int64_t kGroupElements = 4 * kWorkgroup;
+
+KernelCall call(const char* kernel, const Tensor& out) {
+    return KernelCall(kernel, {kWorkgroup, 0, kernels::code(out.scalar_type())});
+}
+
+Grid grid(int64_t elements) { return Grid::linear((elements + kGroupElements - 1) / kGroupElements); }
+
+// The argument blocks of shaders/factory.slang.
+struct SequenceArgs {
+    uint64_t out, count, stride, half;
+    int64_t first, last, step;
+    float scale0, scale1;
+};
+struct IntegerLinspaceArgs {
+    uint64_t out, count, stride;
+    int64_t first, span;
+};
+struct TriangleArgs {
+    uint64_t out, count;
+    int64_t rows, columns, offset;
+    uint32_t upper;
+};
+
+void dispatch_sequence(const Tensor& out, SequenceArgs args) {
+    args.out = kernels::address(out);
+    args.count = out.numel();
+    args.stride = out.stride(0);
+    call("sequence", out).write(out).dispatch(args, grid(out.numel()));
+}
+
+void integer_sequence(const Tensor& out, int64_t first, int64_t step) {
+    dispatch_sequence(out, {.half = static_cast<uint64_t>(out.numel()), .first = first, .step = step});
+}
+
+// first + i * step for i < half, from last backwards after that; 61 bits of precision of the greatest value.
+void float_sequence(const Tensor& out, long double first, long double last, long double step, int64_t half) {
+    const long double greatest = std::max(std::fabs(first), std::fabs(last));
+    int exponent = 0;
+    std::frexp(greatest, &exponent);
+    const int shift = 61 - exponent;
+    const auto fixed = [shift](long double value) { return static_cast<int64_t>(std::llround(std::ldexp(value, shift))); };
+    dispatch_sequence(out, {.half = static_cast<uint64_t>(half),
+                            .first = fixed(first),
+                            .last = fixed(last),
+                            .step = out.numel() > 1 ? fixed(step) : 0,
+                            .scale0 = std::ldexp(1.0f, -shift / 2),
+                            .scale1 = std::ldexp(1.0f, -shift + shift / 2)});
+}
+
+// Runs write on out, or on a dense tensor that is then copied to it, of one dimension.
+template <class Write>
+void write_flat(const Tensor& out, Write write) {
+    if (out.numel() == 0) return;
+    if (out.dim() == 1) return write(out);
+    if (out.is_contiguous()) return write(out.view(-1));
+    const Tensor dense = at::empty({out.numel()}, out.options());
+    write(dense);
+    out.copy_(dense.view(out.sizes()));
+}
+
+void check_real(const Tensor& out, const char* op) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!out.is_complex() && out.scalar_type() != at::kBool, "\"", op,
+                                "\" not implemented for '", out.scalar_type(), "'");
+}
+
+void write_range(const Tensor& out, const Scalar& start, const Scalar& step) {
+    write_flat(out, [&](const Tensor& flat) {
+        if (!flat.is_floating_point()) return integer_sequence(flat, start.to<int64_t>(), step.to<int64_t>());
+        const long double first = start.to<double>(), by = step.to<double>();
+        float_sequence(flat, first, first + by * (flat.numel() - 1), by, flat.numel());
+    });
+}
+
+// A scalar as the output's dtype holds it.
+double rounded(const Scalar& value, ScalarType dtype) {
+    switch (dtype) {
+        case at::kHalf: return value.to<at::Half>();
+        case at::kBFloat16: return value.to<at::BFloat16>();
+        default: return value.to<float>();
+    }
+}
+
+void float_linspace(const Tensor& out, double first, double last) {
+    if (!std::isfinite(first) || !std::isfinite(last)) {
+        out.fill_(std::numeric_limits<double>::quiet_NaN());
+        return;
+    }
+    const int64_t count = out.numel();
+    float_sequence(out, first, last, (static_cast<long double>(last) - first) / (count - 1), count / 2);
+}
+
+void integer_linspace(const Tensor& out, int64_t first, int64_t last) {
+    const int64_t steps = out.numel() - 1;
+    int64_t span = 0, product = 0;
+    const bool fits = !__builtin_sub_overflow(last, first, &span) && !__builtin_mul_overflow(span, steps, &product) &&
+                      !__builtin_mul_overflow(first, steps, &product) && !__builtin_mul_overflow(last, steps, &product);
+    TORCH_CHECK_NOT_IMPLEMENTED(fits, "linspace on MPS: (end - start) * steps does not fit 64 bits");
+    call("integer_linspace", out)
+        .write(out)
+        .dispatch(IntegerLinspaceArgs{kernels::address(out), static_cast<uint64_t>(out.numel()),
+                                      static_cast<uint64_t>(out.stride(0)), first, span},
+                  grid(out.numel()));
+}
+
+void write_linspace(const Tensor& out, const Scalar& start, const Scalar& end) {
+    if (out.is_complex()) {
+        const auto first = start.to<c10::complex<double>>(), last = end.to<c10::complex<double>>();
+        const Tensor parts = at::view_as_real(out);
+        float_linspace(parts.select(-1, 0), first.real(), last.real());
+        float_linspace(parts.select(-1, 1), first.imag(), last.imag());
+    } else if (out.is_floating_point()) {
+        float_linspace(out, rounded(start, out.scalar_type()), rounded(end, out.scalar_type()));
+    } else {
+        integer_linspace(out, start.to<int64_t>(), end.to<int64_t>());
+    }
+}
+
+Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool upper, std::optional<ScalarType> dtype,
+                        std::optional<Layout> layout, std::optional<Device> device, std::optional<bool> pin_memory) {
+    at::native::check_args(rows, columns, layout);
+    const int64_t lower = at::native::get_tril_size(rows, columns, upper ? offset - 1 : offset);
+    const int64_t count = upper ? rows * columns - lower : lower;
+    const auto options =
+        TensorOptions().dtype(dtype.value_or(at::kLong)).layout(layout).device(device).pinned_memory(pin_memory);
+    Tensor out = at::empty({2, count}, options);
+    if (count == 0) return out;
+    call("triangle_indices", out)
+        .write(out)
+        .dispatch(TriangleArgs{kernels::address(out), static_cast<uint64_t>(count), rows, columns, offset, upper},
+                  grid(count));
+    return out;
+}
+
+}  // namespace
+
+Tensor& ANYMPS_FUNC(arange_start_out)(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
+    check_real(out, "arange");
+    const int64_t size = out.scalar_type() == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                                        : at::native::compute_arange_size<float>(start, end, step);
+    if (out.numel() != size) {
+        if (out.numel() > 0) {
+            TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+                       " which does not match the computed number of elements ", size,
+                       ". Note that this may occur as a result of rounding error. "
+                       "The out tensor will be resized to a tensor of shape (", size, ",).");
+        }
+        out.resize_({size});
+    }
+    write_range(out, start, step);
+    return out;
+}
+
+// Like arange, with the end where it is reached.
+Tensor& ANYMPS_FUNC(range_out)(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
+    check_real(out, "range");
+    at::native::arange_check_bounds(start, end, step);
+    const bool floating = out.is_floating_point();
+    const int64_t size =
+        floating ? static_cast<int64_t>((end.to<double>() - start.to<double>()) / step.to<double>() + 1)
+                 : (end.to<int64_t>() - start.to<int64_t>()) / step.to<int64_t>() + 1;
+    if (out.numel() != size) out.resize_({size});
+    write_range(out, start, step);
+    return out;
+}
+
+// Values that are not finite give NaN everywhere.
+Tensor& ANYMPS_FUNC(linspace_out)(const Scalar& start, const Scalar& end, int64_t steps, Tensor& out) {
+    TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+    TORCH_CHECK_NOT_IMPLEMENTED(out.scalar_type() != at::kBool, "\"linspace\" not implemented for 'Bool'");
+    if (out.numel() != steps) out.resize_({steps});
+    if (steps == 1) {
+        out.fill_(start);
+    } else {
+        write_flat(out, [&](const Tensor& flat) { write_linspace(flat, start, end); });
+    }
+    return out;
+}
+
+// Powers amplify errors: the host, which has doubles, makes the few values that a script asks for.
+Tensor& ANYMPS_FUNC(logspace_out)(const Scalar& start, const Scalar& end, int64_t steps, double base, Tensor& out) {
+    const Tensor values = at::logspace(start, end, steps, base, TensorOptions().dtype(out.dtype()).device(at::kCPU));
+    if (out.numel() != steps) out.resize_({steps});
+    return out.copy_(values.view(out.sizes()));
+}
+
+Tensor& ANYMPS_FUNC(eye_m_out)(int64_t n, int64_t m, Tensor& out) {
+    TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
+    TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
+    out.resize_({n, m});
+    out.zero_();
+    out.diagonal().fill_(1);
+    return out;
+}
+
+Tensor& ANYMPS_FUNC(eye_out)(int64_t n, Tensor& out) { return eye_m_out(n, n, out); }
+
+Tensor ANYMPS_FUNC(tril_indices)(int64_t row, int64_t col, int64_t offset, std::optional<ScalarType> dtype,
+                                 std::optional<Layout> layout, std::optional<Device> device,
+                                 std::optional<bool> pin_memory) {
+    return triangle_indices(row, col, offset, false, dtype, layout, device, pin_memory);
+}
+
+Tensor ANYMPS_FUNC(triu_indices)(int64_t row, int64_t col, int64_t offset, std::optional<ScalarType> dtype,
+                                 std::optional<Layout> layout, std::optional<Device> device,
+                                 std::optional<bool> pin_memory) {
+    return triangle_indices(row, col, offset, true, dtype, layout, device, pin_memory);
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,260 @@
+"""Tensors from nothing, views of them, and storages that change."""
+
+import pytest
+import torch
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.complex64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", [0, 1, 3])
+def test_full(dtype, value):
+    for shape in [(), (0,), (1,), (7,), (3, 0, 2), (5, 33), (70_001,)]:
+        made = torch.full(shape, value, dtype=dtype, device="mps")
+        assert made.device == torch.device("mps:0")
+        assert torch.equal(made.cpu(), torch.full(shape, value, dtype=dtype))
+
+
+def test_fill_keeps_to_its_view():
+    for make in (lambda t: t[1:4, ::2], lambda t: t.t()[2:5], lambda t: t[:, 3], lambda t: t[2:3, 2:3]):
+        cpu, mps = torch.zeros(6, 7), torch.zeros(6, 7, device="mps")
+        make(cpu).fill_(-2.5)
+        make(mps).fill_(-2.5)
+        assert torch.equal(mps.cpu(), cpu)
+        make(cpu).zero_()
+        make(mps).zero_()
+        assert torch.equal(mps.cpu(), cpu)
+
+
+def test_fill_with_a_tensor():
+    x = torch.zeros(4, device="mps")
+    assert x.fill_(torch.tensor(3.0, device="mps")).tolist() == [3.0] * 4
+    assert x.fill_(torch.tensor(5)).tolist() == [5.0] * 4
+    x[2] = 7
+    assert x.fill_(x[2]).tolist() == [7.0] * 4
+    with pytest.raises(RuntimeError, match="fill_ only supports 0-dimension value tensor"):
+        x.fill_(torch.ones(1, device="mps"))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.int8, 300), (torch.float16, 1e9), (torch.uint8, -600)])
+def test_fill_refuses_what_does_not_fit(dtype, value):
+    with pytest.raises(RuntimeError) as on_cpu:
+        torch.empty(3, dtype=dtype).fill_(value)
+    with pytest.raises(RuntimeError) as on_mps:
+        torch.empty(3, dtype=dtype, device="mps").fill_(value)
+    assert str(on_mps.value) == str(on_cpu.value)
+
+
+def test_float64_is_refused_in_apples_words():
+    message = (
+        "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+        "Please use float32 instead."
+    )
+    for make in (
+        lambda: torch.ones(2, dtype=torch.float64, device="mps"),
+        lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"),
+        lambda: torch.ones(2, dtype=torch.float64).to("mps"),
+        lambda: torch.ones(2, device="mps").double(),
+        lambda: torch.ones(2, device="mps").sum(dtype=torch.float64),
+        lambda: torch.empty_strided((2,), (1,), dtype=torch.float64, device="mps"),
+    ):
+        with pytest.raises(TypeError) as error:
+            make()
+        assert message in str(error.value)
+    with pytest.raises(TypeError, match="Trying to convert ComplexDouble to the MPS backend"):
+        torch.ones(2, dtype=torch.complex128, device="mps")
+
+
+def test_empty_refuses():
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(3, device="mps", pin_memory=True)
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        torch.empty(-1, device="mps")
+
+
+def test_memory_formats():
+    for shape, memory_format in [((2, 3, 4, 5), torch.channels_last), ((2, 3, 4, 5, 6), torch.channels_last_3d)]:
+        made = torch.empty(shape, memory_format=memory_format, device="mps")
+        assert made.stride() == torch.empty(shape, memory_format=memory_format).stride()
+
+
+def test_deterministic_memory_is_filled():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(5, device="mps").cpu().isnan().all()
+        assert torch.empty(5, dtype=torch.int16, device="mps").tolist() == [32767] * 5
+        assert torch.empty(2, dtype=torch.bool, device="mps").tolist() == [True, True]
+        assert torch.empty(2, dtype=torch.uint8, device="mps").tolist() == [255] * 2
+        assert torch.zeros(2, device="mps").resize_(4)[2:].cpu().isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_item(dtype):
+    for value in (0, 1, 100):
+        expected = torch.full((), value, dtype=dtype).item()
+        got = torch.full((3,), value, dtype=dtype, device="mps")[2].item()
+        assert got == expected and type(got) is type(expected)
+
+
+def test_resize_keeps_values():
+    x = torch.arange(6.0, device="mps")
+    x.resize_(2, 2)
+    assert x.tolist() == [[0, 1], [2, 3]]
+    x.resize_(10)
+    assert x.shape == (10,) and x[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    y = torch.empty(0, device="mps").resize_(2, 3, 4, 5, memory_format=torch.channels_last)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        x.resize_(-1)
+
+
+def test_set():
+    x = torch.arange(12.0, device="mps")
+    y = torch.empty(0, device="mps")
+    y.set_(x, 2, (2, 3), (5, 1))
+    assert y.tolist() == [[2, 3, 4], [7, 8, 9]]
+    assert y.set_(x).is_set_to(x)
+    y.set_(x.untyped_storage())
+    assert y.shape == (12,) and y.data_ptr() == x.data_ptr()
+    assert y.set_().numel() == 0
+    assert y.device.type == "mps"
+    with pytest.raises(RuntimeError, match="different device"):
+        y.set_(torch.ones(3))
+
+
+def test_views_share_memory():
+    x = torch.arange(24.0, device="mps")
+    v = x.view(2, 3, 4)
+    assert v.data_ptr() == x.data_ptr()
+    assert v.transpose(0, 2)[1, 2, 1].item() == 21
+    assert x.as_strided((2, 2), (3, 1), 4).tolist() == [[4, 5], [7, 8]]
+    assert x.unfold(0, 4, 8).tolist() == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19]]
+    v[1, 2, 3] = -1
+    assert x[23].item() == -1
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        v.transpose(0, 1).view(24)
+
+
+def test_complex_views():
+    x = torch.zeros(3, dtype=torch.complex64, device="mps")
+    torch.view_as_real(x)[:, 1] = 2
+    assert x.tolist() == [2j] * 3
+    assert x.imag.tolist() == [2.0] * 3
+    assert torch.view_as_complex(torch.ones(2, 2, device="mps")).tolist() == [1 + 1j] * 2
+
+
+def test_zero_tensors():
+    zero = torch._efficientzerotensor((3,), device="mps")
+    assert (zero + torch.ones(3, device="mps")).tolist() == [1.0] * 3
+
+
+NUMBERS = [t for t in DTYPES if t not in (torch.bool, torch.complex64, torch.uint16, torch.uint32, torch.uint64)]
+
+
+def same(make, exact=False):
+    """The same factory on both devices; floats within one unit in the last place."""
+    cpu, mps = make("cpu"), make("mps")
+    assert mps.device.type == "mps" and mps.dtype == cpu.dtype and mps.shape == cpu.shape
+    exact = exact or not cpu.is_floating_point()
+    eps = 0 if exact else torch.finfo(cpu.dtype).eps
+    torch.testing.assert_close(mps.cpu(), cpu, rtol=eps, atol=0 if exact else 1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_arange(dtype):
+    for start, end, step in [(0, 5, 1), (3, 3, 1), (100, -20, -7), (1, 120, 2), (0, 100, 1)]:
+        if start >= 0 and step > 0 or dtype != torch.uint8:
+            same(lambda d: torch.arange(start, end, step, dtype=dtype, device=d))
+    same(lambda d: torch.arange(7, device=d))
+    same(lambda d: torch.arange(0.5, 7, 1.5, device=d))
+    same(lambda d: torch.arange(0.5, 7, 1.5, dtype=dtype, device=d))
+
+
+def test_arange_of_many_and_extreme_floats():
+    for start, end, step in [(0, 1, 1e-5), (-1, 1, 1 / 3 * 1e-4), (1e-30, 1e-28, 3e-31), (-1e38, 3e38, 1.7e37)]:
+        exact = torch.arange(start, end, step, dtype=torch.float64)
+        made = torch.arange(start, end, step, device="mps").cpu()
+        torch.testing.assert_close(made, exact.float(), rtol=1e-7, atol=1e-12 * max(abs(start), abs(end)))
+    same(lambda d: torch.arange(2**62, 2**62 + 10, device=d))
+    same(lambda d: torch.arange(-(2**63), -(2**63) + 5, device=d))
+    same(lambda d: torch.arange(2**24 - 4, 2**24 + 9, dtype=torch.float32, device=d))
+
+
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_arange_out_and_errors():
+    base = torch.zeros(4, 6, device="mps")
+    torch.arange(4, out=base[:, 2])
+    assert base[:, 2].tolist() == [0, 1, 2, 3] and base.sum().item() == 6
+    two = torch.zeros(3, 2, device="mps").t()
+    torch.arange(6, out=two)
+    assert two.tolist() == [[0, 1, 2], [3, 4, 5]]
+    for arguments in [(0, 5, 0), (0, 5, -1), (float("nan"), 5, 1), (0, float("inf"), 1)]:
+        for f in (torch.arange, torch.range):
+            with pytest.raises(RuntimeError) as on_cpu:
+                f(*arguments, dtype=torch.float32)
+            with pytest.raises(RuntimeError) as on_mps:
+                f(*arguments, dtype=torch.float32, device="mps")
+            assert str(on_mps.value) == str(on_cpu.value)
+
+
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_range(dtype):
+    same(lambda d: torch.range(0, 10, dtype=dtype, device=d))
+    same(lambda d: torch.range(1, 100, 3, dtype=dtype, device=d))
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, torch.complex64], ids=str)
+def test_linspace(dtype):
+    close = dtype.is_floating_point and dtype != torch.float32  # the CPU's step is rounded to the dtype
+    for start, end in [(0, 10), (3, 50), (50, 3), (7, 7)]:
+        for steps in (0, 1, 2, 4, 6, 11, 100, 1001):
+            make = lambda d: torch.linspace(start, end, steps, dtype=dtype, device=d)  # noqa: E731
+            if dtype in (torch.float32, torch.complex64):
+                torch.testing.assert_close(make("mps").cpu(), make("cpu"), rtol=1e-6, atol=1e-5)
+            elif close:
+                exact = torch.linspace(start, end, steps, dtype=torch.float64).to(dtype)
+                torch.testing.assert_close(make("mps").cpu(), exact, rtol=0, atol=0)
+            else:
+                same(make)
+    made = torch.linspace(-1, 1, 100_001, device="mps")
+    assert made[0].item() == -1 and made[-1].item() == 1 and abs(made[50_000].item()) < 1e-12
+    with pytest.raises(RuntimeError, match="number of steps must be non-negative"):
+        torch.linspace(0, 1, -1, device="mps")
+
+
+def test_logspace():
+    same(lambda d: torch.logspace(0, 3, 4, dtype=torch.int64, device=d))
+    same(lambda d: torch.logspace(-5, 5, 37, base=2, device=d))
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, torch.bool, torch.complex64], ids=str)
+def test_eye(dtype):
+    for shape in [(0,), (1,), (5,), (3, 7), (7, 3), (0, 4)]:
+        assert torch.equal(torch.eye(*shape, dtype=dtype, device="mps").cpu(), torch.eye(*shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("make", [torch.tril_indices, torch.triu_indices])
+def test_triangle_indices(make):
+    for rows, columns in [(0, 3), (3, 0), (1, 1), (5, 5), (3, 8), (8, 3), (300, 211)]:
+        for offset in (-400, -8, -3, -1, 0, 1, 2, 7, 400):
+            assert torch.equal(make(rows, columns, offset, device="mps").cpu(), make(rows, columns, offset))
+    assert torch.equal(make(9, 4, dtype=torch.int32, device="mps").cpu(), make(9, 4, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="row must be non-negative"):
+        make(-1, 3, device="mps")
