@@ -14,7 +14,14 @@ constexpr Tile kSoftware[] = {
     {"register", 4, 32, 4, 4, 4, 8, 40},
 };
 
-// Integers on GPUs, where speed matters less: no shared memory.
+// GPUs: shared memory. A result costs its multiplication and its share of the loads.
+constexpr Tile kShared[] = {
+    {"shared", 128, 128, 16, 8, 8, 256, 24576},
+    {"shared", 64, 64, 16, 4, 4, 256, 8192},
+    {"shared", 32, 32, 16, 4, 4, 64, 3072},
+};
+
+// Integers on GPUs, where speed matters less.
 constexpr Tile kRegister[] = {
     {"register", 8, 256, 4, 8, 4, 64, 2048},
     {"register", 4, 128, 4, 4, 4, 32, 512},
@@ -35,11 +42,14 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
 
 std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, bool floating) {
     if (device.is_software) return kSoftware;
+    if (floating) return kShared;
     return kRegister;
 }
 
-// Fewest idle results first; rows and columns change places where that is allowed and better.
-Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p, uint64_t enough) {
+// Workgroups that run at once; Vulkan does not tell the number of cores.
+uint64_t concurrent_groups(const vulkan::DeviceInfo& device) { return device.is_software ? 2 : 128; }
+
+Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
     if (p.floating && p.k_contiguous && std::min(p.m, p.n) <= kFewRows) {
         return {device.is_software ? &kSubgroupSoftware : &kSubgroupGpu, false, 1, 0};
     }
@@ -49,7 +59,7 @@ Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p, uint64_t 
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
-            const uint64_t cost = std::max(groups, enough / 4) * tile.cost;  // idle cores are paid for
+            const uint64_t cost = std::max(groups, concurrent_groups(device)) * tile.cost;  // idle cores are paid for
             if (cost < best_cost) {
                 best_cost = cost;
                 best = {&tile, swapped, 1, 0};
@@ -68,10 +78,9 @@ uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_
 }
 
 Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& p) {
-    // Workgroups that keep a device busy (Vulkan does not tell the number of cores), and the shortest part worth one.
-    const uint64_t enough = device.is_software ? 8 : 256;
-    const uint64_t shortest_part = device.is_software ? 1024 : 256;
-    Plan best = cheapest_tile(device, p, enough);
+    const uint64_t enough = 2 * concurrent_groups(device);
+    const uint64_t shortest_part = device.is_software ? 1024 : 256;  // worth a workgroup of its own
+    Plan best = cheapest_tile(device, p);
     const uint64_t groups = groups_of(*best.tile, p.batch, best.swapped ? p.n : p.m, best.swapped ? p.m : p.n);
     uint64_t parts = ceil_div(p.k, p.longest_part);
     if (groups < enough) parts = std::max(parts, std::min(enough / groups, p.k / shortest_part));
