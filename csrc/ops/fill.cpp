@@ -13,20 +13,20 @@
 namespace anymps::ops {
 namespace {
 
-// The bits of a value in a storage dtype, as an integer of its size. Raises as the CPU does where it does not fit.
+// The bits of a value in a storage dtype, as the signed integer of its size. Raises as the CPU does where it does not fit.
 int64_t bits_of(const Scalar& value, ScalarType dtype) {
     switch (dtype) {
         case at::kBool: return value.to<bool>();
-        case at::kByte: return value.to<uint8_t>();
+        case at::kByte: return static_cast<int8_t>(value.to<uint8_t>());
         case at::kChar: return value.to<int8_t>();
         case at::kShort: return value.to<int16_t>();
         case at::kInt: return value.to<int32_t>();
         case at::kLong: return value.to<int64_t>();
-        case at::kUInt16: return value.to<uint16_t>();
-        case at::kUInt32: return value.to<uint32_t>();
+        case at::kUInt16: return static_cast<int16_t>(value.to<uint16_t>());
+        case at::kUInt32: return static_cast<int32_t>(value.to<uint32_t>());
         case at::kUInt64: return static_cast<int64_t>(value.to<uint64_t>());
-        case at::kHalf: return value.to<at::Half>().x;
-        case at::kBFloat16: return value.to<at::BFloat16>().x;
+        case at::kHalf: return static_cast<int16_t>(value.to<at::Half>().x);
+        case at::kBFloat16: return static_cast<int16_t>(value.to<at::BFloat16>().x);
         case at::kFloat: return std::bit_cast<int32_t>(value.to<float>());
         case at::kComplexFloat: return std::bit_cast<int64_t>(value.to<c10::complex<float>>());
         default: TORCH_CHECK_NOT_IMPLEMENTED(false, "\"fill_\" not implemented for '", dtype, "'");

@@ -139,7 +139,8 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
     }
     const auto byte_stride = [&](const at::Tensor& t) { return static_cast<int32_t>(t.stride(dim) * t.element_size()); };
     const Line line{static_cast<uint32_t>(at_index.size(dim)), {byte_stride(to), byte_stride(from), byte_stride(at_index)}};
-    auto lines = iterator(to.select(dim, 0), from.select(dim, 0), at_index.select(dim, 0));
+    const at::Tensor first_to = to.select(dim, 0), first_from = from.select(dim, 0), first_index = at_index.select(dim, 0);
+    auto lines = iterator(first_to, first_from, first_index);  // borrows them
     TORCH_CHECK(lines.can_use_32bit_indexing(), how.op, ": the tensor is too large for an ordered scatter on mps");
     dispatch(lines, how, std::span(&size, 1), std::span(&stride, 1), &line);
 }
