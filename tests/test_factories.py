@@ -29,6 +29,23 @@ def test_full(dtype, value):
         assert torch.equal(made.cpu(), torch.full(shape, value, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_full_of_extreme_values(dtype):
+    if dtype.is_complex:
+        values = [complex(-1.5, 2), complex(float("nan"), float("-inf"))]
+    elif dtype.is_floating_point:
+        info = torch.finfo(dtype)
+        values = [-2.5, info.max, info.min, info.tiny, -0.0, float("inf"), float("-inf"), float("nan")]
+    else:
+        values = [True] if dtype == torch.bool else [torch.iinfo(dtype).max, torch.iinfo(dtype).min]
+    for value in values:
+        for view in (slice(None), slice(1, None, 2)):
+            cpu, mps = torch.zeros(9, dtype=dtype), torch.zeros(9, dtype=dtype, device="mps")
+            cpu[view].fill_(value)
+            mps[view].fill_(value)
+            assert torch.equal(mps.cpu().view(torch.uint8), cpu.view(torch.uint8)), value
+
+
 def test_fill_keeps_to_its_view():
     for make in (lambda t: t[1:4, ::2], lambda t: t.t()[2:5], lambda t: t[:, 3], lambda t: t[2:3, 2:3]):
         cpu, mps = torch.zeros(6, 7), torch.zeros(6, 7, device="mps")
