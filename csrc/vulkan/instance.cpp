@@ -80,7 +80,11 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.push_constant_bytes = p.limits.maxPushConstantsSize;
     info.timestamp_period_ns = p.limits.timestampPeriod;
     info.max_allocation_bytes = maintenance3.maxMemoryAllocationSize;
-    info.preserves_nan = float_controls.shaderSignedZeroInfNanPreserveFloat32;
+    info.float_controls.preserve_nan = float_controls.shaderSignedZeroInfNanPreserveFloat32;
+    // Where all widths must agree, setting one would be invalid.
+    info.float_controls.preserve_denormals =
+        float_controls.shaderDenormPreserveFloat32 &&
+        float_controls.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
 }
 
 void read_memory(VkPhysicalDevice handle, DeviceInfo& info) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vulkan/api.h"
+#include "vulkan/spirv.h"
 
 namespace anymps::vulkan {
 
@@ -40,7 +41,7 @@ struct DeviceInfo {
     bool external_memory_host = false;
     bool subgroup_size_control = false;
     bool memory_budget = false;
-    bool preserves_nan = false;  // shaderSignedZeroInfNanPreserveFloat32
+    FloatControls float_controls;
 
     uint32_t compute_units = 0;  // 0: the driver does not tell
     uint32_t subgroup_size = 1;  // the default one

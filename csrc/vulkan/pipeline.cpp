@@ -19,15 +19,11 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
         throw Error(VK_ERROR_UNKNOWN, "Kernel " + name + " has " + std::to_string(specialization.size()) +
                                           " specialization constants; the limit is 32.");
     }
-    std::vector<uint32_t> reduced;
-    if (!device.info().preserves_nan) {
-        reduced = without_float_controls(spirv);
-        spirv = reduced;
-    }
+    const std::vector<uint32_t> words = with_float_controls(spirv, device.info().float_controls);
     const auto& api = device.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-    module_info.codeSize = spirv.size_bytes();
-    module_info.pCode = spirv.data();
+    module_info.codeSize = words.size() * sizeof(uint32_t);
+    module_info.pCode = words.data();
     VkShaderModule module = VK_NULL_HANDLE;
     VK_CHECK(api.vkCreateShaderModule(device.handle(), &module_info, nullptr, &module));
 

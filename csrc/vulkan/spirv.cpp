@@ -1,23 +1,62 @@
 #include "vulkan/spirv.h"
 
-#include <algorithm>
+#include "vulkan/check.h"
 
 namespace anymps::vulkan {
 
-std::vector<uint32_t> without_float_controls(std::span<const uint32_t> spirv) {
-    // Numbers of the SPIR-V specification: OpExecutionMode and OpCapability with SignedZeroInfNanPreserve.
-    constexpr uint32_t kHeaderWords = 5, kOpExecutionMode = 16, kOpCapability = 17;
-    constexpr uint32_t kMode = 4461, kCapability = 4466;
-    const size_t header = std::min<size_t>(kHeaderWords, spirv.size());
-    std::vector<uint32_t> out(spirv.begin(), spirv.begin() + header);
-    for (size_t at = header; at < spirv.size();) {
+namespace {
+
+// Numbers of the SPIR-V specification, sections 3.6 (execution modes), 3.31 (capabilities), 3.52.
+constexpr uint32_t kHeaderWords = 5;
+constexpr uint32_t kOpEntryPoint = 15, kOpExecutionMode = 16, kOpCapability = 17;
+constexpr uint32_t kDenormPreserveCapability = 4464, kSignedZeroInfNanPreserveCapability = 4466;
+constexpr uint32_t kDenormPreserveMode = 4459, kSignedZeroInfNanPreserveMode = 4461;
+
+constexpr uint32_t instruction(uint32_t opcode, uint32_t words) {
+    return (words << 16) | opcode;
+}
+
+}  // namespace
+
+std::vector<uint32_t> with_float_controls(std::span<const uint32_t> spirv, FloatControls controls) {
+    if (spirv.size() < kHeaderWords) {
+        throw Error(VK_ERROR_UNKNOWN, "A SPIR-V module is shorter than its header.");
+    }
+    std::vector<uint32_t> out(spirv.begin(), spirv.begin() + kHeaderWords);
+    out.reserve(spirv.size() + 16);
+    std::vector<uint32_t> modes;
+    const auto add = [&](bool wanted, uint32_t capability, uint32_t mode) {
+        if (!wanted) return;
+        out.insert(out.end(), {instruction(kOpCapability, 2), capability});
+        modes.push_back(mode);
+    };
+    add(controls.preserve_nan, kSignedZeroInfNanPreserveCapability, kSignedZeroInfNanPreserveMode);
+    add(controls.preserve_denormals, kDenormPreserveCapability, kDenormPreserveMode);
+
+    // Execution modes follow the entry points.
+    std::vector<uint32_t> entries;
+    size_t at = kHeaderWords;
+    for (bool done = false; at < spirv.size() && !done;) {
         const uint32_t opcode = spirv[at] & 0xffffu;
-        const size_t words = std::clamp<size_t>(spirv[at] >> 16, 1, spirv.size() - at);
-        const bool mode = opcode == kOpExecutionMode && words > 2 && spirv[at + 2] == kMode;
-        const bool capability = opcode == kOpCapability && words > 1 && spirv[at + 1] == kCapability;
-        if (!mode && !capability) out.insert(out.end(), spirv.begin() + at, spirv.begin() + at + words);
+        const uint32_t words = spirv[at] >> 16;
+        if (words == 0 || at + words > spirv.size()) {
+            throw Error(VK_ERROR_UNKNOWN, "A SPIR-V module is damaged.");
+        }
+        if (opcode == kOpEntryPoint) {
+            entries.push_back(spirv[at + 2]);
+        } else if (!entries.empty()) {
+            done = true;
+            continue;
+        }
+        out.insert(out.end(), spirv.begin() + at, spirv.begin() + at + words);
         at += words;
     }
+    for (const uint32_t entry : entries) {
+        for (const uint32_t mode : modes) {
+            out.insert(out.end(), {instruction(kOpExecutionMode, 4), entry, mode, 32});
+        }
+    }
+    out.insert(out.end(), spirv.begin() + at, spirv.end());
     return out;
 }
 

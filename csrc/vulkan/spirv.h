@@ -1,4 +1,4 @@
-// Edits of SPIR-V for devices that lack what the kernels ask for.
+// Edits of SPIR-V for the device that runs it.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,13 @@
 
 namespace anymps::vulkan {
 
-// Removes the execution mode SignedZeroInfNanPreserve, which the shader compiler gives to every kernel, and
-// its capability. On a device without it the driver may then treat NaN and the sign of zero as it likes.
-std::vector<uint32_t> without_float_controls(std::span<const uint32_t> spirv);
+// How a device can be held to treat 32-bit floats (VkPhysicalDeviceFloatControlsProperties).
+struct FloatControls {
+    bool preserve_nan = false;        // SignedZeroInfNanPreserve: without it a compiler may fold `x != x`
+    bool preserve_denormals = false;  // DenormPreserve: without it drivers flush denormals to zero
+};
+
+// The module with these execution modes at every entry point, and their capabilities.
+std::vector<uint32_t> with_float_controls(std::span<const uint32_t> spirv, FloatControls controls);
 
 }  // namespace anymps::vulkan

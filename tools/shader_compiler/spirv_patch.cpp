@@ -6,19 +6,12 @@ namespace anymps::shader_compiler {
 
 namespace {
 
-// Numbers of the SPIR-V specification, sections 3.32 (instructions), 3.31 (capabilities) and 3.6 (execution
-// modes).
+// Numbers of the SPIR-V specification, sections 3.52 (instructions) and 3.20 (decorations).
 constexpr uint32_t kHeaderWords = 5;
 constexpr uint32_t kOpSourceContinued = 2, kOpSource = 3, kOpSourceExtension = 4, kOpName = 5,
-                   kOpMemberName = 6, kOpString = 7, kOpLine = 8, kOpEntryPoint = 15, kOpCapability = 17,
-                   kOpExecutionMode = 16, kOpDecorate = 71, kOpNoLine = 317, kOpModuleProcessed = 330;
+                   kOpMemberName = 6, kOpString = 7, kOpLine = 8, kOpDecorate = 71, kOpNoLine = 317,
+                   kOpModuleProcessed = 330;
 constexpr uint32_t kDecorationDescriptorSet = 34;
-constexpr uint32_t kCapabilitySignedZeroInfNanPreserve = 4466;
-constexpr uint32_t kModeSignedZeroInfNanPreserve = 4461;
-
-constexpr uint32_t instruction(uint32_t opcode, uint32_t words) {
-    return (words << 16) | opcode;
-}
 
 bool is_debug(uint32_t opcode) {
     switch (opcode) {
@@ -43,9 +36,6 @@ std::vector<uint32_t> patch_spirv(std::span<const uint32_t> words) {
     if (words.size() < kHeaderWords)
         throw std::runtime_error("The SPIR-V module is shorter than its header.");
     std::vector<uint32_t> out(words.begin(), words.begin() + kHeaderWords);
-    out.insert(out.end(), {instruction(kOpCapability, 2), kCapabilitySignedZeroInfNanPreserve});
-    std::vector<uint32_t> entries;
-    bool modes_written = false;
     for (size_t at = kHeaderWords; at < words.size();) {
         const uint32_t opcode = words[at] & 0xffffu;
         const uint32_t count = words[at] >> 16;
@@ -55,14 +45,6 @@ std::vector<uint32_t> patch_spirv(std::span<const uint32_t> words) {
             throw std::runtime_error(
                 "the kernel uses a descriptor; arguments are uniform parameters of the entry "
                 "point, and memory is reached by address.");
-        }
-        if (opcode == kOpEntryPoint) entries.push_back(words[at + 2]);
-        if (opcode != kOpEntryPoint && !entries.empty() && !modes_written) {
-            for (const uint32_t entry : entries) {
-                out.insert(out.end(),
-                           {instruction(kOpExecutionMode, 4), entry, kModeSignedZeroInfNanPreserve, 32});
-            }
-            modes_written = true;
         }
         if (!is_debug(opcode)) out.insert(out.end(), words.begin() + at, words.begin() + at + count);
         at += count;

@@ -7,10 +7,9 @@
 
 namespace anymps::shader_compiler {
 
-// Removes names, sources and line information (old validators refuse Slang's source language, and drivers
-// never need them), and makes every entry point keep the sign of zero, infinities and NaN in 32-bit
-// arithmetic (SignedZeroInfNanPreserve 32): without it a compiler may fold `x != x`. Throws
-// std::runtime_error with a sentence when the module uses a descriptor: memory is reached by address only.
+// Removes names, sources and line information: old validators refuse Slang's source language, and drivers
+// never need them. Throws std::runtime_error with a sentence when the module uses a descriptor: memory is
+// reached by address only.
 std::vector<uint32_t> patch_spirv(std::span<const uint32_t> words);
 
 }  // namespace anymps::shader_compiler

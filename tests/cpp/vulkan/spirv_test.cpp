@@ -2,25 +2,43 @@
 
 #include <gtest/gtest.h>
 
+#include "vulkan/check.h"
+
 namespace anymps::vulkan {
 namespace {
+
+using Words = std::vector<uint32_t>;
 
 constexpr uint32_t op(uint32_t opcode, uint32_t words) {
     return words << 16 | opcode;
 }
 
-TEST(Spirv, OnlyTheFloatControlsAreRemoved) {
-    const std::vector<uint32_t> header{0x07230203, 0x00010500, 0, 10, 0};
-    const std::vector<uint32_t> capability{op(17, 2), 1}, preserve{op(17, 2), 4466};
-    const std::vector<uint32_t> local_size{op(16, 6), 2, 17, 8, 1, 1}, mode{op(16, 4), 2, 4461, 32};
-    const std::vector<uint32_t> constant{op(43, 4), 6, 4461, 4466};
-    const auto join = [](std::initializer_list<std::vector<uint32_t>> parts) {
-        std::vector<uint32_t> all;
-        for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
-        return all;
-    };
-    EXPECT_EQ(without_float_controls(join({header, preserve, capability, mode, local_size, constant})),
-              join({header, capability, local_size, constant}));
+Words join(std::initializer_list<Words> parts) {
+    Words all;
+    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+}
+
+const Words kHeader{0x07230203, 0x00010500, 0, 10, 0};
+const Words kShader{op(17, 2), 1};
+const Words kEntry{op(15, 5), 5, 2, 0x6e69616d, 0};  // OpEntryPoint GLCompute %2 "main"
+const Words kRest{op(16, 6), 2, 17, 8, 1, 1, op(43, 4), 6, 7, 8};
+
+TEST(Spirv, FloatControlsFollowTheEntryPoint) {
+    const Words nan_capability{op(17, 2), 4466}, nan_mode{op(16, 4), 2, 4461, 32};
+    const Words denorm_capability{op(17, 2), 4464}, denorm_mode{op(16, 4), 2, 4459, 32};
+    const Words module = join({kHeader, kShader, kEntry, kRest});
+    EXPECT_EQ(
+        with_float_controls(module, {true, true}),
+        join({kHeader, nan_capability, denorm_capability, kShader, kEntry, nan_mode, denorm_mode, kRest}));
+    EXPECT_EQ(with_float_controls(module, {true, false}),
+              join({kHeader, nan_capability, kShader, kEntry, nan_mode, kRest}));
+    EXPECT_EQ(with_float_controls(module, {}), module);
+}
+
+TEST(Spirv, ADamagedModuleIsAnError) {
+    EXPECT_THROW(with_float_controls(Words{1, 2}, {}), Error);
+    EXPECT_THROW(with_float_controls(join({kHeader, {op(17, 9), 1}}), {}), Error);
 }
 
 }  // namespace
