@@ -4,7 +4,9 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 function(python_package_dir name out)
     execute_process(
         COMMAND ${Python3_EXECUTABLE} -c
-            "import importlib.util,os; s=importlib.util.find_spec('${name}'); print(os.path.dirname(s.origin) if s else '')"
+            "import importlib.util, os
+s = importlib.util.find_spec('${name}')
+print(os.path.dirname(s.origin) if s else '')"
         OUTPUT_VARIABLE dir OUTPUT_STRIP_TRAILING_WHITESPACE)
     if(NOT dir)
         message(FATAL_ERROR "The Python package '${name}' is not installed for ${Python3_EXECUTABLE}.")

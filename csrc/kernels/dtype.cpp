@@ -19,7 +19,9 @@ DType dtype_of(c10::ScalarType type) {
         case c10::ScalarType::UInt16: return DType::U16;
         case c10::ScalarType::UInt32: return DType::U32;
         case c10::ScalarType::UInt64: return DType::U64;
-        default: TORCH_CHECK_TYPE(false, "Trying to convert ", c10::toString(type), " to the MPS backend but it does not have support for that dtype.");
+        default:
+            TORCH_CHECK_TYPE(false, "Trying to convert ", c10::toString(type),
+                             " to the MPS backend but it does not have support for that dtype.");
     }
 }
 

@@ -62,7 +62,7 @@ void float_sequence(const Tensor& out, long double first, long double last, long
     int exponent = 0;
     std::frexp(greatest, &exponent);
     const int shift = 61 - exponent;
-    const auto fixed = [shift](long double value) { return static_cast<int64_t>(std::llround(std::ldexp(value, shift))); };
+    const auto fixed = [shift](long double value) -> int64_t { return std::llround(std::ldexp(value, shift)); };
     dispatch_sequence(out, {.half = static_cast<uint64_t>(half),
                             .first = fixed(first),
                             .last = fixed(last),

@@ -13,7 +13,8 @@
 namespace anymps::ops {
 namespace {
 
-// The bits of a value in a storage dtype, as the signed integer of its size. Raises as the CPU does where it does not fit.
+// The bits of a value in a storage dtype, as the signed integer of its size. Raises as the CPU does where it does not
+// fit.
 int64_t bits_of(const Scalar& value, ScalarType dtype) {
     switch (dtype) {
         case at::kBool: return value.to<bool>();

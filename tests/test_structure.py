@@ -1,0 +1,57 @@
+"""tools/check_structure.py finds each kind of violation where it is planted, and nothing elsewhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "check_structure.py"
+
+CLEAN = {
+    "csrc/vulkan/buffer.cpp": '#include "vulkan/buffer.h"\n#include <vulkan/vulkan.h>\n',
+    "csrc/runtime/stream.cpp": '#include <c10/core/Stream.h>\n\n#include "vulkan/buffer.h"\n',
+    "csrc/kernels/launcher.cpp": '#include <anymps/kernels/rows.h>\n#include "runtime/stream.h"\n',
+    "csrc/ops/matmul/mm.cpp": '#include <anymps/ops/matmul/mm_ops.h>\n#include "kernels/launcher.h"\n',
+    "shaders/softmax.slang": "import lib.dtype;\n" * 300,
+    "tools/tool.py": "x = 1\n" * 400,
+    "csrc/ops/long.cpp": "// " + "x" * 117 + "\n" * 600,
+}
+
+
+def run(root, sources):
+    for name, text in {**CLEAN, **sources}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return subprocess.run([sys.executable, TOOL, root], capture_output=True, text=True)
+
+
+def test_a_clean_tree(tmp_path):
+    result = run(tmp_path, {})
+    assert (result.returncode, result.stdout) == (0, "structure: no violations\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("csrc/vulkan/a.h", '#include "runtime/stream.h"', "csrc/vulkan/a.h:1: csrc/vulkan includes runtime/stream.h"),
+        ("csrc/runtime/a.h", '\n#include "kernels/launcher.h"', "csrc/runtime/a.h:2: csrc/runtime includes kernels/"),
+        ("csrc/kernels/a.cpp", "#include <anymps/ops/fill_ops.h>", "includes anymps/ops/fill_ops.h of csrc/ops"),
+        ("csrc/kernels/a.cpp", '#include "../ops/fill.h"', "includes ../ops/fill.h of csrc/ops"),
+        ("csrc/runtime/a.cpp", '#  include "ops/fill.h"', "csrc/runtime includes ops/fill.h of csrc/ops"),
+        ("csrc/vulkan/a.h", "#include <c10/util/Exception.h>", "csrc/vulkan includes c10/util/Exception.h"),
+        ("csrc/vulkan/a.h", "#include <ATen/Tensor.h>", "it has no PyTorch headers"),
+        ("csrc/vulkan/a.h", '#include "torch/library.h"', "it has no PyTorch headers"),
+        ("csrc/ops/a.cpp", "\n" * 600, "a.cpp:601: the file has 601 lines; .cpp files have at most 600"),
+        ("shaders/lib/a.slang", "\n" * 300, "a.slang:301: the file has 301 lines"),
+        ("torch_anymps/a.py", "\n" * 400, "a.py:401: the file has 401 lines"),
+        ("tests/a.py", "\n" + "#" * 121, "tests/a.py:2: the line has 121 columns, 120 are allowed"),
+        ("cmake/a.cmake", "#" * 121, "cmake/a.cmake:1: the line has 121 columns"),
+    ],
+)
+def test_a_planted_violation(tmp_path, name, text, message):
+    result = run(tmp_path, {name: text + "\n"})
+    assert result.returncode == 1
+    assert message in result.stdout
+    assert len(result.stdout.splitlines()) == 1
