@@ -11,7 +11,8 @@ A row:
     inputs    operands of the functor, where they are not the tensor arguments of the first op
     scalars   scalar arguments of the functor, where no op says them
     variants  {argument: {value: {expr: ..., error: ...}}}: a string or bool argument chooses between texts
-    label     name in the error for an unsupported dtype
+    none      {argument: number}: what the kernel gets for an optional argument that is left out
+    label     name in the error for an unsupported dtype; that of the CPU kernel, <name>_cpu where it is left out
     opmath    true: CPU scalars are not rounded to the common dtype
     bits      true: operands are moved as integers of their size
 """
@@ -68,6 +69,7 @@ class Functor:
 
     name: str
     exprs: dict[str, list[str]]  # kind of arithmetic -> one text an output
+    label: str  # in the error for an unsupported dtype
 
     def dtypes(self) -> int:
         return sum(1 << code for kind in self.exprs for code in DTYPES[kind].values())
@@ -81,11 +83,11 @@ class Row:
     inputs: list[str]
     scalars: list[str]
     functors: list[Functor]
-    label: str
     flags: list[str]
     choice: str = ""  # the argument that chooses between functors
     choices: list[str | bool | None] = field(default_factory=list)
     error: str = ""
+    none: dict[str, float] = field(default_factory=dict)
 
 
 def outputs() -> list[str]:
@@ -120,7 +122,11 @@ def families(table: Path) -> list[Family]:
 def read_rows(table: Path, schema: Schema) -> list[Row]:
     """Raises CodegenError naming the row for a mistake in it."""
     rows: dict[str, Row] = {}
-    for data in yaml.safe_load(table.read_text()):
+    try:
+        data_rows = yaml.load(table.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise CodegenError(f"{table} is no YAML: {error}") from None
+    for data in data_rows:
         where = f"{table}: {data.get('name') or data.get('op')}"
         try:
             row = _row(data, schema)
@@ -138,7 +144,7 @@ def _stem(shard: int) -> str:
     return f"pointwise_{shard}"
 
 
-_KEYS = {"name", "op", "rule", "expr", "types", "inputs", "scalars", "variants", "label", "opmath", "bits", "error"}
+_KEYS = {"name", "op", "rule", "expr", "types", "inputs", "scalars", "variants", "label", "opmath", "bits", "error", "none"}
 
 
 def _row(data: dict, schema: Schema) -> Row:
@@ -148,17 +154,16 @@ def _row(data: dict, schema: Schema) -> Row:
     ops = [data["op"]] if isinstance(data.get("op"), str) else list(data.get("op", []))
     name = data.get("name") or ops[0].split(".")[0]
     tensors, others = _arguments(schema.function(ops[0])) if ops else ([], [])
-    inputs = data.get("inputs", tensors)
+    comparison = data.get("rule") == "comparison"
+    inputs = data.get("inputs", ["self", "other"] if comparison else tensors)
     choice, variants = next(iter(data.get("variants", {}).items()), ("", {}))
     types = data.get("types", ["float"])
     types = types.split() if isinstance(types, str) else types
-    if variants:
-        functors = [
-            Functor(name if value is None else f"{name}_{_word(value)}", _exprs(variant["expr"], types))
-            for value, variant in variants.items()
-        ]
-    else:
-        functors = [Functor(name, _exprs(data["expr"], types))]
+    label = data.get("label", f"{name}_cpu")
+    functors = [
+        Functor(f"{name}_{_word(value)}", _exprs(variant["expr"], types), variant.get("label", label))
+        for value, variant in variants.items()
+    ] or [Functor(name, _exprs(data["expr"], types), label)]
     if ops and data.get("rule") not in RULES and schema.structured_group(ops[0]) is None:
         raise CodegenError(f"the rule must be one of {', '.join(RULES)}.")
     words = {word for functor in functors for texts in functor.exprs.values() for word in _words(" ".join(texts))}
@@ -173,11 +178,11 @@ def _row(data: dict, schema: Schema) -> Row:
         inputs,
         scalars,
         functors,
-        data.get("label", name),
         flags,
         choice,
         list(variants),
         data.get("error", f"{name}: unknown value of {choice}"),
+        data.get("none", {}),
     )
 
 
@@ -196,8 +201,8 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", text))
 
 
-def _word(value: str | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else re.sub(r"\W", "_", value)
+def _word(value: str | bool | None) -> str:
+    return re.sub(r"\W", "_", str(value).lower())
 
 
 def _arguments(function: NativeFunction) -> tuple[list[str], list[str]]:
@@ -270,7 +275,7 @@ def _kernels_header(rows: list[Row]) -> str:
         flags = " | ".join(f"PointwiseKernel::{flag}" for flag in row.flags) or "0"
         for f in row.functors:
             lines.append(
-                f'inline constinit const PointwiseKernel {f.name}{{"{f.name}", "{row.label}", {len(row.inputs)}, '
+                f'inline constinit const PointwiseKernel {f.name}{{"{f.name}", "{f.label}", {len(row.inputs)}, '
                 f"0x{f.dtypes():x}, {flags}}};\n"
             )
     return f"""\
@@ -341,12 +346,14 @@ def _plain(row: Row, function: NativeFunction, where: str) -> tuple[Entry, str]:
 def _launch(row: Row, function: NativeFunction, iterator: str) -> str:
     """Statements that run the row; where an argument chooses, a chain over its values."""
     tensors, others = _arguments(function)
-    # PyTorch's meta functions of comparisons wrap a scalar into a tensor of the iterator.
-    immediates = [name for name in row.inputs if name not in tensors and row.rule != "comparison"]
-    unknown = [name for name in [*immediates, *row.scalars] if name not in others]
+    # PyTorch's meta functions may add operands that no argument names, and wrap the scalar of a comparison.
+    immediates = [name for name in row.inputs if name in others and row.rule != "comparison"]
+    unknown = [name for name in row.scalars if name not in others]
     if unknown:
         raise CodegenError(f"'{function.func.name}' has no argument {', '.join(unknown)}.")
-    values = ", ".join([*immediates, *row.scalars])
+    values = ", ".join(
+        f"{name}.value_or({row.none[name]})" if name in row.none else name for name in [*immediates, *row.scalars]
+    )
     arguments = f", {{{values}}}" if values else ""
     if not row.choice:
         return f"    pointwise({iterator}, rows::{row.functors[0].name}{arguments});\n"

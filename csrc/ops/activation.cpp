@@ -1,0 +1,126 @@
+// Activations whose arguments need work on the host; the others are rows of pointwise.yaml alone.
+#include <anymps/kernels/pointwise_kernels.h>
+#include <anymps/ops/activation_ops.h>
+
+#include <ATen/TensorIterator.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+namespace anymps::ops {
+
+using kernels::pointwise;
+namespace rows = kernels::rows;
+
+namespace {
+
+void run_relu(at::TensorIterator iter) { pointwise(iter, rows::relu); }
+
+void check_relu(const Tensor& self) {
+    TORCH_CHECK(self.scalar_type() != at::kBool, "Boolean inputs not supported for relu");
+}
+
+}  // namespace
+
+Tensor ANYMPS_FUNC(relu)(const Tensor& self) {
+    check_relu(self);
+    Tensor out;
+    auto iter = at::TensorIterator::unary_op(out, self);
+    pointwise(iter, rows::relu);
+    return iter.output();
+}
+
+Tensor& ANYMPS_FUNC(relu_)(Tensor& self) {
+    check_relu(self);
+    run_relu(at::TensorIterator::unary_op(self, self));
+    return self;
+}
+
+Tensor& ANYMPS_FUNC(hardtanh_out)(const Tensor& self, const Scalar& min, const Scalar& max, Tensor& out) {
+    TORCH_CHECK(self.scalar_type() != at::kBool, "Bool inputs not supported for hardtanh");
+    if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return at::clamp_out(out, self, min, max);
+    // The bounds do not change an integer tensor's dtype.
+    const int64_t low = min.toLong(), high = max.toLong();
+    TORCH_CHECK(self.scalar_type() != at::kByte || (low >= 0 && high >= 0),
+                "cannot do hardtanh on an unsigned type with negative limits");
+    return at::clamp_out(out, self, low, high);
+}
+
+Tensor ANYMPS_FUNC(hardtanh)(const Tensor& self, const Scalar& min, const Scalar& max) {
+    Tensor out = at::empty({0}, self.options());
+    return hardtanh_out(self, min, max, out);
+}
+
+Tensor& ANYMPS_FUNC(hardtanh_)(Tensor& self, const Scalar& min, const Scalar& max) {
+    return hardtanh_out(self, min, max, self);
+}
+
+// The buffer is the CPU kernel's own: here it stays empty, as on CUDA.
+std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(log_sigmoid_forward_output)(const Tensor& self, Tensor& output,
+                                                                     Tensor& buffer) {
+    auto iter = at::TensorIteratorConfig().add_output(output).add_const_input(self).build();
+    pointwise(iter, rows::log_sigmoid);
+    return {output, buffer};
+}
+
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(log_sigmoid_forward)(const Tensor& self) {
+    Tensor output = at::empty_like(self);
+    Tensor buffer = at::empty({0}, self.options());
+    log_sigmoid_forward_output(self, output, buffer);
+    return {output, buffer};
+}
+
+Tensor& ANYMPS_FUNC(log_sigmoid_backward_grad_input)(const Tensor& grad, const Tensor& self, const Tensor& buffer,
+                                                     Tensor& grad_input) {
+    auto iter = at::TensorIteratorConfig().add_output(grad_input).add_const_input(grad).add_const_input(self).build();
+    pointwise(iter, rows::log_sigmoid_backward);
+    return grad_input;
+}
+
+Tensor ANYMPS_FUNC(log_sigmoid_backward)(const Tensor& grad, const Tensor& self, const Tensor& buffer) {
+    Tensor grad_input = at::empty_like(grad);
+    return log_sigmoid_backward_grad_input(grad, self, buffer, grad_input);
+}
+
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_prelu_kernel_backward)(const Tensor& grad, const Tensor& self,
+                                                               const Tensor& weight) {
+    Tensor grad_self = at::empty({0}, self.options());
+    Tensor grad_weight = at::empty({0}, weight.options());
+    auto iter = at::TensorIteratorConfig()
+                    .add_output(grad_self)
+                    .add_output(grad_weight)
+                    .add_const_input(self)
+                    .add_const_input(weight)
+                    .add_const_input(grad)
+                    .build();
+    pointwise(iter, rows::_prelu_kernel_backward);
+    return {grad_self, grad_weight};
+}
+
+Tensor& ANYMPS_FUNC(glu_backward_grad_input)(const Tensor& grad, const Tensor& self, int64_t dim, Tensor& grad_input) {
+    TORCH_CHECK(self.dim() > 0, "glu does not support 0-dimensional tensors");
+    const auto axis = at::maybe_wrap_dim(dim, self.dim());
+    const int64_t size = self.size(axis);
+    TORCH_CHECK(size % 2 == 0, "Halving dimension must be even, but dimension ", axis, " is size ", size);
+    grad_input.resize_as_(self);
+    const Tensor a = self.narrow(axis, 0, size / 2), b = self.narrow(axis, size / 2, size / 2);
+    Tensor grad_a = grad_input.narrow(axis, 0, size / 2), grad_b = grad_input.narrow(axis, size / 2, size / 2);
+    auto iter = at::TensorIteratorConfig()
+                    .add_output(grad_a)
+                    .add_output(grad_b)
+                    .add_const_input(a)
+                    .add_const_input(b)
+                    .add_const_input(grad)
+                    .resize_outputs(false)
+                    .build();
+    pointwise(iter, rows::glu_backward);
+    return grad_input;
+}
+
+Tensor ANYMPS_FUNC(glu_backward)(const Tensor& grad, const Tensor& self, int64_t dim) {
+    Tensor grad_input = at::empty({0}, self.options());
+    return glu_backward_grad_input(grad, self, dim, grad_input);
+}
+
+}  // namespace anymps::ops
