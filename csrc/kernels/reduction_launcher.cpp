@@ -21,14 +21,14 @@ namespace {
 struct Dim {
     FastDivider divider;
     uint32_t size_high = 0;
-    int64_t in_stride = 0;
-    int64_t out_stride[2] = {0, 0};
+    std::array<int64_t, 4> in_stride{};
+    std::array<int64_t, 2> out_stride{};
 };
-static_assert(sizeof(Dim) == 40);
+static_assert(sizeof(Dim) == 64);
 
 struct Header {
-    uint64_t in = 0;
-    uint64_t out[2] = {0, 0};
+    std::array<uint64_t, 4> in{};
+    std::array<uint64_t, 2> out{};
     uint64_t partials = 0;
     uint64_t rows = 1;
     uint64_t count = 1;
@@ -41,14 +41,24 @@ struct Header {
     uint32_t kept_dims = 0;
     uint32_t reduced_dims = 0;
 };
-static_assert(sizeof(Header) == 104);
+static_assert(sizeof(Header) == 128);
 
-enum Flags : uint32_t { kSplit = 1, kWide = 2 };
+enum Flags : uint32_t { kSplit = 1, kWide = 2, kVectorC = 4, kVectorS = 8 };
 
 struct Extent {
     int64_t size;
-    int64_t in_stride;  // bytes
-    int64_t out_stride[2];
+    std::array<int64_t, 4> in_stride;  // bytes
+    std::array<int64_t, 2> out_stride;
+
+    bool continues(const Extent& inner) const {
+        const auto follows = [&](const auto& outer_strides, const auto& inner_strides) {
+            for (size_t k = 0; k < outer_strides.size(); ++k) {
+                if (outer_strides[k] != inner_strides[k] * inner.size) return false;
+            }
+            return true;
+        };
+        return follows(in_stride, inner.in_stride) && follows(out_stride, inner.out_stride);
+    }
 };
 using Extents = c10::SmallVector<Extent, 8>;
 
@@ -82,7 +92,7 @@ uint32_t power_of_two(uint64_t at_least, uint32_t at_most) {
 // Innermost first by memory (expanded dimensions last), neighbours merged where all strides allow.
 void collapse(Extents& extents, bool keep_order) {
     const auto key = [](const Extent& e) {
-        return e.in_stride == 0 ? std::numeric_limits<int64_t>::max() : e.in_stride;
+        return e.in_stride[0] == 0 ? std::numeric_limits<int64_t>::max() : e.in_stride[0];
     };
     if (!keep_order) {
         std::stable_sort(extents.begin(), extents.end(),
@@ -90,16 +100,8 @@ void collapse(Extents& extents, bool keep_order) {
     }
     size_t count = 0;
     for (const Extent& next : extents) {
-        if (count > 0) {
-            Extent& last = extents[count - 1];
-            if (next.in_stride == last.in_stride * last.size &&
-                next.out_stride[0] == last.out_stride[0] * last.size &&
-                next.out_stride[1] == last.out_stride[1] * last.size) {
-                last.size *= next.size;
-                continue;
-            }
-        }
-        extents[count++] = next;
+        if (count > 0 && next.continues(extents[count - 1])) extents[count - 1].size *= next.size;
+        else extents[count++] = next;
     }
     extents.resize(count);
 }
@@ -107,15 +109,16 @@ void collapse(Extents& extents, bool keep_order) {
 // One call: geometry, then the choice of a variant.
 class Call {
   public:
-    Call(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims,
-         std::initializer_list<at::TensorBase> outs, std::array<float, 4> params)
-        : row_(row), in_(in) {
-        TORCH_INTERNAL_ASSERT(outs.size() >= 1 && outs.size() <= 2);
+    Call(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs, std::array<float, 4> params)
+        : row_(row), inputs_(ins.size()) {
+        TORCH_INTERNAL_ASSERT(ins.size() == row.inputs && outs.size() >= 1 && outs.size() <= 2);
+        std::copy(ins.begin(), ins.end(), ins_.begin());
         std::copy(outs.begin(), outs.end(), outs_.begin());
         header_.params = params;
-        header_.in = address(in);
-        item_ = static_cast<int64_t>(in.element_size());
-        in_code_ = code(in.scalar_type());
+        for (size_t k = 0; k < inputs_; ++k) {
+            TORCH_INTERNAL_ASSERT(ins_[k].sizes() == ins_[0].sizes());
+            header_.in[k] = address(ins_[k]);
+        }
         choose_kernels();
         find_extents(dims);
     }
@@ -125,8 +128,9 @@ class Call {
         const bool columns = columns_contiguous();
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
+        const uint32_t flags = vector_flags(columns ? kept_ : reduced_);
         if (header_.chunks == 1) {
-            dispatch(kernel, 0, {}, true, header_.row_groups);
+            dispatch(kernel, flags, {}, true, header_.row_groups);
             return;
         }
         const int64_t words = static_cast<int64_t>(header_.rows * header_.chunks) * kMaxWords;
@@ -135,7 +139,7 @@ class Call {
         header_.partials = address(partials);
         header_.row_stride = columns ? 1 : header_.chunks;
         header_.chunk_stride = columns ? static_cast<int64_t>(header_.rows) : 1;
-        dispatch(kernel, kSplit, partials, true, uint64_t{header_.row_groups} * header_.chunks);
+        dispatch(kernel, flags | kSplit, partials, true, uint64_t{header_.row_groups} * header_.chunks);
         plan_partials();
         dispatch(kernels_.partials, 0, partials, false, header_.row_groups);
     }
@@ -144,7 +148,7 @@ class Call {
     static constexpr int64_t kMaxWords = 4;  // of an accumulator
 
     void choose_kernels() {
-        const at::TensorBase& by = row_.by_output ? *defined_out() : in_;
+        const at::TensorBase& by = row_.by_output ? *defined_out() : ins_[0];
         Compute compute = compute_of(by.scalar_type());
         if (compute == Compute::I32) compute = Compute::I64;
         kernels_ = row_.kernels[static_cast<size_t>(compute)];
@@ -155,17 +159,20 @@ class Call {
 
     const at::TensorBase* defined_out() const { return outs_[0].defined() ? &outs_[0] : &outs_[1]; }
 
+    static int64_t item(const at::TensorBase& tensor) { return static_cast<int64_t>(tensor.element_size()); }
+
     void find_extents(const DimMask& dims) {
-        const int64_t ndim = in_.dim();
+        const int64_t ndim = ins_[0].dim();
         const bool keepdim = defined_out()->dim() == ndim;
         int64_t out_dim = defined_out()->dim();
         for (int64_t d = ndim - 1; d >= 0; --d) {
-            Extent extent{in_.size(d), in_.stride(d) * item_, {0, 0}};
+            Extent extent{ins_[0].size(d), {}, {}};
+            for (size_t k = 0; k < inputs_; ++k) extent.in_stride[k] = ins_[k].stride(d) * item(ins_[k]);
             if (!dims[d] || keepdim) --out_dim;
             if (!dims[d]) {
                 for (size_t k = 0; k < 2; ++k) {
                     if (!outs_[k].defined()) continue;
-                    extent.out_stride[k] = outs_[k].stride(out_dim) * static_cast<int64_t>(outs_[k].element_size());
+                    extent.out_stride[k] = outs_[k].stride(out_dim) * item(outs_[k]);
                 }
             }
             (dims[d] ? header_.count : header_.rows) *= static_cast<uint64_t>(extent.size);
@@ -183,18 +190,31 @@ class Call {
     bool columns_contiguous() const {
         if (kept_.empty()) return false;
         if (reduced_.empty()) return true;
-        const int64_t kept = kept_[0].in_stride, reduced = reduced_[0].in_stride;
+        const int64_t kept = kept_[0].in_stride[0], reduced = reduced_[0].in_stride[0];
         return kept != 0 && kept < reduced;
     }
 
-    // True when groups of four elements along dims[0] are aligned wherever they start.
+    // True when every input can be read four elements at a time along dims[0], or not at all (expanded).
     bool vectors(const Extents& along, const Extents& others, bool tail) const {
-        if (along.empty() || along[0].in_stride != item_ || along[0].size < 4) return false;
-        const int64_t alignment = std::min<int64_t>(16, 4 * item_);
-        const auto aligned = [&](const Extent& e) { return e.in_stride % alignment == 0; };
-        return header_.in % alignment == 0 && (tail || along[0].size % 4 == 0) &&
-               std::all_of(along.begin() + 1, along.end(), aligned) &&
-               std::all_of(others.begin(), others.end(), aligned);
+        if (along.empty() || along[0].size < 4 || (!tail && along[0].size % 4 != 0)) return false;
+        for (size_t k = 0; k < inputs_; ++k) {
+            const int64_t stride = along[0].in_stride[k];
+            if (stride == 0 && k >= 2) continue;
+            const int64_t alignment = std::min<int64_t>(16, 4 * item(ins_[k]));
+            const auto aligned = [&](const Extent& e) { return e.in_stride[k] % alignment == 0; };
+            if (stride != item(ins_[k]) || header_.in[k] % alignment != 0 ||
+                !std::all_of(along.begin() + 1, along.end(), aligned) ||
+                !std::all_of(others.begin(), others.end(), aligned)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Which of the operands that may be expanded are read like the others.
+    uint32_t vector_flags(const Extents& along) const {
+        if (vector_ == 1) return 0;
+        return (along[0].in_stride[2] != 0 ? kVectorC : 0u) | (along[0].in_stride[3] != 0 ? kVectorS : 0u);
     }
 
     void plan_rows() {
@@ -251,10 +271,13 @@ class Call {
         std::memcpy(args.data(), &header_, sizeof(Header));
         char* at = write_dims(kept_, args.data() + sizeof(Header));
         at = write_dims(reduced_, at);
-        const auto out_code = [&](size_t k) { return outs_[k].defined() ? code(outs_[k].scalar_type()) : 0u; };
-        KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, in_code_, out_code(0), out_code(1), lanes_,
-                                 vector_, flags | (wide ? kWide : 0u)});
-        if (first) call.read(in_);
+        const auto type = [](const at::TensorBase& t) { return t.defined() ? code(t.scalar_type()) : 0u; };
+        const uint32_t in_type = first ? type(ins_[0]) : 0;
+        KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, in_type, type(outs_[0]), type(outs_[1]), lanes_,
+                                 vector_, flags | (wide ? kWide : 0u), type(ins_[1]), type(ins_[2]), type(ins_[3])});
+        if (first) {
+            for (size_t k = 0; k < inputs_; ++k) call.read(ins_[k]);
+        }
         const bool last = (flags & kSplit) == 0;
         if (last) call.write(outs_[0]).write(outs_[1]);
         if (partials.defined()) last ? call.read(partials) : call.write(partials);
@@ -268,7 +291,7 @@ class Call {
             dim.divider.divisor = static_cast<uint32_t>(e.size);
             dim.size_high = static_cast<uint32_t>(static_cast<uint64_t>(e.size) >> 32);
             dim.in_stride = e.in_stride;
-            std::copy_n(e.out_stride, 2, dim.out_stride);
+            dim.out_stride = e.out_stride;
             std::memcpy(at, &dim, sizeof(Dim));
             at += sizeof(Dim);
         }
@@ -276,13 +299,12 @@ class Call {
     }
 
     const ReductionRow& row_;
-    const at::TensorBase& in_;
+    size_t inputs_;
+    std::array<at::TensorBase, 4> ins_;
     std::array<at::TensorBase, 2> outs_;
     ReductionKernels kernels_;
     Header header_;
     Extents kept_, reduced_;
-    int64_t item_ = 0;
-    uint32_t in_code_ = 0;
     uint32_t lanes_ = 1;
     uint32_t vector_ = 1;
 };
@@ -309,9 +331,8 @@ c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const Dim
     return shape;
 }
 
-void reduce(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims,
-            std::initializer_list<at::TensorBase> outs, std::array<float, 4> params) {
-    Call(row, in, dims, outs, params).launch();
+void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs, std::array<float, 4> params) {
+    Call(row, ins, dims, outs, params).launch();
 }
 
 }  // namespace anymps::kernels

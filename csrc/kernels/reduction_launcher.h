@@ -26,6 +26,7 @@ struct ReductionKernels {
 // A row of csrc/ops/reduction.yaml; the generated header anymps/ops/reduction_rows.h has all of them.
 struct ReductionRow {
     const char* name;
+    uint32_t inputs;
     bool indexed;    // positions matter: reduced dimensions keep their order
     bool by_output;  // the output's dtype decides the arithmetic type, else the input's
     bool ordered;    // compares values: uint64 has no kernel
@@ -47,9 +48,14 @@ inline DimMask dim_mask(const at::TensorBase& self, std::nullopt_t) {
 // Shape of the result.
 c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const DimMask& dims, bool keepdim);
 
-// Reduces `in` over dims into one or two outputs (undefined: not wanted), which have their final shapes, with or
-// without the reduced dimensions, any strides and any dtype. params go to the row's functor.
-void reduce(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims,
-            std::initializer_list<at::TensorBase> outs, std::array<float, 4> params = {});
+// Reduces the inputs (all of the first one's shape; as many as the row wants) over dims into one or two outputs
+// (undefined: not wanted), which have their final shapes, with or without the reduced dimensions. Any strides and
+// dtypes. params go to the row's functor.
+using Tensors = std::initializer_list<at::TensorBase>;
+void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs, std::array<float, 4> params = {});
+inline void reduce(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims, Tensors outs,
+                   std::array<float, 4> params = {}) {
+    reduce(row, {in}, dims, outs, params);
+}
 
 }  // namespace anymps::kernels
