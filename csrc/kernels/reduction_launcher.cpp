@@ -75,7 +75,7 @@ const Tuning& tuning() {
     static const Tuning kTuning = [] {
         const auto& info = runtime::device_info();
         if (info.is_software) {  // no barriers: a workgroup is a subgroup
-            return Tuning{info.subgroup_size, info.subgroup_size, info.subgroup_size, 16, 16384};
+            return Tuning{info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 16384};
         }
         const uint32_t workgroup = std::min(256u, info.max_workgroup_size);
         return Tuning{workgroup, info.subgroup_size, 32, 1024, 8192};
@@ -332,7 +332,8 @@ c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const Dim
 }
 
 void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs, std::array<float, 4> params) {
-    Call(row, ins, dims, outs, params).launch();
+    const bool to_bool = row.to_bool != nullptr && outs.begin()->scalar_type() == c10::ScalarType::Bool;
+    Call(to_bool ? *row.to_bool : row, ins, dims, outs, params).launch();
 }
 
 }  // namespace anymps::kernels

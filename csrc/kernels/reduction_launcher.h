@@ -30,6 +30,7 @@ struct ReductionRow {
     bool indexed;    // positions matter: reduced dimensions keep their order
     bool by_output;  // the output's dtype decides the arithmetic type, else the input's
     bool ordered;    // compares values: uint64 has no kernel
+    const ReductionRow* to_bool;  // the row that takes over when the result is bool, or null
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };
 

@@ -146,7 +146,7 @@ Tensor& ANYMPS_FUNC(nansum_out)(const Tensor& self, OptionalIntArrayRef dim, boo
                 c10::toString(out.scalar_type()), " for out and ", c10::toString(*dtype), " for dtype.");
     const DimMask dims = kernels::dim_mask(self, dim);
     at::native::resize_output(out, kernels::reduced_shape(self, dims, keepdim));
-    const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+    const bool integral = at::isIntegralType(out.scalar_type(), /*includeBool=*/true);
     kernels::reduce(integral ? rows::sum : rows::nansum, self, dims, {out});
     return out;
 }

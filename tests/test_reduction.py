@@ -1,0 +1,230 @@
+"""Reductions against the CPU: shapes, strides, dtypes, special values, errors."""
+
+import functools
+import warnings
+
+import pytest
+import torch
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+SUMS = ("sum", "nansum", "mean", "prod")
+EXTREMES = ("amax", "amin", "max", "min", "argmax", "argmin", "aminmax")
+SPREADS = ("var", "std", "var_mean", "std_mean")
+COUNTS = ("any", "all", "count_nonzero")
+ONE_DIM = ("prod", "max", "min", "argmax", "argmin", "aminmax")  # take a single dimension
+SHAPES = ((), (1,), (7,), (3, 4), (5, 7, 11), (64, 128), (2, 3, 1, 5), (40, 3), (3, 40), (1025,), (33, 1024), (16, 8, 4, 4))
+LAYOUTS = {
+    "transposed": lambda t: t.transpose(0, -1),
+    "permuted": lambda t: t.permute(1, 2, 0),
+    "sliced": lambda t: t[1:, :, ::2],
+    "row": lambda t: t[:, 1],
+    "expanded": lambda t: t[:1].expand(4, -1, -1),
+    "offset": lambda t: t.flatten()[3:],
+}
+
+
+def values(shape, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed + len(shape))
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) > 0.3
+    low, high = (0, 255) if dtype == torch.uint8 else (-100, 100)
+    return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+def tensors(result):
+    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+
+def check(actual, expected, tolerance=2e-5):
+    for a, e in zip(tensors(actual), tensors(expected), strict=True):
+        assert (a.device.type, a.dtype, a.shape) == ("mps", e.dtype, e.shape)
+        torch.testing.assert_close(a.cpu(), e, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def compare(op, x, tolerance=2e-5, **arguments):
+    """Runs op on both devices; where the CPU raises, mps must raise the same kind of error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = op(x, **arguments)
+        except Exception as error:  # noqa: BLE001 whatever the CPU says is the expectation
+            with pytest.raises(type(error)):
+                op(x.to("mps"), **arguments)
+            return
+        check(op(x.to("mps"), **arguments), expected, tolerance)
+
+
+def dims_of(name, ndim):
+    dims = [None, *range(ndim)]
+    if ndim > 1 and name not in ONE_DIM:
+        dims += [(0, ndim - 1), tuple(range(ndim - 1))]
+    return dims
+
+
+def run_all_dims(name, x, tolerance=2e-5):
+    op = getattr(torch, name)
+    for dim in dims_of(name, x.dim()):
+        if dim is None:
+            compare(op, x, tolerance)
+            continue
+        compare(op, x, tolerance, dim=dim)
+        if name != "count_nonzero":
+            compare(op, x, tolerance, dim=dim, keepdim=True)
+
+
+@pytest.mark.parametrize("name", SUMS + EXTREMES + SPREADS + COUNTS)
+def test_shapes(name):
+    for shape in SHAPES:
+        run_all_dims(name, values(shape, torch.float32))
+
+
+@pytest.mark.parametrize("name", SUMS + EXTREMES + SPREADS + COUNTS)
+@pytest.mark.parametrize("dtype", FLOATS[1:] + INTEGERS, ids=str)
+def test_dtypes(name, dtype):
+    x = values((6, 5, 4), dtype)
+    if name == "prod" and not dtype.is_floating_point:
+        x = x % 3 - 1 if dtype not in (torch.uint8, torch.bool) else x
+    run_all_dims(name, x, TOLERANCE.get(dtype, 0))
+
+
+@pytest.mark.parametrize("name", SUMS + EXTREMES + SPREADS + COUNTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(name, layout):
+    x = values((6, 5, 8), torch.float32)
+    expected_input, actual_input = LAYOUTS[layout](x), LAYOUTS[layout](x.to("mps"))
+    op = getattr(torch, name)
+    for dim in [d for d in dims_of(name, expected_input.dim()) if d is not None]:
+        check(op(actual_input, dim=dim), op(expected_input, dim=dim))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, -1, float("inf"), float("-inf")])
+@pytest.mark.parametrize("dim", [None, 0, 1, (0, 2), ()])
+def test_norms(order, dim):
+    x = values((6, 5, 8), torch.float32)
+    for keepdim in (False, True):
+        op = functools.partial(torch.linalg.vector_norm, ord=order, dim=dim, keepdim=keepdim)
+        check(op(x.to("mps")), op(x))
+        check(op(x.half().to("mps")), op(x.half()), 3e-3)
+        check(op(x.half().to("mps"), dtype=torch.float32), op(x.half(), dtype=torch.float32))
+    if dim != ():
+        check(torch.norm(x.to("mps"), p=order, dim=dim), torch.norm(x, p=order, dim=dim))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int32])
+@pytest.mark.parametrize("name", ["sum", "nansum", "mean", "prod"])
+def test_result_dtype(name, dtype):
+    for x in (values((5, 6), torch.float32) * 0.5, values((5, 6), torch.int32) % 3, values((5, 6), torch.bool)):
+        compare(functools.partial(getattr(torch, name), dtype=dtype), x, 3e-3)
+        compare(functools.partial(getattr(torch, name), dtype=dtype), x, 3e-3, dim=1)
+
+
+def test_sum_to_bool_counts_any_nonzero():
+    x = torch.tensor([[0.5, -0.5], [0.0, 0.0]])
+    check(torch.sum(x.to("mps"), 1, dtype=torch.bool), torch.sum(x, 1, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", SUMS + EXTREMES + SPREADS + COUNTS)
+@pytest.mark.parametrize("shape,dim", [((0,), None), ((0,), 0), ((3, 0), 0), ((3, 0), 1), ((0, 3), 0), ((0, 3), 1)])
+def test_empty(name, shape, dim):
+    arguments = {} if dim is None else {"dim": dim}
+    compare(getattr(torch, name), torch.empty(shape), **arguments)
+    compare(getattr(torch, name), torch.empty(shape, dtype=torch.int64), **arguments)
+
+
+@pytest.mark.parametrize("name", SUMS + EXTREMES + SPREADS + COUNTS)
+def test_special_values(name):
+    nan, inf = float("nan"), float("inf")
+    for row in ([nan, 1, 2], [1, nan, nan], [inf, 1, -inf], [-inf, -inf], [inf, nan], [0.0, -0.0], [nan, nan], [5, 5, 1, 5]):
+        compare(getattr(torch, name), torch.tensor(row))
+        compare(getattr(torch, name), torch.tensor([row, row[::-1]]), dim=1)
+        compare(getattr(torch, name), torch.tensor([row, row[::-1]]), dim=0)
+
+
+@pytest.mark.parametrize("shape,dim", [((3_000_000,), 0), ((1_000_000, 3), 0), ((3, 1_000_000), 1), ((70_000, 4), 1)])
+@pytest.mark.parametrize("name", ["sum", "amax", "argmax", "var"])
+def test_large(name, shape, dim):
+    x = values(shape, torch.float32)
+    expected = getattr(x if name == "argmax" else x.double(), name)(dim)
+    actual = getattr(x.to("mps"), name)(dim).cpu()
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-5, atol=2e-3 if name == "sum" else 1e-5)
+
+
+def test_sum_keeps_its_digits():
+    x = torch.full((1 << 22,), 0.1)  # one long chain of float32 additions is wrong by a few percent here
+    assert x.to("mps").sum().item() == pytest.approx(x.double().sum().item(), rel=2e-6)
+
+
+def test_variance_far_from_zero():
+    x = torch.randn(8, 100_000, generator=torch.Generator().manual_seed(3)) + 1e4
+    var, mean = torch.var_mean(x.to("mps"), 1)
+    torch.testing.assert_close(var.cpu().double(), x.double().var(1), rtol=1e-4, atol=0)
+    torch.testing.assert_close(mean.cpu().double(), x.double().mean(1), rtol=1e-6, atol=0)
+
+
+def test_argmax_beyond_the_integers_of_float32():
+    x = torch.zeros(2**24 + 2, dtype=torch.uint8)
+    x[2**24 + 1] = 1
+    assert x.to("mps").argmax().item() == 2**24 + 1
+
+
+def test_ties_take_the_first():
+    x = torch.zeros(3, 5000)
+    for op in (torch.argmax, torch.argmin):
+        check(op(x.to("mps"), dim=1), op(x, dim=1))
+        check(op(x.t().to("mps"), dim=0), op(x.t(), dim=0))
+
+
+def test_out():
+    x = values((4, 6), torch.float32)
+    for name in ("sum", "mean", "amax", "argmax", "var", "any"):
+        op = getattr(torch, name)
+        expected = op(x, dim=1)
+        out = torch.empty(12, dtype=expected.dtype, device="mps")[::3]
+        assert op(x.to("mps"), dim=1, out=out) is out
+        check(out, expected)
+        resized = torch.empty(0, dtype=expected.dtype, device="mps")
+        op(x.to("mps"), dim=1, out=resized)
+        check(resized, expected)
+
+
+def test_rapid_succession():
+    x = torch.arange(10_000 * 8, dtype=torch.float32).view(10_000, 8).to("mps")
+    sums = [row.sum() for row in x.unbind(0)]
+    expected = torch.arange(10_000 * 8, dtype=torch.float64).view(10_000, 8).sum(1)
+    torch.testing.assert_close(torch.stack(sums).cpu().double(), expected, rtol=1e-6, atol=0)
+
+
+def test_trace():
+    for dtype in (torch.float32, torch.int32):
+        x = values((5, 7), dtype)
+        check(torch.trace(x.to("mps")), torch.trace(x))
+
+
+def test_errors():
+    x = torch.ones(2, 3)
+    cases = [
+        lambda t: t.sum(5),
+        lambda t: t.sum((0, 0)),
+        lambda t: t.to(torch.int64).mean(),
+        lambda t: t.to(torch.int64).var(),
+        lambda t: t[:0].max(),
+        lambda t: t[:0].amax(0),
+        lambda t: t[:0].argmax(),
+        lambda t: torch.trace(t[0]),
+        lambda t: torch.linalg.vector_norm(t.to(torch.int64)),
+        lambda t: torch.linalg.vector_norm(t[:0], ord=float("-inf")),
+        lambda t: t.to(torch.uint64).amax(),
+        lambda t: t.max(3),
+    ]
+    for case in cases:
+        with pytest.raises(Exception) as expected:  # noqa: PT011 the CPU's error is what is wanted
+            case(x)
+        with pytest.raises(expected.type) as actual:
+            case(x.to("mps"))
+        words = [str(e.value).split("\n")[0].replace('_cpu"', '"') for e in (expected, actual)]
+        assert words[0] == words[1] or "not implemented for" in words[0]
