@@ -3,7 +3,9 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/native_dropout.h>
 #include <ATen/ops/ones_like.h>
+#include <torch/library.h>
 
 #include "kernels/kernel_call.h"
 #include "runtime/generator.h"
@@ -79,5 +81,19 @@ Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& ma
                   grid_of(count));
     return out;
 }
+
+namespace {
+
+// PyTorch's own dropout takes its fused path on CUDA only. On the autograd key too: it has no formula of its own.
+Tensor dropout(const Tensor& input, double p, bool train) {
+    TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+    if (p == 0 || !train || input.numel() == 0) return input;
+    return std::get<0>(at::native_dropout(input, p, true));
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) { m.impl("dropout", dropout); }
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) { m.impl("dropout", dropout); }
+
+}  // namespace
 
 }  // namespace anymps::ops
