@@ -108,16 +108,17 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     MatmulArgs args = arguments(g, compute);
     args.part = plan.part_k;
     if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
-    const uint64_t item = g.a.tensor->element_size(), out_item = g.out.tensor->element_size();
-    const uint32_t type = kernels::code(g.a.tensor->scalar_type());
-    const BlockLayout a = layout_of(args.a, item, args.m, args.k, args.a_m, args.a_k, args.a_z);
-    const BlockLayout b = layout_of(args.b, item, args.n, args.k, args.b_n, args.b_k, args.b_z);
+    const uint64_t a_item = g.a.tensor->element_size(), b_item = g.b.tensor->element_size();
+    const uint64_t out_item = g.out.tensor->element_size();
+    const BlockLayout a = layout_of(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z);
+    const BlockLayout b = layout_of(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z);
     const bool wide_out = args.out_n == 1 && aligned4(args.out, out_item, args.n, args.out_m, args.out_z);
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
     const std::string kernel = std::string("matmul_") + tile.style + "_" + kernels::suffix(compute);
     const uint32_t specialization[] = {
-        tile.workgroup, info.subgroup_size, type, type, kernels::code(g.out.tensor->scalar_type()),
+        tile.workgroup, info.subgroup_size, kernels::code(g.a.tensor->scalar_type()),
+        kernels::code(g.b.tensor->scalar_type()), kernels::code(g.out.tensor->scalar_type()),
         static_cast<uint32_t>(a), static_cast<uint32_t>(b), g.self.tensor != nullptr, wide_out,
         tile.m, tile.n, tile.k, tile.thread_m, tile.thread_n};
     KernelCall call(kernels::kernel_id(kernel), specialization);

@@ -21,7 +21,8 @@ struct Matrices {
 Matrices matrices(const at::Tensor& tensor);
 constexpr Matrices kNoMatrices{nullptr, 0, 0, 0};
 
-// out[z] = alpha * a[z] @ b[z] + beta * self[z], all of one dtype: floating types compute in f32, integers wrap.
+// out[z] = alpha * a[z] @ b[z] + beta * self[z]. Integers are of one dtype and wrap; floating dtypes may be mixed and
+// compute in f32 (self has out's dtype).
 struct Gemm {
     const char* name;  // of the op, for messages
     int64_t batch, m, n, k;
