@@ -18,7 +18,7 @@ test:
 	@tools/setup.sh venv test
 	@tools/setup.sh build tests
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
-	@$(PY) -P -m pytest $(TESTS)
+	@$(VENV)/bin/pytest $(TESTS)
 
 build:
 	@tools/setup.sh system
@@ -41,4 +41,4 @@ test-cuda-wheel:
 	@VENV=.venv-cuda TORCH_INDEX=default tools/setup.sh venv test
 	@VENV=.venv-cuda tools/setup.sh build
 	@.venv-cuda/bin/python -c "import torch; assert torch.version.cuda, 'the default index gave a build without CUDA'"
-	@.venv-cuda/bin/python -P -m pytest -m cuda_wheel
+	@.venv-cuda/bin/pytest -m cuda_wheel
