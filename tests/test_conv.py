@@ -1,0 +1,184 @@
+"""Convolutions and their gradients against float64 on the CPU, over sampled parameters."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+EPSILON = {torch.float32: 4e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
+LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(mps):
+    blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
+    del blocks
+
+
+def gradients(arguments, x, w, b, g):
+    """The result and the gradients of input, weight and bias."""
+    leaves = [t.detach().requires_grad_() for t in (x, w, b) if t is not None]
+    y = torch.convolution(*leaves, *([None] if b is None else []), *arguments)
+    return [y.detach(), *torch.autograd.grad(y, leaves, g)]
+
+
+def check(arguments, x, w, b=None, g=None, dtype=torch.float32):
+    """Every result is within rounding of the float64 one, relative to the sum of its terms' magnitudes."""
+    tensors = [None if t is None else t.to(dtype) for t in (x, w, b)]
+    doubles = [None if t is None else t.double() for t in tensors]
+    if g is None:
+        g = torch.randn_like(torch.convolution(*doubles, *arguments)).to(dtype)
+    expected = gradients(arguments, *doubles, g.double())
+    scales = gradients(arguments, *[None if t is None else t.abs() for t in doubles], g.double().abs())
+    actual = gradients(arguments, *[None if t is None else t.to("mps") for t in tensors], g.to("mps"))
+    for name, out, want, scale in zip(("y", "grad x", "grad w", "grad b"), actual, expected, scales, strict=False):
+        assert out.dtype == dtype and out.shape == want.shape, name
+        error = (out.cpu().double() - want).abs()
+        limit = EPSILON[dtype] * scale + torch.finfo(dtype).tiny
+        assert (error <= limit).all(), f"{name}: worst {(error / limit).max()} times the limit"
+    return actual
+
+
+def sample(rng, dim, groups, transposed):
+    """Random sizes and parameters that give a non-empty result."""
+    channels, filters = (rng.choice([1, 2, 3, 4, 8]) for _ in range(2))
+    sizes = [rng.randint(4, 9) for _ in range(dim)]
+    taps, strides, paddings, dilations = ([rng.choice(choice) for _ in range(dim)]
+                                          for choice in ([1, 2, 3], [1, 1, 2, 3], [0, 1, 2], [1, 1, 2]))
+    for i in range(dim):
+        if (taps[i] - 1) * dilations[i] + 1 > sizes[i] + 2 * paddings[i]:
+            dilations[i] = 1
+        while transposed and (sizes[i] - 1) * strides[i] - 2 * paddings[i] + (taps[i] - 1) * dilations[i] < 0:
+            paddings[i] -= 1
+    extra = [rng.randint(0, max(s, d) - 1) if transposed else 0 for s, d in zip(strides, dilations, strict=True)]
+    x = torch.randn(rng.choice([1, 2, 11]), channels * groups, *sizes)
+    w = torch.randn(*((channels * groups, filters) if transposed else (filters * groups, channels)), *taps)
+    b = torch.randn(filters * groups) if rng.random() < 0.7 else None
+    return (strides, paddings, dilations, transposed, extra, groups), x, w, b
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_sampled_parameters(dim, transposed):
+    rng = random.Random()
+    seed = rng.randrange(1 << 30)
+    rng.seed(seed)
+    torch.manual_seed(seed)
+    for groups in (1, 1, 2, 4):
+        arguments, x, w, b = sample(rng, dim, groups, transposed)
+        if dim in LAST and rng.random() < 0.4:
+            x = x.contiguous(memory_format=LAST[dim])
+        dtype = rng.choice([torch.float32, torch.float32, torch.float16, torch.bfloat16])
+        try:
+            check(arguments, x, w, b, dtype=dtype)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {arguments} {x.shape} {x.stride()} {w.shape} {dtype}") from error
+
+
+PLAIN = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+
+def test_batch_above_8_and_odd_sizes():
+    check(PLAIN, torch.randn(19, 3, 13, 17), torch.randn(33, 3, 3, 3), torch.randn(33))
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_channels_last_in_and_out(dim):
+    arguments = ([1] * dim, [1] * dim, [1] * dim, False, [0] * dim, 1)
+    x = torch.randn(2, 8, *[6] * dim).contiguous(memory_format=LAST[dim])
+    w = torch.randn(12, 8, *[3] * dim)
+    for weight in (w, w.contiguous(memory_format=LAST[dim])):
+        y, gx, gw, _ = check(arguments, x, weight, torch.randn(12))
+        for result in (y, gx, gw):
+            assert result.is_contiguous(memory_format=LAST[dim])
+    y, *_ = check(arguments, x.contiguous(), w.contiguous(memory_format=LAST[dim]))
+    assert y.is_contiguous(memory_format=LAST[dim])
+
+
+def test_views():
+    base = torch.randn(5, 9, 14, 15)
+    w = torch.randn(8, 10, 3, 3)
+    check(PLAIN, base[1:4, 2:6, ::2, 3:14], w[1:6, 3:7])
+    check(PLAIN, base.transpose(2, 3)[:, 1:5], w.flip(2)[:, :4, :, :2])
+    check(PLAIN, base[:1, :4].expand(3, 4, 14, 15), w[:, :4].transpose(2, 3), torch.randn(17)[1::2])
+    y = torch.convolution(base[:, :4], w[:, :4], None, *PLAIN)
+    check(PLAIN, base[:, :4], w[:, :4], g=torch.ones(()).expand(y.shape))
+
+
+def test_depthwise():
+    for channels in (6, 32):
+        check(([1, 1], [1, 1], [1, 1], False, [0, 0], channels), torch.randn(3, channels, 17, 16),
+              torch.randn(channels, 1, 3, 3), torch.randn(channels))
+    check(([2], [4], [2], False, [0], 5), torch.randn(2, 5, 400), torch.randn(10, 1, 5), torch.randn(10))
+
+
+def test_pointwise_and_full_size_kernels():
+    check(([1, 1], [0, 0], [1, 1], False, [0, 0], 1), torch.randn(2, 20, 7, 9), torch.randn(12, 20, 1, 1))
+    check(([1, 1], [0, 0], [1, 1], False, [0, 0], 1), torch.randn(3, 5, 6, 7), torch.randn(4, 5, 6, 7))
+
+
+def test_long_sums_of_the_weight_gradient_are_exact_and_reproducible():
+    """Sums over batch and positions are cut into parts, added in a fixed order; tiny gradients survive them."""
+    x, w = torch.randn(24, 3, 48, 48), torch.randn(4, 3, 3, 3)
+    g = torch.randn(24, 4, 48, 48) * 1e-12
+    first = check(PLAIN, x, w, g=g)
+    again = gradients(PLAIN, x.to("mps"), w.to("mps"), None, g.to("mps"))
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(first, again, strict=True))
+
+
+def test_padding_modes_and_unbatched():
+    x, w = torch.randn(3, 9, 9), torch.randn(4, 3, 3, 3)
+    for padding in ("same", "valid", 2):
+        actual = F.conv2d(x.to("mps"), w.to("mps"), padding=padding).cpu()
+        torch.testing.assert_close(actual, F.conv2d(x, w, padding=padding), rtol=1e-4, atol=1e-4)
+
+
+def test_integers():
+    x, w = torch.randint(-9, 9, (2, 3, 7, 8)), torch.randint(-9, 9, (4, 3, 3, 2))
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        assert torch.equal(F.conv2d(x.to(dtype).to("mps"), w.to(dtype).to("mps")).cpu(), F.conv2d(x.to(dtype), w.to(dtype)))
+
+
+def test_empty_batches(mps):
+    x = torch.empty(0, 3, 8, 8, device=mps, requires_grad=True)
+    w = torch.ones(4, 3, 3, 3, device=mps, requires_grad=True)
+    y = F.conv2d(x, w)
+    assert y.shape == (0, 4, 6, 6)
+    gx, gw = torch.autograd.grad(y.sum(), [x, w])
+    assert gx.shape == x.shape and gw.cpu().abs().max().item() == 0
+
+
+def test_second_derivative():
+    x, w = torch.randn(2, 3, 6, 6, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
+
+    def second(x, w):
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        y = F.conv2d(x, w, stride=2, padding=1)
+        (gx,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
+        return torch.autograd.grad((gx * gx).sum(), w)[0]
+
+    actual = second(x.float().to("mps"), w.float().to("mps")).cpu().double()
+    torch.testing.assert_close(actual, second(x, w), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("case", [
+    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 2, 3, 3)), lambda t: F.conv2d(t(1, 3, 2, 2), t(4, 3, 3, 3)),
+    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), t(3)), lambda t: F.conv2d(t(5, 5), t(4, 3, 3, 3)),
+    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), stride=0), lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), padding=-1),
+    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), groups=2),
+    lambda t: F.conv_transpose2d(t(1, 3, 5, 5), t(4, 3, 3, 3)),
+])
+def test_wrong_arguments_raise_what_the_cpu_raises(case, mps):
+    with pytest.raises(Exception) as expected:
+        case(lambda *shape: torch.ones(shape))
+    with pytest.raises(type(expected.value)) as actual:
+        case(lambda *shape: torch.ones(shape, device=mps))
+    assert str(actual.value).split("\n")[0] == str(expected.value).split("\n")[0]
+
+
+def test_mixed_types_are_refused(mps):
+    with pytest.raises(RuntimeError, match="should be the same"):
+        F.conv2d(torch.ones(1, 1, 3, 3, device=mps), torch.ones(1, 1, 3, 3, device=mps).half())
