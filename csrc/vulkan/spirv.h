@@ -10,7 +10,7 @@ namespace anymps::vulkan {
 // How a device can be held to treat 32-bit floats (VkPhysicalDeviceFloatControlsProperties).
 struct FloatControls {
     bool preserve_nan = false;        // SignedZeroInfNanPreserve: without it a compiler may fold `x != x`
-    bool preserve_denormals = false;  // DenormPreserve: without it drivers flush denormals to zero
+    bool preserve_denormals = false;  // DenormPreserve: without it drivers may flush denormals to zero
 };
 
 // The module with these execution modes at every entry point, and their capabilities.

@@ -2,6 +2,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <c10/util/TypeCast.h>
+#include <c10/util/complex.h>
 
 #include <bit>
 #include <cmath>
@@ -198,6 +199,24 @@ TEST(Dtype, FloatsOutOfRangeGiveTheSmallestInteger) {
         // PyTorch's conversion to uint8 goes through int64_t: 3e9 wraps.
         expect_same(cases, convert<uint8_t>("f32", vectors, cases),
                     {0, 0, 0, static_cast<uint8_t>(3000000000)});
+    }
+}
+
+TEST(Dtype, ComplexNumbersAreTheirPairs) {
+    using Complex = c10::complex<float>;
+    const std::vector<Complex> cases{{0, 0}, {1.5f, -2}, {0, 3},     {-0.0f, 1e-45f},
+                                     {7, 0}, {-9, 9},    {0, -0.0f}, {1e30f, 4}};
+    std::vector<float> real;
+    std::vector<Complex> widened;
+    for (const Complex value : cases) real.push_back(value.real());
+    for (const float value : real) widened.emplace_back(value, 0);
+    for (const bool vectors : {false, true}) {
+        EXPECT_EQ(convert<Complex>("c64", vectors, cases), cases);
+        EXPECT_EQ(convert<float>("c64", vectors, cases), real);
+        EXPECT_EQ(convert<float>("f32", vectors, cases), real);
+        EXPECT_EQ(convert<Complex>("c64", vectors, real), widened);
+        EXPECT_EQ(convert<Complex>("f32", vectors, real), widened);
+        EXPECT_EQ(convert<bool>("c64", vectors, cases), (std::vector<uint8_t>{0, 1, 1, 1, 1, 1, 0, 1}));
     }
 }
 
