@@ -177,6 +177,9 @@ def test_complex_views():
 
 
 def test_zero_tensors():
+    x = torch.tensor([-2.0, 3.0], device="mps", requires_grad=True)
+    (x.sign() * x).sum().backward()
+    assert x.grad.tolist() == [-1.0, 1.0]
     zero = torch._efficientzerotensor((3,), device="mps")
     assert (zero + torch.ones(3, device="mps")).tolist() == [1.0] * 3
 
@@ -184,23 +187,22 @@ def test_zero_tensors():
 NUMBERS = [t for t in DTYPES if t not in (torch.bool, torch.complex64, torch.uint16, torch.uint32, torch.uint64)]
 
 
-def same(make, exact=False):
+def same(factory, *args, **options):
     """The same factory on both devices; floats within one unit in the last place."""
-    cpu, mps = make("cpu"), make("mps")
+    cpu, mps = factory(*args, **options), factory(*args, **options, device="mps")
     assert mps.device.type == "mps" and mps.dtype == cpu.dtype and mps.shape == cpu.shape
-    exact = exact or not cpu.is_floating_point()
-    eps = 0 if exact else torch.finfo(cpu.dtype).eps
-    torch.testing.assert_close(mps.cpu(), cpu, rtol=eps, atol=0 if exact else 1e-12, equal_nan=True)
+    eps = torch.finfo(cpu.dtype).eps if cpu.is_floating_point() else 0
+    torch.testing.assert_close(mps.cpu(), cpu, rtol=eps, atol=1e-12 if eps else 0)
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
 def test_arange(dtype):
     for start, end, step in [(0, 5, 1), (3, 3, 1), (100, -20, -7), (1, 120, 2), (0, 100, 1)]:
-        if start >= 0 and step > 0 or dtype != torch.uint8:
-            same(lambda d: torch.arange(start, end, step, dtype=dtype, device=d))
-    same(lambda d: torch.arange(7, device=d))
-    same(lambda d: torch.arange(0.5, 7, 1.5, device=d))
-    same(lambda d: torch.arange(0.5, 7, 1.5, dtype=dtype, device=d))
+        if (start >= 0 and step > 0) or dtype != torch.uint8:
+            same(torch.arange, start, end, step, dtype=dtype)
+    same(torch.arange, 7)
+    same(torch.arange, 0.5, 7, 1.5)
+    same(torch.arange, 0.5, 7, 1.5, dtype=dtype)
 
 
 def test_arange_of_many_and_extreme_floats():
@@ -208,9 +210,9 @@ def test_arange_of_many_and_extreme_floats():
         exact = torch.arange(start, end, step, dtype=torch.float64)
         made = torch.arange(start, end, step, device="mps").cpu()
         torch.testing.assert_close(made, exact.float(), rtol=1e-7, atol=1e-12 * max(abs(start), abs(end)))
-    same(lambda d: torch.arange(2**62, 2**62 + 10, device=d))
-    same(lambda d: torch.arange(-(2**63), -(2**63) + 5, device=d))
-    same(lambda d: torch.arange(2**24 - 4, 2**24 + 9, dtype=torch.float32, device=d))
+    same(torch.arange, 2**62, 2**62 + 10)
+    same(torch.arange, -(2**63), -(2**63) + 5)
+    same(torch.arange, 2**24 - 4, 2**24 + 9, dtype=torch.float32)
 
 
 @pytest.mark.filterwarnings("ignore:torch.range is deprecated")
@@ -233,23 +235,21 @@ def test_arange_out_and_errors():
 @pytest.mark.filterwarnings("ignore:torch.range is deprecated")
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
 def test_range(dtype):
-    same(lambda d: torch.range(0, 10, dtype=dtype, device=d))
-    same(lambda d: torch.range(1, 100, 3, dtype=dtype, device=d))
+    same(torch.range, 0, 10, dtype=dtype)
+    same(torch.range, 1, 100, 3, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [*NUMBERS, torch.complex64], ids=str)
 def test_linspace(dtype):
-    close = dtype.is_floating_point and dtype != torch.float32  # the CPU's step is rounded to the dtype
     for start, end in [(0, 10), (3, 50), (50, 3), (7, 7)]:
         for steps in (0, 1, 2, 4, 6, 11, 100, 1001):
-            make = lambda d: torch.linspace(start, end, steps, dtype=dtype, device=d)  # noqa: E731
-            if dtype in (torch.float32, torch.complex64):
-                torch.testing.assert_close(make("mps").cpu(), make("cpu"), rtol=1e-6, atol=1e-5)
-            elif close:
-                exact = torch.linspace(start, end, steps, dtype=torch.float64).to(dtype)
-                torch.testing.assert_close(make("mps").cpu(), exact, rtol=0, atol=0)
+            if dtype.is_floating_point or dtype.is_complex:  # the CPU's step is rounded to the dtype
+                made = torch.linspace(start, end, steps, dtype=dtype, device="mps").cpu()
+                double = torch.complex128 if dtype.is_complex else torch.float64
+                exact = torch.linspace(start, end, steps, dtype=double).to(dtype)
+                torch.testing.assert_close(made, exact, rtol=2e-7, atol=0)
             else:
-                same(make)
+                same(torch.linspace, start, end, steps, dtype=dtype)
     made = torch.linspace(-1, 1, 100_001, device="mps")
     assert made[0].item() == -1 and made[-1].item() == 1 and abs(made[50_000].item()) < 1e-12
     with pytest.raises(RuntimeError, match="number of steps must be non-negative"):
@@ -257,8 +257,8 @@ def test_linspace(dtype):
 
 
 def test_logspace():
-    same(lambda d: torch.logspace(0, 3, 4, dtype=torch.int64, device=d))
-    same(lambda d: torch.logspace(-5, 5, 37, base=2, device=d))
+    same(torch.logspace, 0, 3, 4, dtype=torch.int64)
+    same(torch.logspace, -5, 5, 37, base=2)
 
 
 @pytest.mark.parametrize("dtype", [*NUMBERS, torch.bool, torch.complex64], ids=str)

@@ -1,0 +1,88 @@
+"""One row of a table is a whole operator: in a tree with a made-up row, implementation, kernels and registration come
+out of the generator, and the compilers take them."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def build() -> Path:
+    """The newest configured build folder: build/ of a developer, build/<environment> of `make build`."""
+    found = [*ROOT.glob("build/bin/shader_compiler"), *ROOT.glob("build/*/bin/shader_compiler")]
+    if not found:
+        pytest.skip("no build folder in this checkout, so no shader compiler (make build)")
+    return max(found, key=lambda path: path.stat().st_mtime).parent.parent
+
+
+def generate(tmp_path: Path, table: str, text: str) -> Path:
+    ops, out = tmp_path / "ops", tmp_path / "generated"
+    ops.mkdir()
+    (ops / table).write_text(text)
+    tool = [sys.executable, ROOT / "tools" / "gen_registration.py", "--ops", ops, "--out", out]
+    result = subprocess.run(tool, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def holding(folder: Path, pattern: str, text: str) -> list[Path]:
+    return [path for path in folder.glob(pattern) if text in path.read_text()]
+
+
+def kernels(build: Path, shader: Path) -> list[str]:
+    compiler = [build / "bin" / "shader_compiler", "--include", ROOT / "shaders", "--check", shader]
+    result = subprocess.run(compiler, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return [line.split()[0] for line in result.stdout.splitlines() if line.endswith("bytes")]
+
+
+def check_cpp(build: Path, generated: Path, sources: list[Path]) -> None:
+    """The C++ compiler's opinion of generated sources, with the flags of the build."""
+    commands = json.loads((build / "compile_commands.json").read_text())
+    flags = next(shlex.split(c["command"]) for c in commands if c["file"].endswith("csrc/ops/fill.cpp"))
+    flags = flags[next(i for i, flag in enumerate(flags) if Path(flag).name in ("c++", "g++", "clang++")) :]
+    flags = flags[: flags.index("-o")]
+    unit = generated / "unit.cpp"
+    unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+    command = [*flags[:1], f"-I{generated}", *flags[1:], "-O0", "-fsyntax-only", unit]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def test_a_pointwise_row(tmp_path, build):
+    row = '- {op: sinc.out, rule: unary_float, expr: "0.5f * self + self * self"}\n'
+    out = generate(tmp_path, "pointwise.yaml", row)
+    (shader,) = holding(out / "shaders", "pointwise_*.slang", "struct sinc_f32")
+    assert "0.5f * self + self * self" in shader.read_text()
+    assert {"sinc_f32_dense", "sinc_f32_strided"} <= set(kernels(build, shader))
+    (source,) = holding(out / "anymps", "pointwise_*.cpp", "structured_sinc_out::impl")
+    (register,) = holding(out / "anymps" / "ops", "*_register.cpp", '"sinc.out"')
+    assert set(re.findall(r'm\.impl\("([\w.]+)"', register.read_text())) == {"sinc", "sinc_", "sinc.out"}
+    check_cpp(build, out, [source, register])
+
+
+def test_a_reduction_row(tmp_path, build):
+    row = """\
+sum_of_cubes:
+  types: [f32]
+  identity: T(0)
+  map: v * v * v
+  combine: a + b
+  results: [a]
+  aten:
+    sum.IntList_out: [out]
+"""
+    out = generate(tmp_path, "reduction.yaml", row)
+    (shader,) = holding(out / "shaders", "reduction_*.slang", "struct Op_sum_of_cubes_f32")
+    assert any(name.startswith("sum_of_cubes_f32") for name in kernels(build, shader))
+    (source,) = holding(out / "anymps" / "ops", "*.cpp", "TORCH_IMPL_FUNC(sum_IntList_out)")
+    (register,) = holding(out / "anymps" / "ops", "*_register.cpp", '"sum.IntList_out"')
+    assert set(re.findall(r'm\.impl\("([\w.]+)"', register.read_text())) == {"sum.dim_IntList", "sum.IntList_out"}
+    check_cpp(build, out, [source, register])
