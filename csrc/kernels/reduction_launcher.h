@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "kernels/dtype.h"
+#include "kernels/extents.h"
 
 namespace anymps::kernels {
 
@@ -34,7 +35,6 @@ struct ReductionRow {
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };
 
-constexpr size_t kMaxDims = 64;  // as ATen
 using DimMask = std::bitset<kMaxDims>;
 
 // The dimensions to reduce, as ATen gives them: negative ones count from the end, none means all, an empty list means
