@@ -1,0 +1,112 @@
+"""softmax, log_softmax and their gradients against the CPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+SHAPES = ((), (1,), (5,), (3, 4), (6, 33), (2, 3, 8), (7, 300), (2, 1031), (4, 3, 5, 7), (64, 4), (1, 1))
+OPS = (torch.softmax, torch.log_softmax)
+
+
+def check(actual, expected, dtype=None):
+    assert (actual.device.type, actual.dtype, actual.shape) == ("mps", expected.dtype, expected.shape)
+    tolerance = TOLERANCE[dtype or expected.dtype]
+    torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def compare(op, x, grad, dim, layout=lambda t: t):
+    """Forward and gradient of op over dim, of layout(x)."""
+    results = []
+    for device in ("cpu", "mps"):
+        leaf = x.to(device).requires_grad_()
+        out = op(layout(leaf), dim)
+        (gradient,) = torch.autograd.grad(out, leaf, grad.to(device))
+        results.append((out.detach(), gradient))
+    for expected, actual in zip(*results, strict=True):
+        check(actual, expected)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_shapes(op, dtype):
+    for shape in SHAPES:
+        x, grad = torch.randn(shape).to(dtype) * 3, torch.randn(shape).to(dtype)
+        for dim in range(max(1, len(shape))):
+            compare(op, x, grad, dim)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_strides(op):
+    x = torch.randn(6, 5, 8)
+    layouts = [
+        lambda t: t.transpose(0, 2),
+        lambda t: t[1:, :, ::2],
+        lambda t: t[:, 1],
+        lambda t: t[:1].expand(4, -1, -1),
+        lambda t: t.flatten()[3:],
+    ]
+    for layout in layouts:
+        for dim in range(layout(x).dim()):
+            grad = torch.randn(layout(x).shape)
+            compare(op, x, grad, dim, layout)
+            compare(op, x, grad.transpose(0, -1).contiguous().transpose(0, -1), dim, layout)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_long_rows(op):
+    for shape, dim in (((2, 100_000), 1), ((50_257, 3), 0), ((3, 50_257), 1), ((70_000, 3), 1)):
+        x = torch.randn(shape)
+        check(op(x.to("mps"), dim), op(x.double(), dim).float())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_infinities(op):
+    nan, inf = float("nan"), float("inf")
+    rows = [[-inf, -inf, -inf], [-inf, 1.0, 2.0], [inf, 1.0, 2.0], [inf, inf, 0.0], [nan, 1.0, 2.0], [-inf, nan, 0.0]]
+    rows += [[1e38, -1e38, 0.0], [3e38, 3e38, 3e38], [-200.0, 0.0, -90.0]]
+    for row in rows:
+        for repeat in (1, 4, 40):
+            x = torch.tensor(row * repeat)
+            for dtype in TOLERANCE:
+                check(op(x.to(dtype).to("mps"), 0), op(x.to(dtype), 0))
+                grid = torch.stack([x, x.flip(0)]).to(dtype)
+                check(op(grid.to("mps"), 1), op(grid, 1))
+                check(op(grid.t().contiguous().to("mps"), 0), op(grid.t().contiguous(), 0))
+
+
+def test_masked_rows_keep_zeros():
+    x = torch.randn(5, 40)
+    x[:, 17:] = float("-inf")
+    y = torch.softmax(x.to("mps"), 1).cpu()
+    assert (y[:, 17:] == 0).all()
+    torch.testing.assert_close(y.sum(1), torch.ones(5))
+
+
+def test_dtypes():
+    x = torch.randn(4, 9)
+    for op in OPS:
+        check(op(x.half().to("mps"), 1, dtype=torch.float32), op(x.half(), 1, dtype=torch.float32), torch.float32)
+        check(op(torch.arange(6).to("mps"), 0, dtype=torch.float32), op(torch.arange(6), 0, dtype=torch.float32))
+        out = torch.empty(9, 4, device="mps").t()
+        op(x.to("mps"), 1, out=out)
+        check(out, op(x, 1))
+        for bad in (lambda t: op(t, 2), lambda t: op(t.to(torch.int64), 1)):
+            with pytest.raises(Exception) as expected:  # noqa: PT011 the CPU's error is what is wanted
+                bad(x)
+            with pytest.raises(expected.type):
+                bad(x.to("mps"))
+
+
+def test_empty():
+    for shape in ((0,), (0, 3), (3, 0)):
+        for op in OPS:
+            for dim in range(len(shape)):
+                check(op(torch.empty(shape, device="mps"), dim), op(torch.empty(shape), dim))
+
+
+def test_rapid_succession():
+    x = torch.randn(2000, 12)
+    on_device = x.to("mps")
+    rows = [F.softmax(row, 0) for row in on_device]
+    check(torch.stack(rows), F.softmax(x, 1))
