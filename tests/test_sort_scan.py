@@ -1,0 +1,120 @@
+"""Sorting, selection and scans against the CPU."""
+
+import pytest
+import torch
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
+SHAPES = [(), (1,), (7,), (8,), (9,), (257,), (5, 33), (3, 4, 17), (0,), (2, 0, 3)]
+
+
+def values(shape, dtype):
+    if dtype.is_floating_point:
+        x = torch.randn(shape).mul(8).round().div(4).to(dtype)  # with ties
+        if x.numel() > 4:
+            x.view(-1)[1], x.view(-1)[3], x.view(-1)[4] = torch.inf, -torch.inf, torch.nan
+        return x
+    if dtype == torch.bool:
+        return torch.rand(shape) > 0.5
+    info = torch.iinfo(dtype)
+    return torch.randint(max(info.min, -2**62), min(info.max, 2**62), shape, dtype=dtype)
+
+
+def same(got, wanted):
+    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("descending", [False, True])
+def test_stable_sort(dtype, descending):
+    for shape in SHAPES:
+        x = values(shape, dtype)
+        for dim in range(max(1, x.dim())):
+            wanted = torch.sort(x, dim=dim, descending=descending, stable=True)
+            got = torch.sort(x.to("mps"), dim=dim, descending=descending, stable=True)
+            same(got.values, wanted.values)
+            same(got.indices, wanted.indices)
+
+
+def test_sort_of_long_and_strided_rows():
+    x = torch.randn(3, 20000)
+    same(torch.sort(x.to("mps"))[1], torch.sort(x, stable=True)[1])
+    y = torch.randn(50, 60)
+    same(torch.sort(y.to("mps").t()[3:40], 0)[0], torch.sort(y.t()[3:40], 0)[0])
+    out = (torch.empty(60, 50, device="mps").t(), torch.empty(60, 50, dtype=torch.int64, device="mps").t())
+    torch.sort(y.to("mps"), 1, out=out)
+    same(out[0], torch.sort(y, 1)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_topk_and_kthvalue(dtype):
+    for shape, dim, k in (((100,), 0, 5), ((4, 50), 1, 50), ((50, 4), 0, 3), ((3, 9, 5), 1, 1)):
+        x = torch.randperm(int(torch.tensor(shape).prod())).view(shape).to(dtype)
+        for largest in (True, False):
+            wanted, got = torch.topk(x, k, dim, largest), torch.topk(x.to("mps"), k, dim, largest)
+            same(got.values, wanted.values)
+            if dtype != torch.float16:  # equal halves may come in any order
+                same(got.indices, wanted.indices)
+        same(torch.kthvalue(x.to("mps"), k, dim).values, torch.kthvalue(x, k, dim).values)
+    assert torch.topk(torch.ones(3, device="mps"), 0)[0].shape == (0,)
+
+
+def test_topk_gradient():
+    x = torch.randn(6, 20)
+    a, b = x.clone().requires_grad_(), x.to("mps").requires_grad_()
+    a.topk(4).values.sin().sum().backward()
+    b.topk(4).values.sin().sum().backward()
+    torch.testing.assert_close(b.grad.cpu(), a.grad)
+
+
+def test_median():
+    for x in (torch.randn(9), torch.randn(4, 10), torch.tensor([1.0, torch.nan, 3.0, 2.0, torch.nan])):
+        for f in (torch.median, torch.nanmedian):
+            same(f(x.to("mps")), f(x))
+            same(f(x.to("mps"), 0).values, f(x, 0).values)
+    x = torch.randint(0, 100, (5, 6))
+    same(x.to("mps").median(1, keepdim=True).values, x.median(1, keepdim=True).values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cumulative(dtype):
+    for shape in SHAPES + [(70000,), (3, 5000)]:
+        x = values(shape, dtype) if len(shape) != 1 or shape[0] < 1000 else torch.randint(0, 2, shape).to(dtype)
+        if dtype.is_floating_point:
+            x = torch.nan_to_num(x, 0.0, 1.0, -1.0)
+        for dim in range(max(1, x.dim())):
+            wanted, got = x.cumsum(dim), x.to("mps").cumsum(dim)
+            assert got.dtype == wanted.dtype
+            if dtype.is_floating_point:
+                # The CPU rounds every partial sum of half types; ours adds in float.
+                wanted = x.double().cumsum(dim).to(dtype)
+                tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+                torch.testing.assert_close(got.cpu(), wanted, rtol=tolerance, atol=tolerance)
+            else:
+                same(got, wanted)
+            for f in (torch.cummax, torch.cummin):
+                a, b = f(x, dim), f(x.to("mps"), dim)
+                same(b.values, a.values)
+                same(b.indices, a.indices)
+
+
+def test_cumprod_logcumsumexp_and_gradients():
+    x = torch.rand(4, 300) + 0.5
+    for f in (torch.cumprod, torch.logcumsumexp, torch.cumsum):
+        a, b = x.clone().requires_grad_(), x.to("mps").requires_grad_()
+        f(a, 1).mul(1e-3).sum().backward()
+        f(b, 1).mul(1e-3).sum().backward()
+        torch.testing.assert_close(f(b, 1).detach().cpu(), f(a, 1).detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-4)
+    x = torch.tensor([-torch.inf, -torch.inf, 1.0, torch.inf, 2.0])
+    same(torch.logcumsumexp(x.to("mps"), 0), torch.logcumsumexp(x, 0))
+    nan = torch.tensor([1.0, torch.nan, 3.0])
+    same(torch.cummax(nan.to("mps"), 0).values, torch.cummax(nan, 0).values)
+
+
+def test_in_place_and_dtype():
+    x = torch.randint(-9, 9, (6, 40))
+    y = x.to("mps")
+    y.cumsum_(1)
+    same(y, x.cumsum(1))
+    same(x.to("mps").cumsum(0, dtype=torch.int8), x.cumsum(0, dtype=torch.int8))
+    same(x.to("mps").cumsum(0, dtype=torch.float32), x.cumsum(0, dtype=torch.float32))
