@@ -80,7 +80,7 @@ void scan(const Tensor& self, int64_t dim, const Tensor& out, const Tensor& indi
             sizes.erase(sizes.begin() + dim);
             sizes.push_back(self.size(dim));
         }
-        t.copy_(self.dim() == 0 ? computed.view({}) : computed.view(sizes).movedim(-1, dim));
+        t.copy_(self.dim() == 0 ? computed.squeeze() : computed.view(sizes).movedim(-1, dim));
     };
     give(out, to);
     give(indices, to_indices);

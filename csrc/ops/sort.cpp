@@ -128,7 +128,7 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
         const Tensor rows = self.dim() == 0 ? self.view(1) : self.movedim(dim, -1);
         const auto [sorted, order] = at::sort(rows, true, -1, false);
         const Tensor place = median_place(rows, ignore_nan);
-        const auto back = [&](const Tensor& t) { return self.dim() == 0 ? t.view({}) : t.movedim(-1, dim); };
+        const auto back = [&](const Tensor& t) { return self.dim() == 0 ? t.squeeze() : t.movedim(-1, dim); };
         values.copy_(back(sorted.gather(-1, place)));
         indices.copy_(back(order.gather(-1, place)));
     }
@@ -142,7 +142,7 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
 Tensor median_of_all(const Tensor& self, bool ignore_nan) {
     if (self.numel() == 0) return at::full({}, std::numeric_limits<float>::quiet_NaN(), self.options());
     const Tensor flat = self.reshape(-1);
-    return std::get<0>(at::sort(flat, true, -1, false)).gather(-1, median_place(flat, ignore_nan)).view({});
+    return std::get<0>(at::sort(flat, true, -1, false)).gather(-1, median_place(flat, ignore_nan)).squeeze();
 }
 
 }  // namespace
