@@ -275,3 +275,31 @@ def test_triangle_indices(make):
     assert torch.equal(make(9, 4, dtype=torch.int32, device="mps").cpu(), make(9, 4, dtype=torch.int32))
     with pytest.raises(RuntimeError, match="row must be non-negative"):
         make(-1, 3, device="mps")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.complex64], ids=str)
+@pytest.mark.parametrize(("dim", "size", "step"), [(0, 3, 1), (1, 2, 3), (2, 4, 2), (-1, 1, 5), (1, 5, 5), (0, 2, 3)])
+def test_unfold_backward(dtype, dim, size, step):
+    windows = torch.randn(4, 5, 9, dtype=dtype).unfold(dim, size, step)
+    expected = torch.ops.aten.unfold_backward(windows, [4, 5, 9], dim, size, step)
+    made = torch.ops.aten.unfold_backward(windows.to("mps"), [4, 5, 9], dim, size, step)
+    torch.testing.assert_close(made.cpu(), expected)
+
+
+def test_unfold_backward_of_few():
+    x = torch.tensor(3.0, device="mps", requires_grad=True)
+    assert torch.autograd.grad(x.unfold(0, 1, 1).sum(), x)[0].item() == 1
+    x = torch.zeros(0, 4, device="mps", requires_grad=True)
+    assert torch.autograd.grad(x.unfold(1, 2, 2).sum(), x)[0].shape == (0, 4)
+
+
+def test_equal():
+    x = torch.arange(6.0, device="mps").view(2, 3)
+    assert torch.equal(x, x.clone())
+    assert torch.equal(x, x.t().contiguous().t())
+    assert not torch.equal(x, x + 1)
+    assert not torch.equal(x, x.view(3, 2))
+    assert torch.equal(x[:0], x[:0])
+    assert not torch.equal(x / 0, x / 0)
+    with pytest.raises(RuntimeError, match="different devices|same device"):
+        torch.equal(x, x.cpu())

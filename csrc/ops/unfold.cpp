@@ -1,0 +1,53 @@
+// Gradient of Tensor.unfold; the forward is a view (view.cpp).
+#include <anymps/ops/unfold_ops.h>
+
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
+
+#include <limits>
+
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+// As in shaders/unfold.slang.
+struct UnfoldBackwardArgs {
+    uint64_t out, grad;
+    uint32_t count, length, inner, windows, size, step;
+};
+
+}  // namespace
+
+// grad_in: [..., windows, ..., size], the gradient of x.unfold(dim, size, step) for x of input_sizes.
+Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_sizes, int64_t dim, int64_t size,
+                                    int64_t step) {
+    const Tensor out = at::empty(input_sizes, grad_in.options());
+    if (out.numel() == 0) return out;
+    if (out.dim() == 0 || grad_in.numel() == 0) return grad_in.numel() == 0 ? out.zero_() : out.copy_(grad_in[0]);
+    TORCH_CHECK_NOT_IMPLEMENTED(out.is_floating_point() || out.is_complex(), "\"unfold_backward\" not implemented for '",
+                                out.scalar_type(), "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(out.numel() <= std::numeric_limits<uint32_t>::max(),
+                                "unfold_backward on MPS: more than 2^32 elements");
+    dim = at::maybe_wrap_dim(dim, out.dim());
+    const Tensor grad = grad_in.contiguous();
+    const auto count = static_cast<uint32_t>(out.numel());
+    const auto inner = static_cast<uint32_t>(c10::multiply_integers(input_sizes.slice(dim + 1)));
+    const UnfoldBackwardArgs args{kernels::address(out),
+                                  kernels::address(grad),
+                                  count,
+                                  static_cast<uint32_t>(input_sizes[dim]),
+                                  inner,
+                                  static_cast<uint32_t>(grad.size(dim)),
+                                  static_cast<uint32_t>(size),
+                                  static_cast<uint32_t>(step)};
+    constexpr uint32_t kWorkgroup = 128;
+    kernels::KernelCall("unfold_backward", {kWorkgroup, 0, kernels::code(out.scalar_type())})
+        .read(grad)
+        .write(out)
+        .dispatch(args, kernels::Grid::linear((uint64_t{count} + kWorkgroup - 1) / kWorkgroup));
+    return out;
+}
+
+}  // namespace anymps::ops
