@@ -39,7 +39,7 @@ def main() -> int:
     rows = _device_rows(json.loads(torch.ops.anymps.device_info()))
     rows.append(("kernels", str(len(torch.ops.anymps.kernel_names()))))
     for label, value in [*rows, *_patch_rows()]:
-        print(f"{label + ':':<18}{value}")
+        print(f"{label + ':':<22}{value}")
     return 0
 
 

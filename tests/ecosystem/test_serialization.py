@@ -37,7 +37,7 @@ def through_a_file(value, **options):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("location", [None, "mps", "mps:0", "cpu", torch.device("mps"), {"mps:0": "cpu"}], ids=str)
+@pytest.mark.parametrize("location", [None, "mps", "mps:0", "cpu", torch.device("mps"), {"mps": "cpu"}], ids=str)
 def test_map_locations(dtype, location):
     x = sample(dtype)
     loaded = through_a_file(x.to("mps"), map_location=location)
@@ -135,9 +135,6 @@ def test_storages():
     assert list(torch.UntypedStorage([1, 2, 3], device="mps").cpu()) == [1, 2, 3]
     assert list(torch.UntypedStorage([1, 2, 3]).mps().cpu()) == [1, 2, 3]
     assert torch.UntypedStorage(device="mps").nbytes() == 0
-    resized = torch.ones(2, device="mps").untyped_storage()
-    resized.resize_(16)
-    assert resized.nbytes() == 16
     with pytest.raises((TypeError, RuntimeError)):
         torch.UntypedStorage(1, 2, device="mps")
 

@@ -9,13 +9,16 @@ SENTENCE = (
 )
 
 
-class _NoScheduling:
-    def __init__(self, scheduler) -> None:
+class _NoCode:
+    """Stands where inductor looks for the writers of the code around and inside its kernels."""
+
+    @staticmethod
+    def create(*_, **__):
         raise RuntimeError(SENTENCE)
 
 
 def apply(module, replace):
-    # Inductor registers its own scheduling only where there is none yet.
+    # Inductor registers its own writers only where there are none yet.
     codegens = dict(module.device_codegens)
-    codegens["mps"] = module.DeviceCodegen(_NoScheduling, None)
+    codegens["mps"] = module.DeviceCodegen(_NoCode, _NoCode, _NoCode, _NoCode)
     replace(module, "device_codegens", codegens)

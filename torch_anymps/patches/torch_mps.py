@@ -1,9 +1,10 @@
 """The parts of torch.mps and torch.backends.mps whose C functions exist only in Apple's builds."""
 
+import contextlib
 import functools
 import os
 
-WHY = "torch.mps and torch.backends.mps find the C functions that builds for Linux lack."
+WHY = "torch.mps and torch.backends.mps get what builds for Linux lack; checkpointing restores random state."
 TARGETS = ("torch",)
 
 
@@ -11,6 +12,10 @@ def apply(module, replace):
     torch = module
     replace(torch._C, "_has_mps", True)
     replace(torch.mps, "current_device", _current_device)
+    # torch.utils.checkpoint saves and restores the random state of devices whose module has these two; without them
+    # dropout draws another mask in the recomputed forward, and the gradients are silently wrong.
+    replace(torch.mps, "device", _device)
+    replace(torch.mps, "_initialized", True)
     for name, function in {
         "_mps_get_name": _get_name,
         "_mps_get_core_count": _get_core_count,
@@ -45,6 +50,15 @@ def _forget_answers() -> None:
 def _current_device() -> int:
     """Index of the current mps device: there is one, as on a Mac."""
     return 0
+
+
+@contextlib.contextmanager
+def _device(device):
+    """Context in which `device`, an index or a torch.device, is the current one: there is one, so nothing changes."""
+    import torch
+
+    with torch.accelerator.device_index(device if isinstance(device, int) else torch.device(device).index or 0):
+        yield
 
 
 @functools.cache
