@@ -8,7 +8,10 @@ import os
 import pytest
 import torch
 
-MESSAGE = "Cannot re-initialize MPS in forked subprocess. To use MPS with multiprocessing, you must use the 'spawn' start method"
+MESSAGE = (
+    "Cannot re-initialize MPS in forked subprocess. To use MPS with multiprocessing, you must use the 'spawn' start "
+    "method"
+)
 
 
 def outcome(call) -> str:

@@ -38,12 +38,16 @@ uint32_t all_aligned(std::initializer_list<Tensor> tensors) {
 }
 
 // A thread takes four elements.
-Grid grid_of(uint64_t count) { return Grid::linear((count + 4 * kWorkgroup - 1) / (4 * kWorkgroup)); }
+Grid grid_of(uint64_t count) {
+    return Grid::linear((count + 4 * kWorkgroup - 1) / (4 * kWorkgroup));
+}
 
 }  // namespace
 
-// (input * mask / (1 - p), mask) with mask true with probability 1 - p; (a copy of input, true) when train is false.
-std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, double p, std::optional<bool> train) {
+// (input * mask / (1 - p), mask) with mask true with probability 1 - p; (a copy of input, true) when train is
+// false.
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, double p,
+                                                       std::optional<bool> train) {
     TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
     if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
     if (!train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
@@ -52,7 +56,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     Tensor mask = at::empty_like(source, source.options().dtype(at::kBool));
     const auto count = static_cast<uint64_t>(source.numel());
     const double scale = p == 1 ? 0 : 1 / (1 - p);
-    KernelCall("dropout", {kWorkgroup, 0, kernels::code(source.scalar_type()), all_aligned({out, mask, source})})
+    KernelCall("dropout",
+               {kWorkgroup, 0, kernels::code(source.scalar_type()), all_aligned({out, mask, source})})
         .read(source)
         .write(out)
         .write(mask)
@@ -72,27 +77,33 @@ Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& ma
     }
     Tensor out = at::empty_like(grad);
     const auto count = static_cast<uint64_t>(grad.numel());
-    KernelCall("dropout_backward", {kWorkgroup, 0, kernels::code(grad.scalar_type()), all_aligned({out, mask, grad})})
+    KernelCall("dropout_backward",
+               {kWorkgroup, 0, kernels::code(grad.scalar_type()), all_aligned({out, mask, grad})})
         .read(grad)
         .read(mask)
         .write(out)
-        .dispatch(DropoutBackwardArgs{kernels::address(out), kernels::address(mask), kernels::address(grad), count,
-                                      static_cast<float>(scale)},
+        .dispatch(DropoutBackwardArgs{kernels::address(out), kernels::address(mask), kernels::address(grad),
+                                      count, static_cast<float>(scale)},
                   grid_of(count));
     return out;
 }
 
 namespace {
 
-// PyTorch's own dropout takes its fused path on CUDA only. On the autograd key too: it has no formula of its own.
+// PyTorch's own dropout takes its fused path on CUDA only. On the autograd key too: it has no formula of its
+// own.
 Tensor dropout(const Tensor& input, double p, bool train) {
     TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
     if (p == 0 || !train || input.numel() == 0) return input;
     return std::get<0>(at::native_dropout(input, p, true));
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) { m.impl("dropout", dropout); }
-TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) { m.impl("dropout", dropout); }
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+    m.impl("dropout", dropout);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
+    m.impl("dropout", dropout);
+}
 
 }  // namespace
 

@@ -1,11 +1,11 @@
-// Tensors of random numbers. Checks and their texts come from ATen's templates; the numbers from Philox, in the order
-// of memory, so that one seed gives one tensor on every device.
+// Tensors of random numbers. Checks and their texts come from ATen's templates; the numbers from Philox, in
+// the order of memory, so that one seed gives one tensor on every device.
 #include <anymps/ops/random_ops.h>
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/min.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -52,11 +52,17 @@ struct IntegerArgs {
     uint64_t range;
 };
 
-Grid grid_of(uint64_t threads) { return Grid::linear((threads + kWorkgroup - 1) / kWorkgroup); }
+Grid grid_of(uint64_t threads) {
+    return Grid::linear((threads + kWorkgroup - 1) / kWorkgroup);
+}
 
-uint64_t blocks_of(uint64_t count, uint64_t per_block) { return (count + per_block - 1) / per_block; }
+uint64_t blocks_of(uint64_t count, uint64_t per_block) {
+    return (count + per_block - 1) / per_block;
+}
 
-bool aligned(const at::TensorBase& tensor) { return kernels::address(tensor) % (4 * tensor.element_size()) == 0; }
+bool aligned(const at::TensorBase& tensor) {
+    return kernels::address(tensor) % (4 * tensor.element_size()) == 0;
+}
 
 // Calls draw with a dense tensor of self's shape: self, or a temporary that is copied into it.
 template <class Draw>
@@ -77,7 +83,8 @@ void draw_floats(const char* kernel, const at::TensorBase& self, Parameters para
         const PhiloxState random = runtime::reserve_philox(generator, count);
         KernelCall(kernel, {kWorkgroup, 0, kernels::code(out.scalar_type()), aligned(out)})
             .write(out)
-            .dispatch(DrawArgs{kernels::address(out), random, count, parameters}, grid_of(blocks_of(count, 4)));
+            .dispatch(DrawArgs{kernels::address(out), random, count, parameters},
+                      grid_of(blocks_of(count, 4)));
     });
 }
 
@@ -99,54 +106,72 @@ void draw_integers(const at::TensorBase& self, uint64_t range, int64_t base,
 // The range of random_() without bounds: every number that the dtype holds without a gap, from 0.
 uint64_t natural_range(ScalarType type) {
     switch (type) {
-        case at::kBool: return 2;
-        case at::kByte: return uint64_t{1} << 8;
-        case at::kChar: return uint64_t{1} << 7;
-        case at::kShort: return uint64_t{1} << 15;
-        case at::kInt: return uint64_t{1} << 31;
-        case at::kLong: return uint64_t{1} << 63;
-        case at::kUInt16: return uint64_t{1} << 16;
-        case at::kUInt32: return uint64_t{1} << 32;
-        case at::kUInt64: return 0;
-        case at::kHalf: return (uint64_t{1} << 11) + 1;
-        case at::kBFloat16: return (uint64_t{1} << 8) + 1;
-        case at::kFloat: return (uint64_t{1} << 24) + 1;
-        default: TORCH_CHECK_NOT_IMPLEMENTED(false, "\"random_\" not implemented for '", type, "'");
+        case at::kBool:
+            return 2;
+        case at::kByte:
+            return uint64_t{1} << 8;
+        case at::kChar:
+            return uint64_t{1} << 7;
+        case at::kShort:
+            return uint64_t{1} << 15;
+        case at::kInt:
+            return uint64_t{1} << 31;
+        case at::kLong:
+            return uint64_t{1} << 63;
+        case at::kUInt16:
+            return uint64_t{1} << 16;
+        case at::kUInt32:
+            return uint64_t{1} << 32;
+        case at::kUInt64:
+            return 0;
+        case at::kHalf:
+            return (uint64_t{1} << 11) + 1;
+        case at::kBFloat16:
+            return (uint64_t{1} << 8) + 1;
+        case at::kFloat:
+            return (uint64_t{1} << 24) + 1;
+        default:
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"random_\" not implemented for '", type, "'");
     }
 }
 
-// What ATen's templates call after their checks. The second parameter of theirs, the generator's class, has no use here.
+// What ATen's templates call after their checks. The second parameter of theirs, the generator's class, has
+// no use here.
 template <class>
 struct UniformKernel {
-    void operator()(at::TensorIteratorBase& iter, double from, double to, const std::optional<Generator>& generator) {
+    void operator()(at::TensorIteratorBase& iter, double from, double to,
+                    const std::optional<Generator>& generator) {
         // The kernel rounds to the dtype before it compares, so the end must be a number of the dtype too.
         const double end = at::scalar_tensor(to, iter.dtype()).item<double>();
         draw_floats("random_uniform", iter.tensor_base(0),
-                    {static_cast<float>(from), static_cast<float>(to - from), static_cast<float>(end)}, generator);
+                    {static_cast<float>(from), static_cast<float>(to - from), static_cast<float>(end)},
+                    generator);
     }
 };
 
 template <class>
 struct NormalKernel {
     void operator()(const Tensor& self, double mean, double std, const std::optional<Generator>& generator) {
-        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"normal\" not implemented for '",
-                                    self.scalar_type(), "'");
+        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
+                                    "\"normal\" not implemented for '", self.scalar_type(), "'");
         draw_floats("random_normal", self, {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
 };
 
 template <class>
 struct LogNormalKernel {
-    void operator()(at::TensorIteratorBase& iter, double mean, double std, const std::optional<Generator>& generator) {
-        draw_floats("random_log_normal", iter.tensor_base(0), {static_cast<float>(mean), static_cast<float>(std)},
-                    generator);
+    void operator()(at::TensorIteratorBase& iter, double mean, double std,
+                    const std::optional<Generator>& generator) {
+        draw_floats("random_log_normal", iter.tensor_base(0),
+                    {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
 };
 
 template <class>
 struct ExponentialKernel {
     void operator()(at::TensorIteratorBase& iter, double lambda, const std::optional<Generator>& generator) {
-        draw_floats("random_exponential", iter.tensor_base(0), {0, static_cast<float>(1 / lambda)}, generator);
+        draw_floats("random_exponential", iter.tensor_base(0), {0, static_cast<float>(1 / lambda)},
+                    generator);
     }
 };
 
@@ -154,15 +179,16 @@ template <class>
 struct CauchyKernel {
     void operator()(at::TensorIteratorBase& iter, double median, double sigma,
                     const std::optional<Generator>& generator) {
-        draw_floats("random_cauchy", iter.tensor_base(0), {static_cast<float>(median), static_cast<float>(sigma)},
-                    generator);
+        draw_floats("random_cauchy", iter.tensor_base(0),
+                    {static_cast<float>(median), static_cast<float>(sigma)}, generator);
     }
 };
 
 template <class>
 struct GeometricKernel {
     void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
-        draw_floats("random_geometric", iter.tensor_base(0), {0, static_cast<float>(1 / std::log1p(-p))}, generator);
+        draw_floats("random_geometric", iter.tensor_base(0), {0, static_cast<float>(1 / std::log1p(-p))},
+                    generator);
     }
 };
 
@@ -176,16 +202,18 @@ struct BernoulliKernel {
             // The kernel walks both tensors in the order of memory.
             Tensor probabilities = p.to(out.device()).expand(out.sizes());
             if (probabilities.strides() != out.strides()) {
-                probabilities = at::empty_strided(out.sizes(), out.strides(), probabilities.options()).copy_(probabilities);
+                probabilities = at::empty_strided(out.sizes(), out.strides(), probabilities.options())
+                                    .copy_(probabilities);
             }
             const auto count = static_cast<uint64_t>(out.numel());
             const PhiloxState random = runtime::reserve_philox(generator, count);
             KernelCall("random_bernoulli_tensor",
-                       {kWorkgroup, 0, kernels::code(out.scalar_type()), aligned(out) && aligned(probabilities),
-                        kernels::code(probabilities.scalar_type())})
+                       {kWorkgroup, 0, kernels::code(out.scalar_type()),
+                        aligned(out) && aligned(probabilities), kernels::code(probabilities.scalar_type())})
                 .read(probabilities)
                 .write(out)
-                .dispatch(BernoulliTensorArgs{kernels::address(out), random, count, kernels::address(probabilities)},
+                .dispatch(BernoulliTensorArgs{kernels::address(out), random, count,
+                                              kernels::address(probabilities)},
                           grid_of(blocks_of(count, 4)));
         });
     }
@@ -223,13 +251,13 @@ Tensor& ANYMPS_FUNC(normal_)(Tensor& self, double mean, double std, std::optiona
     return templates::normal_impl_<NormalKernel, Philox>(self, mean, std, std::move(generator));
 }
 
-Tensor& ANYMPS_FUNC(normal_Tensor_float_out)(const Tensor& mean, double std, std::optional<Generator> generator,
-                                             Tensor& out) {
+Tensor& ANYMPS_FUNC(normal_Tensor_float_out)(const Tensor& mean, double std,
+                                             std::optional<Generator> generator, Tensor& out) {
     return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
 }
 
-Tensor& ANYMPS_FUNC(normal_float_Tensor_out)(double mean, const Tensor& std, std::optional<Generator> generator,
-                                             Tensor& out) {
+Tensor& ANYMPS_FUNC(normal_float_Tensor_out)(double mean, const Tensor& std,
+                                             std::optional<Generator> generator, Tensor& out) {
     return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
 }
 
@@ -246,7 +274,8 @@ Tensor ANYMPS_FUNC(normal_float_Tensor)(double mean, const Tensor& std, std::opt
     return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
 }
 
-Tensor ANYMPS_FUNC(normal_Tensor_Tensor)(const Tensor& mean, const Tensor& std, std::optional<Generator> generator) {
+Tensor ANYMPS_FUNC(normal_Tensor_Tensor)(const Tensor& mean, const Tensor& std,
+                                         std::optional<Generator> generator) {
     return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
 }
 

@@ -49,39 +49,42 @@ Tensor cumulative_weights(const Tensor& weights, int64_t rows, int64_t columns) 
         .read(weights)
         .write(cumulative)
         .write(status)
-        .dispatch(CumulativeArgs{kernels::address(cumulative), kernels::address(weights), kernels::address(status),
-                                 static_cast<uint32_t>(rows), static_cast<uint32_t>(columns)},
-                  Grid::linear(rows));
+        .dispatch(
+            CumulativeArgs{kernels::address(cumulative), kernels::address(weights), kernels::address(status),
+                           static_cast<uint32_t>(rows), static_cast<uint32_t>(columns)},
+            Grid::linear(rows));
     const int problems = status.item<int>();
-    TORCH_CHECK(!(problems & kInvalidWeight), "probability tensor contains either `inf`, `nan` or element < 0");
+    TORCH_CHECK(!(problems & kInvalidWeight),
+                "probability tensor contains either `inf`, `nan` or element < 0");
     TORCH_CHECK(!(problems & kEmptyRow), "invalid multinomial distribution (sum of probabilities <= 0)");
     return cumulative;
 }
 
-void sample_with_replacement(const Tensor& out, const Tensor& weights, const Tensor& cumulative, int64_t per_row,
-                             const std::optional<Generator>& generator) {
+void sample_with_replacement(const Tensor& out, const Tensor& weights, const Tensor& cumulative,
+                             int64_t per_row, const std::optional<Generator>& generator) {
     const auto samples = static_cast<uint64_t>(out.numel());
     KernelCall("sample_with_replacement", {kSampleWorkgroup, 0, kernels::code(weights.scalar_type())})
         .read(cumulative)
         .read(weights)
         .write(out)
         .dispatch(SampleArgs{kernels::address(out), kernels::address(cumulative), kernels::address(weights),
-                             runtime::reserve_philox(generator, samples), samples, static_cast<uint32_t>(per_row),
-                             static_cast<uint32_t>(cumulative.size(1))},
+                             runtime::reserve_philox(generator, samples), samples,
+                             static_cast<uint32_t>(per_row), static_cast<uint32_t>(cumulative.size(1))},
                   Grid::linear((samples + kSampleWorkgroup - 1) / kSampleWorkgroup));
 }
 
 }  // namespace
 
-// Indices of the last dimension of weights `self` [n] or [m, n], int64 [num_samples] or [m, num_samples]. Waits for the
-// device once: weights that are no distribution raise here, as on the CPU.
+// Indices of the last dimension of weights `self` [n] or [m, n], int64 [num_samples] or [m, num_samples].
+// Waits for the device once: weights that are no distribution raise here, as on the CPU.
 Tensor& ANYMPS_FUNC(multinomial_out)(const Tensor& self, int64_t num_samples, bool replacement,
                                      std::optional<Generator> generator, Tensor& out) {
     TORCH_CHECK(out.device() == self.device(), "multinomial arguments must have the same device");
     TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
     TORCH_CHECK(at::isFloatingType(self.scalar_type()),
                 "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
-    TORCH_CHECK(out.scalar_type() == at::kLong, "multinomial expects Long tensor out, got: ", out.scalar_type());
+    TORCH_CHECK(out.scalar_type() == at::kLong,
+                "multinomial expects Long tensor out, got: ", out.scalar_type());
     TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
     const int64_t columns = self.size(-1);
     TORCH_CHECK(replacement || num_samples <= columns,
@@ -94,8 +97,10 @@ Tensor& ANYMPS_FUNC(multinomial_out)(const Tensor& self, int64_t num_samples, bo
     const Tensor weights = self.contiguous();
     const Tensor cumulative = cumulative_weights(weights, rows, columns);
     if (!replacement && num_samples > 1) {
-        // The largest of weight / exponential number is drawn by weight; the largest k are k draws without replacement.
-        const Tensor race = at::empty_like(weights, weights.options().dtype(at::kFloat)).exponential_(1, generator);
+        // The largest of weight / exponential number is drawn by weight; the largest k are k draws without
+        // replacement.
+        const Tensor race =
+            at::empty_like(weights, weights.options().dtype(at::kFloat)).exponential_(1, generator);
         out.copy_(std::get<1>(at::topk(at::div(weights, race), num_samples, -1)));
         return out;
     }

@@ -20,7 +20,9 @@ namespace {
 // Copies of a part of a storage begin at a multiple of this, so that views of any dtype stay aligned.
 constexpr uint64_t kAlignment = 64;
 
-uint64_t address_of(const c10::Storage& storage) { return reinterpret_cast<uint64_t>(storage.data()); }
+uint64_t address_of(const c10::Storage& storage) {
+    return reinterpret_cast<uint64_t>(storage.data());
+}
 
 // Bytes of its storage that a tensor reaches: {first, end}.
 std::pair<uint64_t, uint64_t> span_of(const at::Tensor& tensor) {
@@ -37,8 +39,10 @@ bool holds_tensors(const c10::IValue& value) {
     switch (value.toListRef().empty() ? c10::TypeKind::IntType : value.toList().elementType()->kind()) {
         case c10::TypeKind::TensorType:
         case c10::TypeKind::OptionalType:
-        case c10::TypeKind::ListType: return true;
-        default: return false;
+        case c10::TypeKind::ListType:
+            return true;
+        default:
+            return false;
     }
 }
 
@@ -53,8 +57,10 @@ at::Generator continue_on_cpu(const std::optional<at::Generator>& generator) {
 }
 
 // A tensor over a storage with the layout, conjugate and negative bits of another.
-at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, int64_t storage_offset, const at::Tensor& like) {
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, int64_t storage_offset,
+                       const at::Tensor& like) {
+    auto tensor =
+        at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
     auto* impl = tensor.unsafeGetTensorImpl();
     impl->set_sizes_and_strides(like.sizes(), like.strides(), storage_offset);
     impl->_set_conj(like.is_conj());
@@ -63,11 +69,13 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, int64_t stora
     return tensor;
 }
 
-// Raw bytes where the layouts agree, otherwise a strided copy. Both tensors have the same sizes, dtype and bits.
+// Raw bytes where the layouts agree, otherwise a strided copy. Both tensors have the same sizes, dtype and
+// bits.
 void copy_to_device(const at::Tensor& cpu, const at::Tensor& device) {
     if (cpu.numel() == 0) return;
     if (cpu.strides() == device.strides() && cpu.is_non_overlapping_and_dense()) {
-        encoder().upload(reinterpret_cast<uint64_t>(device.const_data_ptr()), cpu.const_data_ptr(), cpu.nbytes());
+        encoder().upload(reinterpret_cast<uint64_t>(device.const_data_ptr()), cpu.const_data_ptr(),
+                         cpu.nbytes());
     } else {
         device.copy_(cpu);
     }
@@ -114,14 +122,17 @@ void CpuArguments::make_cpu_storage(SharedStorage& shared) {
         shared.unified = true;
         shared.first_byte = 0;
         auto* owner = new c10::Storage(shared.device);  // the CPU tensor may outlive the call
-        c10::DataPtr data(host, owner, [](void* context) { delete static_cast<c10::Storage*>(context); },
-                          c10::Device(c10::DeviceType::CPU));
-        shared.cpu = c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), cpu_allocator, true);
+        c10::DataPtr data(
+            host, owner, [](void* context) { delete static_cast<c10::Storage*>(context); },
+            c10::Device(c10::DeviceType::CPU));
+        shared.cpu =
+            c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), cpu_allocator, true);
     } else {
         const uint64_t used = shared.end_byte - shared.first_byte;
         shared.cpu = c10::Storage(c10::Storage::use_byte_size_t(), used, cpu_allocator, true);
         if (used > 0) {
-            encoder().download(shared.cpu.mutable_data(), address_of(shared.device) + shared.first_byte, used);
+            encoder().download(shared.cpu.mutable_data(), address_of(shared.device) + shared.first_byte,
+                               used);
         }
     }
     shared.cpu_data = shared.cpu.data();
@@ -132,10 +143,10 @@ std::vector<c10::IValue> CpuArguments::on_cpu() {
     values.reserve(arguments_.size());
     for (size_t i = 0; i < arguments_.size(); ++i) {
         const auto& type = *schema_.arguments()[i].type();
-        const bool absent_generator =
-            arguments_[i].isNone() && type.kind() == c10::TypeKind::OptionalType &&
-            type.containedType(0)->kind() == c10::TypeKind::GeneratorType;
-        values.push_back(absent_generator ? c10::IValue(continue_on_cpu(std::nullopt)) : value_to_cpu(arguments_[i]));
+        const bool absent_generator = arguments_[i].isNone() && type.kind() == c10::TypeKind::OptionalType &&
+                                      type.containedType(0)->kind() == c10::TypeKind::GeneratorType;
+        values.push_back(absent_generator ? c10::IValue(continue_on_cpu(std::nullopt))
+                                          : value_to_cpu(arguments_[i]));
     }
     return values;
 }
@@ -143,7 +154,8 @@ std::vector<c10::IValue> CpuArguments::on_cpu() {
 c10::IValue CpuArguments::value_to_cpu(const c10::IValue& value) {
     if (value.isTensor()) return tensor_to_cpu(value.toTensor());
     if (value.isDevice()) return c10::Device(c10::DeviceType::CPU);
-    if (value.isGenerator() && value.toGenerator().device().is_mps()) return continue_on_cpu(value.toGenerator());
+    if (value.isGenerator() && value.toGenerator().device().is_mps())
+        return continue_on_cpu(value.toGenerator());
     if (!holds_tensors(value)) return value;
     c10::impl::GenericList list(value.toList().elementType());
     list.reserve(value.toListRef().size());
@@ -153,13 +165,15 @@ c10::IValue CpuArguments::value_to_cpu(const c10::IValue& value) {
 
 at::Tensor CpuArguments::tensor_to_cpu(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_mps()) return tensor;
-    if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options().device(c10::DeviceType::CPU));
+    if (tensor._is_zerotensor())
+        return at::zeros(tensor.sizes(), tensor.options().device(c10::DeviceType::CPU));
     const auto* key = tensor.unsafeGetTensorImpl();
     if (const auto known = tensors_.find(key); known != tensors_.end()) return known->second.cpu;
     const SharedStorage& shared = storages_.at(tensor.storage().unsafeGetStorageImpl());
     const int64_t shift = static_cast<int64_t>(shared.first_byte / tensor.element_size());
-    const auto [entry, added] = tensors_.emplace(
-        key, TensorPair{tensor, tensor_over(shared.cpu, c10::DispatchKey::CPU, tensor.storage_offset() - shift, tensor)});
+    const auto [entry, added] =
+        tensors_.emplace(key, TensorPair{tensor, tensor_over(shared.cpu, c10::DispatchKey::CPU,
+                                                             tensor.storage_offset() - shift, tensor)});
     by_cpu_tensor_.emplace(entry->second.cpu.unsafeGetTensorImpl(), &entry->second);
     return entry->second.cpu;
 }
@@ -201,20 +215,23 @@ c10::IValue CpuArguments::to_device(const c10::IValue& result) const {
 
 at::Tensor CpuArguments::tensor_to_device(const at::Tensor& result) const {
     if (!result.defined() || !target_.is_mps()) return result;
-    if (const auto argument = by_cpu_tensor_.find(result.unsafeGetTensorImpl()); argument != by_cpu_tensor_.end()) {
+    if (const auto argument = by_cpu_tensor_.find(result.unsafeGetTensorImpl());
+        argument != by_cpu_tensor_.end()) {
         return argument->second->device;
     }
     if (result.layout() != c10::kStrided) return result.to(target_);
     if (const auto found = by_cpu_storage_.find(result.storage().unsafeGetStorageImpl());
         found != by_cpu_storage_.end() && result.storage().data() == found->second->cpu_data) {
         const int64_t shift = static_cast<int64_t>(found->second->first_byte / result.element_size());
-        return tensor_over(found->second->device, c10::DispatchKey::MPS, result.storage_offset() + shift, result);
+        return tensor_over(found->second->device, c10::DispatchKey::MPS, result.storage_offset() + shift,
+                           result);
     }
     const at::Tensor plain = result.resolve_conj().resolve_neg();
     const at::Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
     at::Tensor copy = at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(target_));
     copy_to_device(dense, copy);
-    if (result.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (result.unsafeGetTensorImpl()->is_wrapped_number())
+        copy.unsafeGetTensorImpl()->set_wrapped_number(true);
     return copy;
 }
 

@@ -16,9 +16,9 @@ namespace anymps::runtime {
 
 // Owner: one fallback call, on one thread.
 //
-// A storage that several arguments share becomes one CPU storage, and a tensor that is passed twice one CPU tensor, so
-// aliasing means the same on the CPU. On unified memory the CPU storage is the device's memory itself; elsewhere it is
-// a copy of the bytes that the arguments span, and what was written goes back.
+// A storage that several arguments share becomes one CPU storage, and a tensor that is passed twice one CPU
+// tensor, so aliasing means the same on the CPU. On unified memory the CPU storage is the device's memory
+// itself; elsewhere it is a copy of the bytes that the arguments span, and what was written goes back.
 class CpuArguments {
   public:
     // Takes the arguments of the call from the stack; waits for the device.
@@ -27,10 +27,12 @@ class CpuArguments {
     // The arguments for the CPU: mps tensors (also in lists of lists), devices and generators replaced.
     std::vector<c10::IValue> on_cpu();
 
-    // Brings arguments back that the operator may have written: their data, and their shape where it resized them.
+    // Brings arguments back that the operator may have written: their data, and their shape where it resized
+    // them.
     void write_back();
 
-    // The mps value of a result: the argument itself, a view of an argument's storage, or a copy on the target device.
+    // The mps value of a result: the argument itself, a view of an argument's storage, or a copy on the
+    // target device.
     c10::IValue to_device(const c10::IValue& result) const;
 
   private:

@@ -1,8 +1,8 @@
 // Lets mps live beside a CUDA build of PyTorch on a machine without an NVIDIA device.
 //
-// PyTorch allows one accelerator that is "built". Its CUDA hooks say they are, on every machine, and are kept for the
-// life of the process before any plug-in is loaded. They are a heap object without data, so another class can take its
-// place: it hands every question on to the original, and only denies being built.
+// PyTorch allows one accelerator that is "built". Its CUDA hooks say they are, on every machine, and are kept
+// for the life of the process before any plug-in is loaded. They are a heap object without data, so another
+// class can take its place: it hands every question on to the original, and only denies being built.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/library.h>
 
@@ -18,23 +18,30 @@ namespace anymps::runtime {
 namespace {
 
 using Hooks = at::CUDAHooksInterface;
-static_assert(sizeof(Hooks) == sizeof(void*), "the hooks are expected to hold nothing but their virtual table");
+static_assert(sizeof(Hooks) == sizeof(void*),
+              "the hooks are expected to hold nothing but their virtual table");
 
 // A second object of the original class, made of its virtual table.
 alignas(Hooks) std::byte original_storage[sizeof(Hooks)];
-const Hooks& original() { return *std::launder(reinterpret_cast<const Hooks*>(original_storage)); }
+const Hooks& original() {
+    return *std::launder(reinterpret_cast<const Hooks*>(original_storage));
+}
 
 class DormantCUDAHooks final : public Hooks {
   public:
     bool isBuilt() const override { return false; }
 
     bool isAvailable() const override { return original().isAvailable(); }
-    bool hasPrimaryContext(at::DeviceIndex index) const override { return original().hasPrimaryContext(index); }
+    bool hasPrimaryContext(at::DeviceIndex index) const override {
+        return original().hasPrimaryContext(index);
+    }
     void init() const override { original().init(); }
     at::DeviceIndex deviceCount() const override { return original().deviceCount(); }
     void setCurrentDevice(at::DeviceIndex index) const override { original().setCurrentDevice(index); }
     at::DeviceIndex getCurrentDevice() const override { return original().getCurrentDevice(); }
-    at::DeviceIndex exchangeDevice(at::DeviceIndex index) const override { return original().exchangeDevice(index); }
+    at::DeviceIndex exchangeDevice(at::DeviceIndex index) const override {
+        return original().exchangeDevice(index);
+    }
     at::DeviceIndex maybeExchangeDevice(at::DeviceIndex index) const override {
         return original().maybeExchangeDevice(index);
     }
@@ -44,7 +51,9 @@ class DormantCUDAHooks final : public Hooks {
     const at::Generator& getDefaultGenerator(at::DeviceIndex index) const override {
         return original().getDefaultGenerator(index);
     }
-    at::Generator getNewGenerator(at::DeviceIndex index) const override { return original().getNewGenerator(index); }
+    at::Generator getNewGenerator(at::DeviceIndex index) const override {
+        return original().getNewGenerator(index);
+    }
 
     bool hasCUDA() const override { return original().hasCUDA(); }
     bool hasCUDART() const override { return original().hasCUDART(); }
@@ -93,8 +102,8 @@ class DormantCUDAHooks final : public Hooks {
 };
 static_assert(sizeof(DormantCUDAHooks) == sizeof(Hooks));
 
-// True when CUDA's hooks stand in the way no more. False when they are of a class that is not known or a CUDA device is
-// present: then the mps hooks retire, since two accelerators would make every backward raise.
+// True when CUDA's hooks stand in the way no more. False when they are of a class that is not known or a CUDA
+// device is present: then the mps hooks retire, since two accelerators would make every backward raise.
 bool neutralise_cuda_hooks() {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
@@ -110,7 +119,9 @@ bool neutralise_cuda_hooks() {
     return !at::detail::getCUDAHooks().isBuilt();
 }
 
-TORCH_LIBRARY_FRAGMENT(anymps, m) { m.def("neutralise_cuda_hooks() -> bool", &neutralise_cuda_hooks); }
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("neutralise_cuda_hooks() -> bool", &neutralise_cuda_hooks);
+}
 
 }  // namespace
 

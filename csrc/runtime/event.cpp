@@ -13,8 +13,8 @@ namespace anymps::runtime {
 
 namespace {
 
-// Slots for timestamps, made in chunks and reused. The encoder resets a slot in the stream before it writes it, so
-// a slot may be handed on while an earlier write is still in flight.
+// Slots for timestamps, made in chunks and reused. The encoder resets a slot in the stream before it writes
+// it, so a slot may be handed on while an earlier write is still in flight.
 class TimestampPool {
   public:
     // Leaked: events may outlive static objects.
@@ -44,7 +44,8 @@ class TimestampPool {
 
     uint64_t read(uint32_t slot) {
         uint64_t ticks = 0;
-        TORCH_CHECK(chunk(slot).read(slot % kChunk, &ticks), "The event's timestamp was not written by the device");
+        TORCH_CHECK(chunk(slot).read(slot % kChunk, &ticks),
+                    "The event's timestamp was not written by the device");
         return ticks;
     }
 

@@ -25,7 +25,9 @@ void drain() noexcept {
 
 namespace {
 
-TORCH_LIBRARY_FRAGMENT(anymps, m) { m.def("drain() -> ()", [] { drain(); }); }
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("drain() -> ()", [] { drain(); });
+}
 
 }  // namespace
 

@@ -4,9 +4,9 @@
 namespace anymps::runtime {
 
 // Ends the autograd threads and waits for the device. Called once by Python's atexit with the GIL released: a
-// backward's last references to Python objects are dropped by autograd's device thread some time after backward()
-// returned, and a thread that wants the GIL of a finalizing interpreter is killed inside a destructor, which aborts
-// the process. No backward through the device may follow. Never throws.
+// backward's last references to Python objects are dropped by autograd's device thread some time after
+// backward() returned, and a thread that wants the GIL of a finalizing interpreter is killed inside a
+// destructor, which aborts the process. No backward through the device may follow. Never throws.
 void drain() noexcept;
 
 }  // namespace anymps::runtime

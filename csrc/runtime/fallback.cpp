@@ -37,11 +37,13 @@ void count_and_warn(const c10::OperatorHandle& op) {
         ++counts.calls[c10::toString(name)];
         if (std::exchange(counts.warned[c10::toString(name)], true)) return;
     }
-    TORCH_WARN("The operator '", name, "' is not currently supported on the MPS backend and will fall back to run on ",
+    TORCH_WARN("The operator '", name,
+               "' is not currently supported on the MPS backend and will fall back to run on ",
                "the CPU. This may have performance implications.");
 }
 
-// Collectives address processes, not devices: running one on CPU copies would silently use another process group.
+// Collectives address processes, not devices: running one on CPU copies would silently use another process
+// group.
 bool is_collective(const c10::OperatorHandle& op) {
     return op.schema().operator_name().name.starts_with("c10d::");
 }
@@ -68,11 +70,14 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, "The operator '", op.schema().operator_name(),
-        "' is not currently implemented for the MPS device. If you want this op to be considered for addition please "
-        "comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in missing op "
+        "' is not currently implemented for the MPS device. If you want this op to be considered for "
+        "addition please "
+        "comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in "
+        "missing op "
         "as well as commit hash ",
         caffe2::GetBuildOptions().at("COMMIT_SHA"),
-        ". As a temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a "
+        ". As a temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use "
+        "the CPU as a "
         "fallback for this op. WARNING: this will be slower than running natively on MPS.");
 }
 
@@ -90,7 +95,9 @@ void reset_fallback_counts() {
 
 namespace {
 
-TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, MPS, m) {
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("fallback_counts() -> (str[], int[])", [] {

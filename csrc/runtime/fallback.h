@@ -1,7 +1,8 @@
 // Operators without an mps kernel.
 //
-// Without PYTORCH_ENABLE_MPS_FALLBACK=1 (read at every call: libraries set it after `import torch`) they raise
-// NotImplementedError in PyTorch's words; with it they run on the CPU, with one UserWarning an operator.
+// Without PYTORCH_ENABLE_MPS_FALLBACK=1 (read at every call: libraries set it after `import torch`) they
+// raise NotImplementedError in PyTorch's words; with it they run on the CPU, with one UserWarning an
+// operator.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,8 +17,8 @@ namespace anymps::runtime {
 // The kernel that is registered for all operators of the MPS key.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// Runs the operator on the CPU whatever the environment says, and counts it: for operators that PyTorch itself runs
-// on the CPU on a Mac. Thread-safe.
+// Runs the operator on the CPU whatever the environment says, and counts it: for operators that PyTorch
+// itself runs on the CPU on a Mac. Thread-safe.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 // Calls that ran on the CPU since the start or the last reset, by operator ("aten::linalg_qr").

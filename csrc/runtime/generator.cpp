@@ -38,7 +38,8 @@ void MPSGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
-    auto state = at::detail::empty_cpu({kStateBytes}, at::kByte, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+    auto state = at::detail::empty_cpu({kStateBytes}, at::kByte, std::nullopt, std::nullopt, std::nullopt,
+                                       std::nullopt);
     auto* bytes = static_cast<char*>(state.mutable_data_ptr());
     std::memcpy(bytes, &seed_, sizeof(seed_));
     std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));

@@ -1,4 +1,5 @@
-// c10's view of the device: which is current, its stream, its events. One device, so setting it changes nothing.
+// c10's view of the device: which is current, its stream, its events. One device, so setting it changes
+// nothing.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "runtime/device.h"
@@ -9,8 +10,8 @@ namespace anymps::runtime {
 
 namespace {
 
-// Every method but record, block and the synchronising ones works without opening the device: a backward pass on
-// the CPU asks each registered guard for its device count.
+// Every method but record, block and the synchronising ones works without opening the device: a backward pass
+// on the CPU asks each registered guard for its device count.
 class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   public:
     static constexpr c10::DeviceType static_type = c10::DeviceType::MPS;
@@ -67,7 +68,9 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
                     "Both events must be recorded before calculating elapsed time.");
         return Event::elapsed_ms(as_event(start), as_event(end));
     }
-    void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+    void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+        delete static_cast<Event*>(event);
+    }
 
   private:
     static Event& as_event(void* event) { return *static_cast<Event*>(event); }

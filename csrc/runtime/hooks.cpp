@@ -20,59 +20,99 @@ namespace {
 std::atomic<bool> retired{false};
 
 void check_index(at::DeviceIndex index) {
-    TORCH_CHECK(index <= 0, "Invalid MPS device index ", static_cast<int>(index), ": there is one MPS device, mps:0");
+    TORCH_CHECK(index <= 0, "Invalid MPS device index ", static_cast<int>(index),
+                ": there is one MPS device, mps:0");
 }
 
 }  // namespace
 
-void retire_hooks() { retired = true; }
+void retire_hooks() {
+    retired = true;
+}
 
-void MPSHooks::init() const { device(); }
+void MPSHooks::init() const {
+    device();
+}
 
-bool MPSHooks::isBuilt() const { return !retired; }
+bool MPSHooks::isBuilt() const {
+    return !retired;
+}
 
-bool MPSHooks::isAvailable() const { return !retired && device_available(); }
+bool MPSHooks::isAvailable() const {
+    return !retired && device_available();
+}
 
-bool MPSHooks::hasPrimaryContext(at::DeviceIndex) const { return device_created(); }
+bool MPSHooks::hasPrimaryContext(at::DeviceIndex) const {
+    return device_created();
+}
 
-void MPSHooks::setCurrentDevice(at::DeviceIndex index) const { check_index(index); }
+void MPSHooks::setCurrentDevice(at::DeviceIndex index) const {
+    check_index(index);
+}
 
 at::DeviceIndex MPSHooks::exchangeDevice(at::DeviceIndex index) const {
     check_index(index);
     return 0;
 }
 
-at::DeviceIndex MPSHooks::maybeExchangeDevice(at::DeviceIndex index) const { return exchangeDevice(index); }
+at::DeviceIndex MPSHooks::maybeExchangeDevice(at::DeviceIndex index) const {
+    return exchangeDevice(index);
+}
 
-const at::Generator& MPSHooks::getDefaultGenerator(at::DeviceIndex) const { return default_generator(); }
+const at::Generator& MPSHooks::getDefaultGenerator(at::DeviceIndex) const {
+    return default_generator();
+}
 
 at::Generator MPSHooks::getNewGenerator(at::DeviceIndex index) const {
     check_index(index);
     return at::make_generator<MPSGeneratorImpl>();
 }
 
-at::Device MPSHooks::getDeviceFromPtr(void*) const { return mps_device(); }
+at::Device MPSHooks::getDeviceFromPtr(void*) const {
+    return mps_device();
+}
 
-at::Allocator* MPSHooks::getMPSDeviceAllocator() const { return &allocator(); }
+at::Allocator* MPSHooks::getMPSDeviceAllocator() const {
+    return &allocator();
+}
 
-// Transfers go through staging memory of our own, so host tensors need no pinning: pin_memory() is a plain copy.
-at::Allocator* MPSHooks::getPinnedMemoryAllocator() const { return c10::GetCPUAllocator(); }
+// Transfers go through staging memory of our own, so host tensors need no pinning: pin_memory() is a plain
+// copy.
+at::Allocator* MPSHooks::getPinnedMemoryAllocator() const {
+    return c10::GetCPUAllocator();
+}
 
-void MPSHooks::emptyCache() const { allocator().emptyCache(); }
+void MPSHooks::emptyCache() const {
+    allocator().emptyCache();
+}
 
-size_t MPSHooks::getCurrentAllocatedMemory() const { return allocator().allocated_bytes(); }
+size_t MPSHooks::getCurrentAllocatedMemory() const {
+    return allocator().allocated_bytes();
+}
 
-size_t MPSHooks::getDriverAllocatedMemory() const { return allocator().reserved_bytes(); }
+size_t MPSHooks::getDriverAllocatedMemory() const {
+    return allocator().reserved_bytes();
+}
 
-size_t MPSHooks::getRecommendedMaxMemory() const { return allocator().recommended_bytes(); }
+size_t MPSHooks::getRecommendedMaxMemory() const {
+    return allocator().recommended_bytes();
+}
 
-size_t MPSHooks::getMaxBufferLength() const { return device_info().max_allocation_bytes; }
+size_t MPSHooks::getMaxBufferLength() const {
+    return device_info().max_allocation_bytes;
+}
 
-void MPSHooks::setMemoryFraction(double ratio) const { allocator().set_memory_fraction(ratio); }
+void MPSHooks::setMemoryFraction(double ratio) const {
+    allocator().set_memory_fraction(ratio);
+}
 
-void MPSHooks::deviceSynchronize() const { synchronize_device(); }
+void MPSHooks::deviceSynchronize() const {
+    synchronize_device();
+}
 
-void MPSHooks::commitStream() const { encoder().submit(); }
+void MPSHooks::commitStream() const {
+    encoder().submit();
+}
 
 void* MPSHooks::getCommandBuffer() const {
     TORCH_CHECK(false, "The MPS device of this machine runs on Vulkan: it has no Metal command buffer");
@@ -82,18 +122,30 @@ void* MPSHooks::getDispatchQueue() const {
     TORCH_CHECK(false, "The MPS device of this machine runs on Vulkan: it has no Metal dispatch queue");
 }
 
-uint32_t MPSHooks::acquireEvent(bool enable_timing) const { return EventTable::instance().acquire(enable_timing); }
+uint32_t MPSHooks::acquireEvent(bool enable_timing) const {
+    return EventTable::instance().acquire(enable_timing);
+}
 
-void MPSHooks::releaseEvent(uint32_t event_id) const { EventTable::instance().release(event_id); }
+void MPSHooks::releaseEvent(uint32_t event_id) const {
+    EventTable::instance().release(event_id);
+}
 
-void MPSHooks::recordEvent(uint32_t event_id) const { EventTable::instance().get(event_id)->record(); }
+void MPSHooks::recordEvent(uint32_t event_id) const {
+    EventTable::instance().get(event_id)->record();
+}
 
 // The one stream is in order: later work comes after the event already.
-void MPSHooks::waitForEvent(uint32_t event_id) const { EventTable::instance().get(event_id); }
+void MPSHooks::waitForEvent(uint32_t event_id) const {
+    EventTable::instance().get(event_id);
+}
 
-void MPSHooks::synchronizeEvent(uint32_t event_id) const { EventTable::instance().get(event_id)->synchronize(); }
+void MPSHooks::synchronizeEvent(uint32_t event_id) const {
+    EventTable::instance().get(event_id)->synchronize();
+}
 
-bool MPSHooks::queryEvent(uint32_t event_id) const { return EventTable::instance().get(event_id)->query(); }
+bool MPSHooks::queryEvent(uint32_t event_id) const {
+    return EventTable::instance().get(event_id)->query();
+}
 
 double MPSHooks::elapsedTimeOfEvents(uint32_t start_event_id, uint32_t end_event_id) const {
     const auto& table = EventTable::instance();
@@ -101,7 +153,9 @@ double MPSHooks::elapsedTimeOfEvents(uint32_t start_event_id, uint32_t end_event
 }
 
 void MPSHooks::profilerStartTrace(const std::string&, bool) const {
-    TORCH_CHECK(false, "OS signposts exist on macOS only; use torch.profiler to trace the MPS device of this machine");
+    TORCH_CHECK(
+        false,
+        "OS signposts exist on macOS only; use torch.profiler to trace the MPS device of this machine");
 }
 
 void MPSHooks::profilerStopTrace() const {}

@@ -7,8 +7,8 @@
 
 namespace anymps::runtime {
 
-// Registered under "MPSHooks". getMPSHooks() of PyTorch keeps the first answer it gets for the whole process, so this
-// library has to be loaded before anything asks. Nothing here opens the device but what needs it.
+// Registered under "MPSHooks". getMPSHooks() of PyTorch keeps the first answer it gets for the whole process,
+// so this library has to be loaded before anything asks. Nothing here opens the device but what needs it.
 class MPSHooks final : public at::MPSHooksInterface {
   public:
     void init() const override;

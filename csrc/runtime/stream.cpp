@@ -9,6 +9,8 @@ bool stream_idle() {
     return stream.completed(stream.submit());
 }
 
-void synchronize_device() { encoder().synchronize(); }
+void synchronize_device() {
+    encoder().synchronize();
+}
 
 }  // namespace anymps::runtime

@@ -7,9 +7,13 @@
 
 namespace anymps::runtime {
 
-inline c10::Device mps_device() { return c10::Device(c10::DeviceType::MPS, 0); }
+inline c10::Device mps_device() {
+    return c10::Device(c10::DeviceType::MPS, 0);
+}
 
-inline c10::Stream default_stream() { return c10::Stream(c10::Stream::DEFAULT, mps_device()); }
+inline c10::Stream default_stream() {
+    return c10::Stream(c10::Stream::DEFAULT, mps_device());
+}
 
 // True when everything recorded so far has completed. Sends what is recorded to the queue.
 bool stream_idle();

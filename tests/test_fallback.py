@@ -1,0 +1,279 @@
+"""Operators without an mps kernel: the error, and PYTORCH_ENABLE_MPS_FALLBACK=1.
+
+Operators made here have a CPU kernel only, so they cover what signatures there can be whatever the package implements.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+LIBRARY = torch.library.Library("anymps_test", "DEF")
+
+
+def define(schema: str, kernel) -> None:
+    LIBRARY.define(schema)
+    LIBRARY.impl(schema.split("(")[0], kernel, "CPU")
+
+
+define("twice(Tensor x) -> Tensor", lambda x: x * 2)
+define("never(Tensor x) -> Tensor", lambda x: x * 2)
+define("add_into(Tensor(a!) x, Tensor y) -> Tensor(a!)", lambda x, y: x.add_(y))
+define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)", lambda x, y, *, out: torch.add(x, y, out=out))
+define("overwrite_all(Tensor(a!)[] xs, Tensor[] ys) -> ()", lambda xs, ys: torch._foreach_copy_(xs, ys))
+define("sum_nested(Tensor first, Tensor[][] xs) -> Tensor", lambda first, xs: first + sum(x for row in xs for x in row))
+define("sum_present(Tensor?[] xs) -> Tensor", lambda xs: sum(x for x in xs if x is not None))
+define("maybe(Tensor? x, Tensor y) -> Tensor", lambda x, y: y + 1 if x is None else x + y)
+define("pieces(Tensor x) -> Tensor[]", lambda x: [x[:1] * 1, x[1:] * 1])
+define("counting(Tensor x, *, Device device) -> Tensor", lambda x, *, device: torch.arange(len(x), device=device))
+define(
+    "noise(Tensor x, *, Generator? generator=None) -> Tensor",
+    lambda x, *, generator=None: torch.rand(x.shape, generator=generator),
+)
+define("window(Tensor(a) x) -> Tensor(a)", lambda x: x[1:3])
+define("itself(Tensor x) -> Tensor", lambda x: x)
+define("power(Tensor x, Tensor y) -> Tensor", lambda x, y: x.pow(y))
+define("strided(Tensor x) -> Tensor", lambda x: (x * 1).t())
+define("spread(Tensor x) -> Tensor", lambda x: x[:1].clone().expand(3))
+define("as_double(Tensor x) -> Tensor", lambda x: x.double())
+define("nothing(Tensor x) -> (Tensor, int, Tensor?)", lambda x: (x + 1, 3, None))
+define("swap(Tensor(a!) x, Tensor(b!) y) -> ()", lambda x, y: torch._foreach_copy_([x, y], [y.clone(), x.clone()]))
+ops = torch.ops.anymps_test
+
+
+@pytest.fixture
+def enabled(monkeypatch):
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*will fall back to run on the CPU")
+        yield
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape).to("mps")
+
+
+def assert_same(actual, expected) -> None:
+    torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
+
+
+def test_error_has_the_words_of_pytorch(mps, monkeypatch):
+    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+    for value in (None, "0"):
+        if value is not None:
+            monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
+        with pytest.raises(NotImplementedError) as error:
+            ops.never(numbers(3))
+        assert str(error.value) == (
+            "The operator 'anymps_test::never' is not currently implemented for the MPS device. If you want this op "
+            "to be considered for addition please comment on https://github.com/pytorch/pytorch/issues/141287 and "
+            f"mention use-case, that resulted in missing op as well as commit hash {torch.version.git_version}. As a "
+            "temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a "
+            "fallback for this op. WARNING: this will be slower than running natively on MPS."
+        )
+
+
+def test_one_warning_an_operator_and_a_count(mps, run_python):
+    script = """
+import os, warnings, torch, torch_anymps
+os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"  # after the import: libraries set it late
+x = torch.ones(3).to("mps")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        torch.special.airy_ai(x)
+print([w.category.__name__ for w in caught])
+print(str(caught[0].message).split(" (")[0])
+print(torch_anymps.fallbacks())
+"""
+    done = run_python(script, env={"PYTORCH_ENABLE_MPS_FALLBACK": None})
+    assert done.stdout.splitlines() == [
+        "['UserWarning']",
+        "The operator 'aten::special_airy_ai.out' is not currently supported on the MPS backend and will fall back to "
+        "run on the CPU. This may have performance implications.",
+        "{'aten::special_airy_ai.out': 3}",
+    ], done.stderr
+
+
+def test_in_place_and_aliases(mps, enabled):
+    x = numbers(4)
+    assert ops.add_into(x, x) is x  # one tensor, twice
+    assert_same(x, torch.tensor([0.0, 2, 4, 6]))
+    base = numbers(6)
+    ops.add_into(base[:3], base[3:])  # two views of one storage
+    assert_same(base, torch.tensor([3.0, 5, 7, 3, 4, 5]))
+    with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor"):
+        ops.add_into(base[:4], base[2:])  # as on the CPU, which sees the overlap
+    halves = numbers(8)
+    ops.swap(halves[:4], halves[4:])
+    assert_same(halves, torch.tensor([4.0, 5, 6, 7, 0, 1, 2, 3]))
+    columns = numbers(3, 4)
+    ops.add_into(columns[:, 1], columns[:, 3])  # strided: its neighbours stay
+    expected = torch.arange(12.0).reshape(3, 4)
+    expected[:, 1] += expected[:, 3]
+    assert_same(columns, expected)
+
+
+def test_work_in_flight_is_waited_for(mps, enabled):
+    x = torch.zeros(1 << 16, device="mps")
+    for _ in range(100):
+        x = x + 1
+        ops.add_into(x, x)
+        x = x * 0.5
+    assert_same(x, torch.full((1 << 16,), 100.0))
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 4), (2, 3, 4), (4,)], ids=str)
+def test_out_is_resized(mps, enabled, shape):
+    x, y = numbers(3, 4), numbers(4)
+    out = torch.empty(shape, device="mps")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
+        assert ops.add_out(x, y, out=out) is out
+    assert_same(out, x.cpu() + y.cpu())
+    assert_same(out + 1, x.cpu() + y.cpu() + 1)
+    with_offset = torch.zeros(20, device="mps")
+    ops.add_out(x, y, out=with_offset[5:17].view(3, 4))
+    assert_same(with_offset[5:17].view(3, 4), x.cpu() + y.cpu())
+    assert_same(with_offset[[0, 4, 17, 19]], torch.zeros(4))
+
+
+def test_lists(mps, enabled):
+    xs = [numbers(3) * 0, numbers(2, 2) * 0]
+    ops.overwrite_all(xs, [numbers(3), numbers(2, 2)])
+    assert_same(xs[0], torch.arange(3.0))
+    assert_same(xs[1], torch.arange(4.0).reshape(2, 2))
+    one = numbers(3)
+    assert_same(ops.sum_nested(one, [[one, one + 1], [], [one]]), torch.tensor([1.0, 5, 9]))
+    assert_same(ops.sum_present([None, one, None, one]), torch.tensor([0.0, 2, 4]))
+    assert_same(ops.maybe(None, one), torch.tensor([1.0, 2, 3]))
+    assert_same(ops.maybe(one, one), torch.tensor([0.0, 2, 4]))
+    first, rest = ops.pieces(one)
+    assert first.device.type == rest.device.type == "mps"
+    assert_same(rest, torch.tensor([1.0, 2]))
+    result, number, absent = ops.nothing(one)
+    assert_same(result, torch.tensor([1.0, 2, 3]))
+    assert number == 3 and absent is None
+
+
+def test_devices(mps, enabled):
+    x = ops.counting(numbers(3), device=mps)
+    assert x.device == torch.device("mps:0") and x.cpu().tolist() == [0, 1, 2]
+    assert ops.counting(numbers(3), device="cpu").device.type == "cpu"
+    assert_same(torch.tril_indices(3, 3, device=mps), torch.tril_indices(3, 3))
+
+
+def test_generators(mps, enabled):
+    x = numbers(1000)
+    g = torch.Generator(device="mps").manual_seed(1)
+    first, second = ops.noise(x, generator=g).cpu(), ops.noise(x, generator=g).cpu()
+    assert not torch.equal(first, second)
+    assert torch.equal(first, ops.noise(x, generator=torch.Generator(device="mps").manual_seed(1)).cpu())
+    torch.mps.manual_seed(5)
+    default = ops.noise(x).cpu()
+    assert not torch.equal(default, ops.noise(x).cpu())
+    torch.mps.manual_seed(5)
+    assert torch.equal(default, ops.noise(x).cpu())
+    assert default.min() >= 0 and default.max() < 1 and abs(default.mean() - 0.5) < 0.05
+
+
+def test_views_share_the_storage(mps, enabled):
+    x = numbers(5)
+    view = ops.window(x)
+    view += 10
+    assert_same(x, torch.tensor([0.0, 11, 12, 3, 4]))
+    assert ops.itself(x).data_ptr() == x.data_ptr()
+
+
+def test_layouts(mps, enabled):
+    x = numbers(3, 4)
+    assert ops.strided(x).stride() == (1, 4)
+    assert_same(ops.strided(x), x.cpu().t())
+    for view in (x.t(), x[:, ::2], x[1:, 1:], x.flip(0), x[:1].expand(3, 4), x.as_strided((2, 2), (1, 1), 3)):
+        assert_same(ops.twice(view), view.cpu() * 2)
+    assert_same(ops.spread(x[0]), torch.zeros(3))
+    last = numbers(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert ops.twice(last).is_contiguous(memory_format=torch.channels_last)
+    assert ops.twice(numbers(0, 3)).shape == (0, 3)
+    assert ops.twice(numbers(1)[0]).shape == ()
+
+
+def test_dtypes(mps, enabled):
+    for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64, torch.float16, torch.bfloat16):
+        x = torch.tensor([0, 1, 1], dtype=dtype)
+        assert_same(ops.twice(x.to(mps)), x * 2)
+    with pytest.raises(TypeError, match="doesn't support float64"):
+        ops.as_double(numbers(2))
+
+
+def test_wrapped_numbers_do_not_promote(mps, enabled):
+    half = torch.ones(3, dtype=torch.float16, device="mps")
+    assert ops.power(half, torch.tensor(2.0, dtype=torch.float64)).dtype == torch.float16
+    assert torch.pow(half, 2.0).dtype == torch.float16
+
+
+def test_negative_bit(mps, enabled):
+    z = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
+    assert_same(ops.twice(z.to(mps).conj().imag), z.conj().imag * 2)
+    assert_same(ops.twice(z.to(mps)), z * 2)
+
+
+def test_collectives_stay_out(mps, enabled):
+    library = torch.library.Library("c10d", "FRAGMENT")
+    library.define("anymps_probe(Tensor x) -> Tensor")
+    library.impl("anymps_probe", lambda x: x, "CPU")
+    with pytest.raises(NotImplementedError, match="not currently implemented for the MPS device"):
+        torch.ops.c10d.anymps_probe(numbers(2))
+
+
+def test_an_error_on_the_cpu_is_the_error(mps, enabled):
+    with pytest.raises(RuntimeError, match="must match the size"):
+        ops.add_into(numbers(3), numbers(4))
+    with pytest.raises(NotImplementedError, match=r"anymps_test::unknown.*'CPU' backend"):
+        LIBRARY.define("unknown(Tensor x) -> Tensor")
+        ops.unknown(numbers(3))
+
+
+def test_gradients_through_the_fallback(mps, enabled):
+    x = torch.tensor([[4.0, 1.0], [1.0, 3.0]], device=mps, requires_grad=True)
+    y = x.detach().cpu().requires_grad_()
+    torch.linalg.cholesky(x).sum().backward()
+    torch.linalg.cholesky(y).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), y.grad)
+
+
+FAMILIES = ("linalg.", "fft.", "special.", "hist", "kthvalue", "mode", "cummin", "cumprod", "unique", "cross", "renorm")
+# ifft, ihfft and hfft conjugate on the device, which is no matter of the fallback.
+CONJUGATE = ("fft.ifft", "fft.ihfft", "fft.hfft")
+FALLING_BACK = [
+    op
+    for op in op_db
+    if op.name.startswith(FAMILIES) and not op.name.startswith(CONJUGATE) and torch.float32 in op.dtypes
+]
+
+
+@pytest.mark.parametrize("op", FALLING_BACK, ids=lambda op: f"{op.name}_{op.variant_test_name}".strip("_"))
+def test_op_db(mps, enabled, op):
+    """Samples of families that mostly have no kernel: the fallback must not change what the CPU gives."""
+    samples = list(op.sample_inputs("cpu", torch.float32))[:6]
+    for sample in samples:
+        try:
+            expected = op(sample.input, *sample.args, **sample.kwargs)
+        except (RuntimeError, TypeError):
+            continue
+        moved = sample.transform(lambda t: t.to(mps) if isinstance(t, torch.Tensor) else t)
+        try:
+            actual = op(moved.input, *moved.args, **moved.kwargs)
+        except TypeError as error:
+            assert "float64" in str(error)
+            continue
+        torch.testing.assert_close(
+            torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, actual),
+            expected,
+            rtol=1e-3,
+            atol=1e-3,
+            equal_nan=True,
+        )
