@@ -19,11 +19,15 @@ def define(schema: str, kernel) -> None:
     LIBRARY.impl(schema.split("(")[0], kernel, "CPU")
 
 
+def overwrite_all(xs: list[torch.Tensor], ys: list[torch.Tensor]) -> None:
+    torch._foreach_copy_(xs, ys)
+
+
 define("twice(Tensor x) -> Tensor", lambda x: x * 2)
 define("never(Tensor x) -> Tensor", lambda x: x * 2)
 define("add_into(Tensor(a!) x, Tensor y) -> Tensor(a!)", lambda x, y: x.add_(y))
 define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)", lambda x, y, *, out: torch.add(x, y, out=out))
-define("overwrite_all(Tensor(a!)[] xs, Tensor[] ys) -> ()", lambda xs, ys: torch._foreach_copy_(xs, ys))
+define("overwrite_all(Tensor(a!)[] xs, Tensor[] ys) -> ()", overwrite_all)
 define("sum_nested(Tensor first, Tensor[][] xs) -> Tensor", lambda first, xs: first + sum(x for row in xs for x in row))
 define("sum_present(Tensor?[] xs) -> Tensor", lambda xs: sum(x for x in xs if x is not None))
 define("maybe(Tensor? x, Tensor y) -> Tensor", lambda x, y: y + 1 if x is None else x + y)
@@ -40,7 +44,7 @@ define("strided(Tensor x) -> Tensor", lambda x: (x * 1).t())
 define("spread(Tensor x) -> Tensor", lambda x: x[:1].clone().expand(3))
 define("as_double(Tensor x) -> Tensor", lambda x: x.double())
 define("nothing(Tensor x) -> (Tensor, int, Tensor?)", lambda x: (x + 1, 3, None))
-define("swap(Tensor(a!) x, Tensor(b!) y) -> ()", lambda x, y: torch._foreach_copy_([x, y], [y.clone(), x.clone()]))
+define("swap(Tensor(a!) x, Tensor(b!) y) -> ()", lambda x, y: overwrite_all([x, y], [y.clone(), x.clone()]))
 ops = torch.ops.anymps_test
 
 

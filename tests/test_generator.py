@@ -105,7 +105,7 @@ def test_state_of_wrong_size_or_kind():
     g = generator(1)
     with pytest.raises(RuntimeError, match="RNG state is wrong size"):
         g.set_state(torch.zeros(15, dtype=torch.uint8))
-    with pytest.raises(TypeError, match="RNG state must be a torch.ByteTensor"):
+    with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
         g.set_state(torch.zeros(4, dtype=torch.float32))
 
 
