@@ -6,7 +6,7 @@ The row's keys are explained at the top of the table itself.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import yaml
@@ -19,7 +19,7 @@ SHADER_SHARDS = 4
 STEM = "reduction_rows"
 ARITHMETIC = {"f32": "float", "i64": "int64_t", "c64": "Complex"}
 PARTS = ("rows", "columns", "partials")
-_KEYS = {"types", "inputs", "value", "acc", "identity", "map", "reduce", "combine", "results", "indexed", "ordered", "empty_dims"} | {"by", "to_bool", "aten"}
+_REQUIRED = {"types", "identity", "combine", "results"}
 
 
 @dataclass
@@ -77,9 +77,9 @@ def families(path: Path) -> list[Family]:
 def read_rows(path: Path) -> list[Row]:
     rows = []
     for name, keys in yaml.safe_load(path.read_text()).items():
-        if unknown := keys.keys() - _KEYS:
+        if unknown := keys.keys() - {f.name for f in fields(Row)} | keys.keys() & {"name"}:
             raise CodegenError(f"reduction.yaml: row '{name}' has unknown keys {sorted(unknown)}.")
-        if missing := {"types", "identity", "combine", "results"} - keys.keys():
+        if missing := _REQUIRED - keys.keys():
             raise CodegenError(f"reduction.yaml: row '{name}' lacks {sorted(missing)}.")
         row = Row(name, **{key: str(value) if key == "identity" else value for key, value in keys.items()})
         row.check()
@@ -107,7 +107,7 @@ def _functor(row: Row, short: str) -> str:
     fold = row.reduce or f"combine(a, {row.map})"
     stores = [
         f"store_result({dtype}, {address}, {expression});"
-        for (dtype, address), expression in zip((("kOutType", "out"), ("kOut2Type", "out2")), row.results)
+        for (dtype, address), expression in zip((("kOutType", "out"), ("kOut2Type", "out2")), row.results, strict=False)
     ]
     if len(row.results) == 2:  # either one may be unwanted
         stores = [f"if ({a} != 0) {s}" for a, s in zip(("out", "out2"), stores, strict=True)]

@@ -1,0 +1,160 @@
+// Layer norm and RMS norm with their gradients.
+#include <ATen/mps/EmptyTensor.h>
+#include <ATen/native/layer_norm.h>
+#include <anymps/ops/layer_norm_ops.h>
+#include <anymps/ops/reduction_rows.h>
+
+#include <limits>
+
+#include "kernels/row_launcher.h"
+
+namespace anymps::ops {
+
+namespace {
+
+constexpr auto kWrite = kernels::RowTensor::kWrite;
+using Shape = c10::SmallVector<int64_t, 6>;
+
+Tensor empty_as(const Tensor& like, IntArrayRef shape, ScalarType dtype) {
+    return Tensor(at::detail::empty_mps(shape, like.options().dtype(dtype)));
+}
+
+Tensor optional(const std::optional<Tensor>& tensor) { return tensor ? *tensor : Tensor(); }
+
+// The normalised dimensions as one, behind the others; a copy only where strides do not allow it.
+class Rows {
+  public:
+    Rows(const Tensor& input, IntArrayRef normalized_shape) : axis_(input.dim() - normalized_shape.size()) {
+        const auto sizes = input.sizes();
+        shape_.assign(sizes.begin(), sizes.begin() + axis_);
+        stat_shape_ = shape_;
+        stat_shape_.resize(static_cast<size_t>(input.dim()), 1);
+        shape_.push_back(c10::multiply_integers(normalized_shape));
+    }
+
+    int64_t axis() const { return axis_; }
+    IntArrayRef stat_shape() const { return stat_shape_; }
+
+    Tensor rows(const Tensor& tensor) const {
+        return tensor.dim() == axis_ + 1 ? tensor : tensor.reshape(shape_);
+    }
+    // One element a row.
+    Tensor statistic(const Tensor& tensor) const {
+        Shape one(shape_);
+        one.back() = 1;
+        return tensor.reshape(one).expand(shape_);
+    }
+    // Elements of a row, the same for all; undefined stays.
+    Tensor parameter(const Tensor& tensor) const {
+        return tensor.defined() ? tensor.reshape({shape_.back()}).expand(shape_) : tensor;
+    }
+    // Sums over all rows.
+    kernels::DimMask all_rows() const { return kernels::DimMask((uint64_t{1} << axis_) - 1); }
+
+  private:
+    int64_t axis_;
+    Shape shape_;       // rows..., elements
+    Shape stat_shape_;  // rows..., 1...
+};
+
+// Dtypes of parameters: those of the input, or float32 for all of them.
+void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) {
+    for (const Tensor& parameter : {weight, bias}) {
+        TORCH_CHECK(!parameter.defined() || parameter.scalar_type() == input.scalar_type() ||
+                        parameter.scalar_type() == at::kFloat,
+                    "mixed dtype (CPU): expect parameter to have scalar type of Float");
+    }
+}
+
+void forward(const Tensor& input, const Rows& rows, const Tensor& weight, const Tensor& bias, double eps,
+             const Tensor& out, const Tensor& mean, const Tensor& rstd) {
+    const bool rms = !mean.defined();
+    const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
+    const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight), b = rows.parameter(bias);
+    const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
+    kernels::launch_rows("layer_norm_forward", rows.axis(),
+                         {{x}, {y, kWrite}, {w}, {b}, {m, kWrite, true}, {r, kWrite, true}},
+                         {static_cast<float>(eps)}, {rms, affine});
+}
+
+void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, const Tensor& mean, const Tensor& rstd,
+                    const Tensor& weight, const Tensor& grad_input) {
+    const bool rms = !mean.defined();
+    const Tensor g = rows.rows(grad), x = rows.rows(input), dx = rows.rows(grad_input), w = rows.parameter(weight);
+    const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
+    kernels::launch_rows("layer_norm_backward", rows.axis(),
+                         {{g}, {x}, {dx, kWrite}, {w}, {m, {}, true}, {r, {}, true}}, {},
+                         {rms, weight.defined()});
+}
+
+}  // namespace
+
+// -> (output, mean, rstd); the statistics have size 1 in the normalised dimensions and are float32 whatever the input.
+std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& input, IntArrayRef normalized_shape,
+                                                                  const std::optional<Tensor>& weight_opt,
+                                                                  const std::optional<Tensor>& bias_opt, double eps) {
+    const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
+    at::native::_check_layer_norm_inputs(input, normalized_shape, weight, bias);
+    check_mixed(input, weight, bias);
+    const Rows rows(input, normalized_shape);
+    Tensor out = empty_as(input, input.sizes(), input.scalar_type());
+    Tensor mean = empty_as(input, rows.stat_shape(), at::kFloat);
+    Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
+    forward(input, rows, weight, bias, eps, out, mean, rstd);
+    return {out, mean, rstd};
+}
+
+std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm_backward)(
+    const Tensor& grad_out, const Tensor& input, IntArrayRef normalized_shape, const Tensor& mean, const Tensor& rstd,
+    const std::optional<Tensor>& weight_opt, const std::optional<Tensor>& bias_opt, std::array<bool, 3> output_mask) {
+    const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
+    const Rows rows(input, normalized_shape);
+    Tensor grad_input, grad_weight, grad_bias;
+    if (output_mask[0]) {
+        grad_input = empty_as(input, input.sizes(), input.scalar_type());
+        backward_input(grad_out, input, rows, mean, rstd, weight, grad_input);
+    }
+    if (output_mask[1]) grad_weight = empty_as(input, normalized_shape, (weight.defined() ? weight : input).scalar_type());
+    if (output_mask[2]) grad_bias = empty_as(input, normalized_shape, (bias.defined() ? bias : input).scalar_type());
+    if (output_mask[1] || output_mask[2]) {
+        const auto flat = [](const Tensor& t) { return t.defined() ? t.view({-1}) : t; };
+        kernels::reduce(rows::norm_gradients,
+                        {rows.rows(grad_out), rows.rows(input), rows.statistic(mean), rows.statistic(rstd)},
+                        rows.all_rows(), {flat(grad_weight), flat(grad_bias)});
+    }
+    return {grad_input, grad_weight, grad_bias};
+}
+
+// -> (output, rstd), rstd as in native_layer_norm. Without eps: that of float32.
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm)(const Tensor& input, IntArrayRef normalized_shape,
+                                                        const std::optional<Tensor>& weight_opt,
+                                                        std::optional<double> eps) {
+    const Tensor weight = optional(weight_opt);
+    at::native::_check_rms_norm_inputs_symint(input, c10::fromIntArrayRefSlow(normalized_shape), weight);
+    const Rows rows(input, normalized_shape);
+    Tensor out = empty_as(input, input.sizes(), input.scalar_type());
+    Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
+    forward(input, rows, weight, Tensor(), eps.value_or(std::numeric_limits<float>::epsilon()), out, Tensor(), rstd);
+    return {out, rstd};
+}
+
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm_backward)(const Tensor& grad_out, const Tensor& input,
+                                                                 IntArrayRef normalized_shape, const Tensor& rstd,
+                                                                 const std::optional<Tensor>& weight_opt,
+                                                                 std::array<bool, 2> output_mask) {
+    const Tensor weight = optional(weight_opt);
+    const Rows rows(input, normalized_shape);
+    Tensor grad_input, grad_weight;
+    if (output_mask[0]) {
+        grad_input = empty_as(input, input.sizes(), input.scalar_type());
+        backward_input(grad_out, input, rows, Tensor(), rstd, weight, grad_input);
+    }
+    if (output_mask[1] && weight.defined()) {
+        grad_weight = empty_as(input, normalized_shape, weight.scalar_type());
+        kernels::reduce(rows::rms_norm_gradient, {rows.rows(grad_out), rows.rows(input), rows.statistic(rstd)},
+                        rows.all_rows(), {grad_weight.view({-1})});
+    }
+    return {grad_input, grad_weight};
+}
+
+}  // namespace anymps::ops
