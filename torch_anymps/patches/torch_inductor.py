@@ -12,6 +12,8 @@ SENTENCE = (
 class _NoCode:
     """Stands where inductor looks for the writers of the code around and inside its kernels."""
 
+    supports_caching = True
+
     @staticmethod
     def create(*_, **__):
         raise RuntimeError(SENTENCE)
