@@ -14,6 +14,7 @@ A row:
     none      {argument: number}: what the kernel gets for an optional argument that is left out
     label     name in the error for an unsupported dtype; that of the CPU kernel, <name>_cpu where it is left out
     opmath    true: CPU scalars are not rounded to the common dtype
+    heavy     true: the function is long; kernels call it in a loop instead of eight times in a row
     bits      true: operands are moved as integers of their size
 """
 
@@ -88,6 +89,7 @@ class Row:
     choices: list[str | bool | None] = field(default_factory=list)
     error: str = ""
     none: dict[str, float] = field(default_factory=dict)
+    heavy: bool = False
 
 
 def outputs() -> list[str]:
@@ -144,7 +146,7 @@ def _stem(shard: int) -> str:
     return f"pointwise_{shard}"
 
 
-_KEYS = {"name", "op", "rule", "expr", "types", "inputs", "scalars", "variants", "label", "opmath", "bits", "error", "none"}
+_KEYS = {"name", "op", "rule", "expr", "types", "inputs", "scalars", "variants", "label", "opmath", "bits", "error", "none", "heavy"}
 
 
 def _row(data: dict, schema: Schema) -> Row:
@@ -183,6 +185,7 @@ def _row(data: dict, schema: Schema) -> Row:
         list(variants),
         data.get("error", f"{name}: unknown value of {choice}"),
         data.get("none", {}),
+        bool(data.get("heavy")),
     )
 
 
@@ -237,7 +240,7 @@ def _shader(rows: list[Row]) -> str:
 
 
 def _struct(row: Row, functor: Functor, name: str, slang_type: str, kinds: list[str]) -> str:
-    body = [f"{slang_type} {operand} = x[{k}];" for k, operand in enumerate(row.inputs)]
+    body = [f"{slang_type} {operand} = in_[{k}];" for k, operand in enumerate(row.inputs)]
     body += [f"{slang_type} {s} = scalars.get<{slang_type}>({k});" for k, s in enumerate(row.scalars)]
     count = len(functor.exprs[kinds[0]])
     for k in range(2):
@@ -247,7 +250,7 @@ def _struct(row: Row, functor: Functor, name: str, slang_type: str, kinds: list[
             if other != text:
                 is_kind = " || ".join(f"kCommon == k{_DTYPE_CODES[dtype]}" for dtype in DTYPES[kind])
                 text = f"({is_kind}) ? {other} : {text}"
-        body.append(f"y[{k}] = {text};")
+        body.append(f"out_[{k}] = {text};")
     lines = "\n        ".join(body)
     return f"""\
 struct {name} : IPointwise
@@ -255,7 +258,8 @@ struct {name} : IPointwise
     typealias T = {slang_type};
     static const int inputs = {len(row.inputs)};
     static const int outputs = {count};
-    static void apply({slang_type} x[kMaxInputs], Scalars scalars, out {slang_type} y[kMaxOutputs])
+    static const bool heavy = {"true" if row.heavy else "false"};
+    static void apply({slang_type} in_[kMaxInputs], Scalars scalars, out {slang_type} out_[kMaxOutputs])
     {{
         {lines}
     }}
