@@ -5,7 +5,7 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
 
-.PHONY: demo test build lint bench test-cuda-wheel
+.PHONY: demo test test-exit build lint bench test-cuda-wheel
 
 demo:
 	@tools/setup.sh system
@@ -19,6 +19,13 @@ test:
 	@tools/setup.sh build tests
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
 	@$(VENV)/bin/pytest $(TESTS)
+
+# The long run of tests/test_exit.py: 200 processes that end right after backward().
+test-exit:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@ANYMPS_EXIT_RUNS=200 $(PY) -P -m pytest tests/test_exit.py
 
 build:
 	@tools/setup.sh system
