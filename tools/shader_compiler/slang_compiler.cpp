@@ -112,6 +112,18 @@ std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::ICo
 }
 
 CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
+    const bool used = session_.get() != nullptr;
+    try {
+        return compile_in_session(file);
+    } catch (const CompileError&) {
+        // A session that has checked an instantiation does not see the conformances of modules loaded later.
+        create_session();  // nor does a failed import poison the files after this one
+        if (!used) throw;
+        return compile_in_session(file);
+    }
+}
+
+CompileResult SlangCompiler::compile_in_session(const std::filesystem::path& file) {
     const std::string source = read_file(file);
     const auto instantiations = parse_instantiations(source, file.string());
     if (!session_) create_session();
@@ -120,10 +132,7 @@ CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
     const std::string module_name = file.stem().string() + "_" + std::to_string(hash_bytes(file.string()));
     slang::IModule* module = session_->loadModuleFromSourceString(module_name.c_str(), file.c_str(),
                                                                   source.c_str(), diagnostics.receive());
-    if (!module) {
-        create_session();  // a failed import would poison the files after this one
-        throw CompileError(file.string() + " does not compile:\n" + text_of(diagnostics.get()));
-    }
+    if (!module) throw CompileError(file.string() + " does not compile:\n" + text_of(diagnostics.get()));
     result.warnings = text_of(diagnostics.get());
     for (SlangInt32 i = 0; i < module->getDependencyFileCount(); ++i) {
         result.read_files.push_back(module->getDependencyFilePath(i));

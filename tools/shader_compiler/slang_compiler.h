@@ -46,6 +46,7 @@ class SlangCompiler {
 
   private:
     void create_session();
+    CompileResult compile_in_session(const std::filesystem::path& file);
     std::vector<uint32_t> generate(slang::IModule* module, slang::IComponentType* entry,
                                    const std::string& where);
 
