@@ -1,0 +1,189 @@
+"""Pooling and its gradients, equal to the CPU's: values, chosen indices, ties, NaN, memory formats, edge parameters."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+ADAPTIVE_AVG = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+ADAPTIVE_MAX = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(mps):
+    blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
+    del blocks
+
+
+def close(actual, expected):
+    """Equal but for the rounding of averages; NaN where NaN is."""
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}.get(expected.dtype, 0)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def check(function, x, cpu_type=None):
+    """Results (indices too) and the gradient of the first one, for the tensor given, on both devices.
+
+    cpu_type: what the CPU computes in, where it lacks the op for x's type.
+    """
+    outputs = []
+    for device in ("cpu", "mps"):
+        leaf = x.to(device, cpu_type if device == "cpu" else None).detach()
+        if x.is_floating_point():
+            leaf.requires_grad_()
+        result = function(leaf)
+        result = list(result) if isinstance(result, tuple) else [result]
+        if x.is_floating_point():
+            if not outputs:
+                grad = torch.randn(result[0].shape).to(x.dtype)
+            result += torch.autograd.grad(result[0], leaf, grad.to(device, result[0].dtype))
+        outputs.append([t.detach().to(x.dtype) if t.is_floating_point() else t for t in result])
+    for expected, actual in zip(*outputs, strict=True):
+        close(actual, expected)
+    return outputs[1]
+
+
+def image(dim, channels=3, low=4, high=9, batch=2):
+    return torch.randn(batch, channels, *[random.randint(low, high) for _ in range(dim)])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_max_pool_parameters(dim, dtype):
+    for options in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1},
+                    {"kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2},
+                    {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+                    {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True}):
+        x = image(dim, low=5).to(dtype)
+        check(lambda x, options=options: MAX[dim](x, return_indices=True, **options), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_avg_pool_parameters(dim, dtype):
+    for options in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1},
+                    {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False},
+                    {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+                    {"kernel_size": 4, "stride": 3, "padding": 2, "ceil_mode": True, "count_include_pad": False}):
+        check(lambda x, options=options: AVG[dim](x, **options), image(dim).to(dtype), torch.float32)
+    if dim > 1:
+        check(lambda x: AVG[dim](x, 3, padding=1, divisor_override=5), image(dim).to(dtype), torch.float32)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_adaptive_pools(dim):
+    for size in (1, 2, 3, 7, 12):
+        x = image(dim)
+        check(lambda x, size=size: ADAPTIVE_AVG[dim](x, size), x)
+        check(lambda x, size=size: ADAPTIVE_MAX[dim](x, size, return_indices=True), x)
+    check(lambda x: F.adaptive_avg_pool2d(x, (None, 3)), image(2))
+
+
+def test_windows_differ_by_axis():
+    x = torch.randn(3, 2, 9, 14)
+    check(lambda x: F.max_pool2d(x, (2, 3), (3, 1), (1, 0), (2, 3), return_indices=True), x)
+    check(lambda x: F.avg_pool2d(x, (4, 1), (1, 2), (2, 0)), x)
+    y = torch.randn(2, 2, 6, 7, 8)
+    check(lambda x: F.max_pool3d(x, (1, 2, 3), (2, 1, 3), (0, 1, 1), (3, 2, 1), return_indices=True), y)
+    check(lambda x: F.avg_pool3d(x, (1, 2, 3), (2, 1, 3), (0, 1, 1)), y)
+
+
+def test_ties_choose_the_index_that_the_cpu_chooses():
+    x = torch.randint(0, 3, (2, 3, 8, 9)).float()
+    check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+    check(lambda x: F.max_pool2d(x, 3, 1, 1, 2, return_indices=True), torch.zeros(1, 1, 6, 6))
+    check(lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), x)
+    check(lambda x: F.max_pool3d(x, 2, 1, return_indices=True), torch.randint(0, 2, (2, 2, 4, 4, 5)).float())
+
+
+def test_nan_and_infinity():
+    x = torch.randn(2, 3, 8, 8)
+    x[0, 0, 2, 3] = x[0, 0, 3, 3] = x[1, 2, 7, 7] = float("nan")
+    x[0, 1] = float("-inf")
+    x[1, 1, 4, 4] = float("inf")
+    check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+    check(lambda x: F.adaptive_max_pool2d(x, 3, return_indices=True), x)
+    check(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_memory_formats(dim):
+    x = torch.randn(11, 5, *[6] * dim).contiguous(memory_format=LAST[dim + 2])
+    for function in (lambda x: MAX[dim](x, 2, return_indices=True), lambda x: AVG[dim](x, 2),
+                     lambda x: ADAPTIVE_AVG[dim](x, 4), lambda x: ADAPTIVE_MAX[dim](x, 4, return_indices=True)):
+        results = check(function, x)
+        expected = function(x)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        assert results[0].stride() == expected.stride()
+
+
+def test_views_and_unbatched():
+    base = torch.randn(6, 5, 12, 13)
+    for x in (base[1:4, 2:, ::2, 3:12], base.transpose(2, 3), base[0], base.permute(1, 0, 3, 2)[:, 2:],
+              base[:1, :1].expand(3, 4, 12, 13)):
+        check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+        check(lambda x: F.avg_pool2d(x, 2), x)
+        check(lambda x: F.adaptive_avg_pool2d(x, (3, 5)), x)
+
+
+def test_expanded_gradient():
+    x = torch.randn(2, 3, 8, 8)
+    for function in (lambda x: F.max_pool2d(x, 3, 1), lambda x: F.avg_pool2d(x, 3, 1)):
+        grads = []
+        for device in ("cpu", "mps"):
+            leaf = x.to(device).detach().requires_grad_()
+            y = function(leaf)
+            grads.append(torch.autograd.grad(y, leaf, torch.ones((), device=device).expand(y.shape))[0])
+        close(grads[1], grads[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_integers(dtype):
+    x = torch.randint(-100, 100, (2, 3, 7, 8)).to(dtype)
+    check(lambda x: F.max_pool2d(x, 2, return_indices=True), x)
+    if dtype == torch.int64:
+        check(lambda x: F.avg_pool2d(x, 2), x)
+
+
+def test_max_pool_twice_and_out(mps):
+    x = torch.randn(2, 4, 16, 16)
+    check(lambda x: F.max_pool2d(F.max_pool2d(x, 2), 2), x)
+    out, indices = torch.empty(0, device=mps), torch.empty(0, dtype=torch.int64, device=mps)
+    torch.ops.aten.max_pool2d_with_indices.out(x.to(mps), [2, 2], out=out, indices=indices)
+    close(out, F.max_pool2d(x, 2))
+
+
+def test_empty_batch(mps):
+    x = torch.empty(0, 3, 8, 8, device=mps, requires_grad=True)
+    for function in (lambda x: F.max_pool2d(x, 2), lambda x: F.avg_pool2d(x, 2), lambda x: F.adaptive_avg_pool2d(x, 3)):
+        y = function(x)
+        assert y.shape[0] == 0
+        assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("case", [
+    lambda t: F.max_pool2d(t(1, 1, 4, 4), 2, padding=2), lambda t: F.max_pool2d(t(1, 1, 4, 4), 2, stride=0),
+    lambda t: F.max_pool2d(t(1, 1, 2, 2), 3), lambda t: F.max_pool2d(t(4, 4), 2), lambda t: F.max_pool2d(t(1, 1, 4, 4), 0),
+    lambda t: F.max_pool3d(t(4, 4), 2), lambda t: F.max_pool3d(t(1, 1, 2, 2, 2), 3),
+    lambda t: F.max_pool3d(t(1, 1, 4, 4, 4), 2, padding=2), lambda t: F.max_pool3d(t(1, 1, 4, 4, 4), 2, stride=0),
+    lambda t: F.avg_pool2d(t(1, 1, 4, 4), 2, padding=2), lambda t: F.avg_pool3d(t(4, 4), 2),
+    lambda t: F.avg_pool2d(t(1, 1, 4, 4), 2, divisor_override=0), lambda t: F.avg_pool2d(t(1, 1, 2, 2), 3),
+    lambda t: torch._C._nn.adaptive_avg_pool2d(t(2, 2), (2, 2)), lambda t: F.adaptive_avg_pool2d(t(1, 2, 0, 4), 2),
+    lambda t: F.adaptive_avg_pool3d(t(2, 2), 2), lambda t: F.adaptive_max_pool2d(t(2, 2), (2, 2)),
+    lambda t: F.adaptive_avg_pool2d(t(1, 1, 4, 4).long(), 2), lambda t: F.max_pool2d(t(1, 1, 4, 4).bool(), 2),
+    lambda t: F.avg_pool2d(t(1, 1, 4, 4).int(), 2),
+])
+def test_wrong_arguments_raise_what_the_cpu_raises(case, mps):
+    with pytest.raises(Exception) as expected:
+        case(lambda *shape: torch.ones(shape))
+    with pytest.raises(type(expected.value)) as actual:
+        case(lambda *shape: torch.ones(shape, device=mps))
+    assert str(actual.value).split("\n")[0] == str(expected.value).split("\n")[0]
