@@ -126,3 +126,147 @@ def test_layer_norm_errors():
         with pytest.raises(expected.type) as actual:
             case(x.to("mps"))
         assert str(actual.value) == str(expected.value)
+
+
+def train_batch_norm(x, w, b):
+    return F.batch_norm(x, None, None, w, b, training=True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", [(4, 6), (5, 3, 7), (2, 8, 4, 4), (3, 5, 3, 7), (2, 4, 3, 2, 5), (64, 1, 9, 9)])
+def test_batch_norm(dtype, shape):
+    channels = shape[1]
+    mean, var = torch.randn(channels).to(dtype).float(), torch.rand(channels).to(dtype).float() + 0.5
+
+    def evaluate(x, w, b):
+        return F.batch_norm(x, mean.to(x), var.to(x), w, b, training=False)
+
+    for x, w, b in with_affine(torch.randn(shape), channels):
+        compare(train_batch_norm, (x, w, b), dtype)
+        compare(evaluate, (x, w, b), dtype)
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5, 5), (2, 8, 4, 4), (2, 4, 3, 2, 5)])
+def test_batch_norm_channels_last(shape):
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    for x, w, b in with_affine(torch.randn(shape), shape[1]):
+        compare(train_batch_norm, (x.to(memory_format=layout), w, b))
+        compare(lambda x, w, b: train_batch_norm(x.transpose(0, 1), w, b), (x.transpose(0, 1).contiguous(), w, b))
+    out = train_batch_norm(x.to("mps", memory_format=layout), None, None)
+    assert out.is_contiguous(memory_format=layout)
+
+
+def test_batch_norm_of_views():
+    x, w, b = torch.randn(3, 6, 5, 8), torch.randn(6), torch.randn(6)
+    compare(lambda x, w, b: train_batch_norm(x[:, :, 1:, ::2], w, b), (x, w, b))
+    compare(lambda x, w, b: train_batch_norm(x.expand(4, -1, -1, -1), w, b), (x[:1], w, b))
+    compare(lambda x, w, b: train_batch_norm(x[1:], w, b), (x, w, b))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None, 1.0])
+def test_running_statistics(momentum):
+    modules = [torch.nn.BatchNorm2d(5, momentum=momentum), torch.nn.BatchNorm2d(5, momentum=momentum).to("mps")]
+    for step in range(3):
+        x = torch.randn(4, 5, 3, 3) * 2 + step
+        expected, actual = modules[0](x), modules[1](x.to("mps"))
+        check(actual.detach(), expected.detach())
+    for name, buffer in modules[0].named_buffers():
+        check(dict(modules[1].named_buffers())[name], buffer, 2e-5)
+    for module in modules:
+        module.eval()
+    check(modules[1](x.to("mps")).detach(), modules[0](x).detach())
+
+
+def test_batch_norm_spellings():
+    x, w, b = torch.randn(4, 6, 3, 3), torch.randn(6), torch.randn(6)
+
+    def run(device):
+        t = [v.to(device) for v in (x, w, b)]
+        aten = torch.ops.aten
+        for training in (True, False):
+            stats = torch.zeros(6, device=device), torch.ones(6, device=device)
+            yield from aten.native_batch_norm(*t, *stats, training, 0.1, 1e-5)
+            yield from aten._native_batch_norm_legit(*t, *stats, training, 0.1, 1e-5)
+            yield from aten._native_batch_norm_legit_functional(*t, *stats, training, 0.1, 1e-5)
+            outs = [torch.empty(0, device=device) for _ in range(3)]
+            yield from torch.native_batch_norm(*t, *stats, training, 0.1, 1e-5, out=outs)
+            yield from stats
+        yield from aten._native_batch_norm_legit.no_stats(*t, True, 0.1, 1e-5)
+        yield from aten._batch_norm_with_update(*t, *stats, 0.1, 1e-5)[:3]
+        yield from aten.batch_norm_update_stats(t[0], *stats, 0.1)
+        yield from stats
+
+    for actual, expected in zip(run("mps"), run("cpu"), strict=True):
+        check(actual, expected, 2e-5)
+
+
+def test_batch_norm_mixed_dtypes():
+    x, w, b = torch.randn(4, 6, 3, 3).half(), torch.randn(6), torch.randn(6)
+    stats = torch.zeros(6, device="mps"), torch.ones(6, device="mps")
+    actual = F.batch_norm(x.to("mps"), *stats, w.to("mps"), b.to("mps"), training=True)
+    assert actual.dtype == torch.float16 and stats[0].dtype == torch.float32
+    check(actual, F.batch_norm(x.float(), None, None, w, b, training=True))
+
+
+def test_batch_norm_far_from_zero():
+    x = torch.randn(8, 3, 20, 20) + 1e4
+    check(
+        F.batch_norm(x.to("mps"), None, None, training=True), F.batch_norm(x.double(), None, None, training=True), 2e-3
+    )
+
+
+def test_batch_norm_training_step_of_many_samples():
+    x, w, b = torch.randn(32, 4, 28, 28), torch.randn(4), torch.randn(4)
+    compare(train_batch_norm, (x, w, b), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(
+    "shape,groups", [((2, 6, 4, 4), 3), ((3, 4, 5), 2), ((2, 8, 3, 3), 1), ((2, 6, 7), 6), ((1, 4), 2)]
+)
+def test_group_norm(dtype, shape, groups):
+    for x, w, b in with_affine(torch.randn(shape), shape[1]):
+        compare(lambda x, w, b: F.group_norm(x, groups, w, b), (x, w, b), dtype)
+
+
+def test_group_norm_of_views_and_long_rows():
+    x, w, b = torch.randn(2, 6, 5, 8), torch.randn(6), torch.randn(6)
+    compare(lambda x, w, b: F.group_norm(x[:, :, 1:, ::2], 3, w, b), (x, w, b))
+    compare(lambda x, w, b: F.group_norm(x, 3, w, b), (x.to(memory_format=torch.channels_last), w, b))
+    compare(lambda x, w, b: F.group_norm(x, 2, w, b), (torch.randn(1, 6, 100, 100), w, b), tolerance=1e-4)
+    far = torch.randn(2, 4, 30, 30) + 1e4
+    check(F.group_norm(far.to("mps"), 2), F.group_norm(far.double(), 2), 2e-3)
+
+
+def test_instance_norm():
+    x, w, b = torch.randn(3, 4, 6, 5), torch.randn(4), torch.randn(4)
+    compare(lambda x, w, b: F.instance_norm(x, None, None, w, b), (x, w, b))
+
+
+def test_group_norm_errors():
+    x = torch.ones(2, 6, 4)
+    for case in (lambda t: F.group_norm(t, 4), lambda t: F.group_norm(t, 2, t[0, :3, 0]), lambda t: F.group_norm(t, 0)):
+        with pytest.raises(Exception) as expected:
+            case(x)
+        with pytest.raises(expected.type) as actual:
+            case(x.to("mps"))
+        assert str(actual.value) == str(expected.value)
+
+
+def test_double_backward():
+    x = torch.randn(2, 4, 5, dtype=torch.float32)
+
+    def second(device):
+        leaf = x.to(device).requires_grad_()
+        results = []
+        for op in (
+            lambda t: F.layer_norm(t, (5,)),
+            lambda t: F.group_norm(t, 2),
+            lambda t: train_batch_norm(t, None, None),
+        ):
+            (first,) = torch.autograd.grad(op(leaf).pow(3).sum(), leaf, create_graph=True)
+            results += torch.autograd.grad(first.square().sum(), leaf)
+        return results
+
+    for actual, expected in zip(second("mps"), second("cpu"), strict=True):
+        check(actual, expected, 1e-4)

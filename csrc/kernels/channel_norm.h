@@ -1,0 +1,40 @@
+// Host side of shaders/channel_norm.slang: what batch and group norm do to every element.
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+
+#include <cstdint>
+
+namespace anymps::kernels {
+
+// How a dense tensor is made of channels: (batch, channel, inner), or channels-last with inner = 1.
+struct ChannelNorm {
+    int64_t channels;
+    int64_t inner;
+    int64_t depth = 0;     // channels a group (group norm); 0: a statistic is that of a channel
+    double eps = 0;
+    bool variance = false;  // the deviation is a variance, not its inverse root
+    at::TensorBase mean, deviation;    // one element a statistic, dense
+    at::TensorBase weight, bias;       // one a channel, dense; may be undefined
+    at::TensorBase sums, products;     // backward: sums of h and of h z, float32; undefined: fixed statistics
+    double inverse_size = 1;           // 1 / elements a statistic
+};
+
+// y = (x - mean) rstd w + b; x and y have the same strides.
+void channel_norm_forward(const ChannelNorm& norm, const at::TensorBase& x, const at::TensorBase& y);
+
+// Gradient of x from that of y; all three have the same strides.
+void channel_norm_backward(const ChannelNorm& norm, const at::TensorBase& grad, const at::TensorBase& x,
+                           const at::TensorBase& grad_x);
+
+struct ChannelStatistics {
+    at::TensorBase mean;      // float32; only for running_mean
+    at::TensorBase variance;  // biased
+    at::TensorBase rstd;      // result, float32; may be undefined
+    at::TensorBase running_mean, running_variance;  // updated; may be undefined
+    double eps = 0, momentum = 0;
+    double correction = 1;    // n / (n - 1)
+};
+void channel_norm_statistics(const ChannelStatistics& statistics);
+
+}  // namespace anymps::kernels

@@ -1,0 +1,126 @@
+// Group norm and its gradients.
+#include <ATen/mps/EmptyTensor.h>
+#include <anymps/ops/group_norm_ops.h>
+#include <anymps/ops/reduction_rows.h>
+
+#include "kernels/channel_norm.h"
+
+namespace anymps::ops {
+
+namespace {
+
+using kernels::ChannelNorm;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+struct Groups {
+    int64_t samples, channels, inner, groups;
+    int64_t depth() const { return channels / groups; }
+    int64_t statistics() const { return samples * groups; }
+};
+
+Tensor empty_floats(const Tensor& like, IntArrayRef shape) {
+    return Tensor(at::detail::empty_mps(shape, like.options().dtype(at::kFloat)));
+}
+
+Tensor dense(const std::optional<Tensor>& tensor) {
+    return tensor && tensor->defined() ? tensor->contiguous() : Tensor();
+}
+
+void check(const Tensor& input, const Tensor& weight, const Tensor& bias, const Groups& g) {
+    TORCH_CHECK(g.groups > 0, "Expected num groups to be greater than 0, got ", g.groups);
+    TORCH_CHECK(g.channels % g.groups == 0,
+                "Expected number of channels in input to be divisible by num_groups, but got input of shape ",
+                input.sizes(), " and num_groups=", g.groups);
+    const auto is_parameter = [&](const Tensor& t) { return !t.defined() || (t.dim() == 1 && t.numel() == g.channels); };
+    TORCH_CHECK(is_parameter(weight),
+                "Expected weight to be a vector of size equal to the number of channels in input, but got weight of "
+                "shape ",
+                weight.sizes(), " and input of shape ", input.sizes());
+    TORCH_CHECK(is_parameter(bias),
+                "Expected bias to be a vector of size equal to the number of channels in input, but got bias of shape ",
+                bias.sizes(), " and input of shape ", input.sizes());
+}
+
+ChannelNorm norm_of(const Groups& g, const Tensor& mean, const Tensor& rstd, const Tensor& weight) {
+    ChannelNorm norm{g.channels, g.inner, g.depth()};
+    norm.mean = mean;
+    norm.deviation = rstd;
+    norm.weight = weight;
+    return norm;
+}
+
+// Sums over the channels of each group of values (samples, channels), times the weight.
+Tensor group_sums(const Tensor& values, const Tensor& weight, const Groups& g) {
+    Tensor result = empty_floats(values, {g.statistics()});
+    const Tensor view = values.view({g.samples, g.groups, g.depth()});
+    const Tensor out = result.view({g.samples, g.groups});
+    const auto dims = kernels::dim_mask(view, 2);
+    if (weight.defined()) {
+        const Tensor w = weight.view({1, g.groups, g.depth()}).expand(view.sizes());
+        kernels::reduce(rows::dot, {view, w}, dims, {out});
+    } else {
+        kernels::reduce(rows::sum, view, dims, {out});
+    }
+    return result;
+}
+
+}  // namespace
+
+// input: dense (N, C, HxW). -> (output, mean, rstd); the statistics are (N, group), float32.
+Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optional<Tensor>& weight_opt,
+                                     const std::optional<Tensor>& bias_opt, int64_t N, int64_t C, int64_t HxW,
+                                     int64_t group, double eps) {
+    const Groups g{N, C, HxW, group};
+    const Tensor weight = dense(weight_opt), bias = dense(bias_opt);
+    check(input_any, weight, bias, g);
+    const Tensor input = input_any.contiguous();
+    Tensor out(at::detail::empty_mps(input.sizes(), input.options()));
+    Tensor mean = empty_floats(input, {N, group}), rstd = empty_floats(input, {N, group});
+    const Tensor variance = empty_floats(input, {N, group});
+    const Tensor view = input.view({N, group, g.depth() * HxW});
+    kernels::reduce(rows::moments, view, kernels::dim_mask(view, 2), {variance, mean});
+    kernels::ChannelStatistics statistics;
+    statistics.variance = variance;
+    statistics.rstd = rstd;
+    statistics.eps = eps;
+    kernels::channel_norm_statistics(statistics);
+    ChannelNorm norm = norm_of(g, mean, rstd, weight);
+    norm.bias = bias;
+    kernels::channel_norm_forward(norm, input, out);
+    return {out, mean, rstd};
+}
+
+Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tensor& input_any, const Tensor& mean_any,
+                                              const Tensor& rstd_any, const std::optional<Tensor>& weight_opt,
+                                              int64_t N, int64_t C, int64_t HxW, int64_t group,
+                                              std::array<bool, 3> output_mask) {
+    const Groups g{N, C, HxW, group};
+    const Tensor grad = grad_any.contiguous(), input = input_any.contiguous(), weight = dense(weight_opt);
+    const Tensor mean = mean_any.contiguous(), rstd = rstd_any.contiguous();
+    // Per sample and channel: sums of the gradient, and of its products with the normalised input.
+    const Tensor products = empty_floats(input, {N, C}), sums = empty_floats(input, {N, C});
+    const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
+    const auto spread = [&](const Tensor& t) { return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW}); };
+    const Tensor x = split(input);
+    kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)}, kernels::dim_mask(x, 3),
+                    {products.view({N, group, g.depth()}), sums.view({N, group, g.depth()})});
+    Tensor grad_input, grad_weight, grad_bias;
+    if (output_mask[0]) {
+        grad_input = Tensor(at::detail::empty_mps(input.sizes(), input.options()));
+        ChannelNorm norm = norm_of(g, mean, rstd, weight);
+        norm.sums = group_sums(sums, weight, g);
+        norm.products = group_sums(products, weight, g);
+        norm.inverse_size = 1.0 / static_cast<double>(g.depth() * HxW);
+        kernels::channel_norm_backward(norm, grad, input, grad_input);
+    }
+    const auto over_samples = [&](const Tensor& values) {
+        Tensor result(at::detail::empty_mps({C}, (weight.defined() ? weight : input).options()));
+        kernels::reduce(rows::sum, values, kernels::dim_mask(values, 0), {result});
+        return result;
+    };
+    if (output_mask[1]) grad_weight = over_samples(products);
+    if (output_mask[2]) grad_bias = over_samples(sums);
+    return {grad_input, grad_weight, grad_bias};
+}
+
+}  // namespace anymps::ops
