@@ -12,6 +12,10 @@ import torch
 import torch_anymps
 
 
+def pytest_addoption(parser):
+    parser.addoption("--op-db-full", action="store_true", help="all samples of every operator of PyTorch's op_db")
+
+
 @pytest.fixture(scope="session")
 def mps() -> torch.device:
     """The device; fails with the sentence of torch_anymps.info where there is none."""

@@ -122,8 +122,10 @@ Tensor& ANYMPS_FUNC(masked_select_out)(const Tensor& self, const Tensor& mask, T
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, self);
     at::assert_no_overlap(out, mask);
-    const auto [from, where] = at::expand_outplace(self.dim() == 0 ? self.unsqueeze(0) : self,
-                                                   mask.dim() == 0 ? mask.unsqueeze(0) : mask);
+    // Named: what needs no expansion is borrowed.
+    const Tensor source = self.dim() == 0 ? self.unsqueeze(0) : self;
+    const Tensor wanted = mask.dim() == 0 ? mask.unsqueeze(0) : mask;
+    const auto [from, where] = at::expand_outplace(source, wanted);
     const Tensor selected = at::index(*from, OptionalTensors({*where}));
     at::native::resize_output(out, selected.sizes());
     return out.copy_(selected);

@@ -1,0 +1,32 @@
+// Interpolation of all spatial dimensions, in PyTorch's terms of sizes and scale factors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+#include <optional>
+
+#include "ops/resample/resample.h"
+
+namespace anymps::ops {
+
+// Scale factors (outputs an input), one a spatial dimension; those that are absent follow from the sizes.
+using ScaleFactors = std::initializer_list<std::optional<double>>;
+
+// out and self: [N, C, spatial...]. Raises NotImplementedError for types that are neither floating nor uint8,
+// with `op` as the kernel's name.
+void interpolate(const at::Tensor& out, const at::Tensor& self, ResampleMode mode, ScaleFactors scales,
+                 bool align_corners, const char* op);
+void interpolate_backward(const at::Tensor& grad_input, const at::Tensor& grad_output, ResampleMode mode,
+                          ScaleFactors scales, bool align_corners, const char* op);
+
+inline void interpolate(const at::Tensor& out, const at::Tensor& self, ResampleMode mode, ScaleFactors scales,
+                        const char* op) {
+    interpolate(out, self, mode, scales, false, op);
+}
+inline void interpolate_backward(const at::Tensor& grad_input, const at::Tensor& grad_output,
+                                 ResampleMode mode, ScaleFactors scales, const char* op) {
+    interpolate_backward(grad_input, grad_output, mode, scales, false, op);
+}
+
+}  // namespace anymps::ops
