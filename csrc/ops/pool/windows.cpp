@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/geometry.h"
+#include "kernels/image.h"
 #include "kernels/kernel_call.h"
 #include "runtime/device.h"
 
@@ -12,41 +12,24 @@ namespace {
 
 using at::Tensor;
 using kernels::Compute;
-using kernels::FastDivider;
+using kernels::Image;
 
 // Twin of PoolArgs in shaders/pool.slang.
 struct PoolArgs {
     uint64_t input, output, indices;
     uint32_t total;
-    FastDivider digits[4];
+    kernels::ImageIndex index;
     uint32_t in_size[3], out_size[3];
     uint32_t kernel[3], stride[3], padding[3], dilation[3];
-    uint32_t in_stride[5], out_stride[5], index_stride[5];
+    kernels::ImageStrides in_strides, out_strides, index_strides;
     uint32_t count_padding;
     int32_t divisor;
 };
 
 uint32_t narrow(int64_t value) {
-    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "pooling: a size or stride of ", value,
+    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "pooling: a window of ", value,
                 " elements is too large for the mps device");
     return static_cast<uint32_t>(value);
-}
-
-// Sizes or strides as batch, channel, depth, height, width; missing dimensions are `neutral`.
-std::array<int64_t, 5> five(const Tensor& tensor, c10::IntArrayRef values, int64_t spatial, int64_t neutral) {
-    std::array<int64_t, 5> result;
-    result.fill(neutral);
-    const int64_t dims = tensor.dim();
-    for (int64_t i = 0; i < spatial; ++i) result[5 - spatial + i] = values[dims - spatial + i];
-    result[1] = values[dims - spatial - 1];
-    if (dims > spatial + 1) result[0] = values[0];
-    return result;
-}
-
-void fill_strides(uint32_t (&strides)[5], const Tensor& tensor, int64_t spatial) {
-    if (!tensor.defined()) return;
-    const auto sizes = five(tensor, tensor.sizes(), spatial, 1), values = five(tensor, tensor.strides(), spatial, 0);
-    for (int i = 0; i < 5; ++i) strides[i] = sizes[i] > 1 ? narrow(values[i]) : 0;
 }
 
 struct Operands {
@@ -59,12 +42,13 @@ struct Operands {
 void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     const Tensor& result = t.backward ? t.input : t.output;
     if (result.numel() == 0) return;
-    const auto sizes = five(result, result.sizes(), w.spatial, 1);
-    if (result.numel() > std::numeric_limits<uint32_t>::max() && sizes[0] > 1) {
+    const Image in(t.input, w.spatial), out(t.output, w.spatial), indices(t.indices, w.spatial);
+    const Image& image = t.backward ? in : out;
+    if (result.numel() > std::numeric_limits<uint32_t>::max() && image.size(0) > 1) {
         const auto half = [&](const Tensor& tensor, int64_t first, int64_t count) {
             return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
         };
-        const int64_t middle = sizes[0] / 2, rest = sizes[0] - middle;
+        const int64_t middle = image.size(0) / 2, rest = image.size(0) - middle;
         launch(kernel, w, {half(t.input, 0, middle), half(t.output, 0, middle), half(t.indices, 0, middle), t.backward});
         launch(kernel, w, {half(t.input, middle, rest), half(t.output, middle, rest), half(t.indices, middle, rest),
                            t.backward});
@@ -75,25 +59,22 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     args.output = kernels::address(t.output);
     args.indices = t.indices.defined() ? kernels::address(t.indices) : 0;
     args.total = static_cast<uint32_t>(result.numel());
-    const auto in = five(t.input, t.input.sizes(), w.spatial, 1), out = five(t.output, t.output.sizes(), w.spatial, 1);
+    args.index = image.index();
     for (int axis = 0; axis < 3; ++axis) {
-        args.in_size[axis] = narrow(in[2 + axis]);
-        args.out_size[axis] = narrow(out[2 + axis]);
+        args.in_size[axis] = in.size(2 + axis);
+        args.out_size[axis] = out.size(2 + axis);
         args.kernel[axis] = narrow(w.kernel[axis]);
         args.stride[axis] = narrow(w.stride[axis]);
         args.padding[axis] = narrow(w.padding[axis]);
         args.dilation[axis] = narrow(w.dilation[axis]);
     }
-    fill_strides(args.in_stride, t.input, w.spatial);
-    fill_strides(args.out_stride, t.output, w.spatial);
-    fill_strides(args.index_stride, t.indices, w.spatial);
+    args.in_strides = in.strides();
+    args.out_strides = out.strides();
+    args.index_strides = indices.strides();
     args.count_padding = w.count_padding;
     args.divisor = w.divisor;
-    const bool channels_fast = !result.is_contiguous() && result.stride(result.dim() - w.spatial - 1) == 1;
-    const int order[4] = {channels_fast ? 1 : 4, channels_fast ? 4 : 3, channels_fast ? 3 : 2, channels_fast ? 2 : 1};
-    for (int i = 0; i < 4; ++i) args.digits[i] = FastDivider(narrow(sizes[order[i]]));
     const uint32_t workgroup = runtime::device().info().is_software ? 8 : 256;
-    kernels::KernelCall call(kernel, {workgroup, 0, kernels::code(result.scalar_type()), channels_fast, w.adaptive});
+    kernels::KernelCall call(kernel, {workgroup, 0, kernels::code(result.scalar_type()), image.channels_fast(), w.adaptive});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
     call.dispatch_pointer(args, kernels::Grid::linear((uint64_t{args.total} + workgroup - 1) / workgroup));
