@@ -23,8 +23,8 @@ constexpr int kMaxInputs = 4;
 constexpr int kMaxOutputs = 2;
 constexpr int kMaxScalars = 6;
 constexpr int kMaxDims = 64;
-constexpr uint32_t kVector = 0, kDense = 1 << 4, kOne = 2 << 4, kImmediate = 3 << 4;
-constexpr uint32_t kDenseElementsPerThread = 8, kStridedElementsPerThread = 2;
+constexpr uint32_t kTensor = 0, kOne = 1 << 4, kImmediate = 2 << 4;
+constexpr uint32_t kDenseElementsPerThread = 8;
 
 struct DenseArgs {
     uint64_t outputs[kMaxOutputs];
@@ -99,21 +99,23 @@ runtime::Access access(const TensorIteratorBase& iter, int arg) {
     return {address + low, static_cast<uint64_t>(high - low + iter.element_size(arg)), arg < iter.noutputs()};
 }
 
-bool is_dense(const TensorIteratorBase& iter) {
-    if (iter.ndim() == 0) return true;
-    if (iter.ndim() > 1) return iter.numel() == 1;
-    for (int arg = 0; arg < iter.ntensors(); ++arg) {
-        const int64_t stride = iter.strides(arg)[0];
-        const bool one = stride == 0 && arg >= iter.noutputs();
-        if (stride != iter.element_size(arg) && !one) return iter.numel() == 1;
-    }
-    return true;
+// One element for every index: a broadcast operand of an iterator that is otherwise dense.
+bool is_one(const TensorIteratorBase& iter, int arg) {
+    return arg >= iter.noutputs() && (iter.ndim() == 0 || iter.strides(arg)[0] == 0);
 }
 
-uint32_t dense_code(const TensorIteratorBase& iter, int arg) {
-    if (iter.ndim() > 0 && iter.strides(arg)[0] == 0 && arg >= iter.noutputs()) return kOne;
-    const auto quad = static_cast<uint64_t>(std::min<int64_t>(16, 4 * iter.element_size(arg)));
-    return reinterpret_cast<uint64_t>(iter.data_ptr(arg)) % quad == 0 ? kVector : kDense;
+// All operands of the same order without gaps, and aligned for loads of four elements.
+bool is_dense(const TensorIteratorBase& iter) {
+    if (iter.numel() == 1) return true;
+    if (iter.ndim() != 1 || iter.numel() > (int64_t{1} << 31)) return false;
+    for (int arg = 0; arg < iter.ntensors(); ++arg) {
+        if (is_one(iter, arg)) continue;
+        const auto size = static_cast<uint64_t>(iter.element_size(arg));
+        const auto quad = std::min<uint64_t>(16, 4 * size);
+        if (iter.strides(arg)[0] != static_cast<int64_t>(size)) return false;
+        if (reinterpret_cast<uint64_t>(iter.data_ptr(arg)) % quad != 0) return false;
+    }
+    return true;
 }
 
 uint32_t workgroup_size() {
@@ -136,11 +138,11 @@ void dispatch_dense(const Launch& launch, KernelId id, DenseArgs& args) {
                                 grid, launch.accesses);
 }
 
-void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands, const TensorIteratorBase& iter) {
+void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands, const TensorIteratorBase& iter,
+                      uint32_t elements_per_thread) {
     StridedArgs args;
     args.operands = operands;
-    const auto grid =
-        runtime::Grid::linear((operands.count - 1) / (workgroup_size() * kStridedElementsPerThread) + 1);
+    const auto grid = runtime::Grid::linear((operands.count - 1) / (workgroup_size() * elements_per_thread) + 1);
     args.operands.groups_x = grid.x;
     args.ndim = static_cast<uint32_t>(iter.ndim());
     for (int d = 0; d < iter.ndim(); ++d) {
@@ -162,7 +164,7 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initia
     const uint32_t common = code(compute);
     const bool opmath = kernel.has(PointwiseKernel::kOpmath), as_bits = kernel.has(PointwiseKernel::kBits);
     const auto operand_code = [&](int arg) {
-        return (as_bits ? common : code(iter.dtype(arg))) | (dense ? dense_code(iter, arg) : kDense);
+        return (as_bits ? common : code(iter.dtype(arg))) | (dense && is_one(iter, arg) ? kOne : kTensor);
     };
     const int outputs = iter.noutputs(), inputs = static_cast<int>(kernel.inputs());
     launch.specialization = {workgroup_size(), 0, common};
@@ -190,7 +192,7 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initia
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
     if (dense) dispatch_dense(launch, id, args);
-    else dispatch_strided(launch, id, args, iter);
+    else dispatch_strided(launch, id, args, iter, kernel.has(PointwiseKernel::kHeavy) ? 1 : 2);
 }
 
 }  // namespace
@@ -212,7 +214,7 @@ void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::ini
     if (iter.numel() == 0) return;
     TORCH_INTERNAL_ASSERT(iter.noutputs() <= kMaxOutputs && iter.ninputs() <= static_cast<int>(kernel.inputs()) &&
                           scalars.size() + iter.ninputs() - kernel.inputs() <= kMaxScalars);
-    const bool dense = is_dense(iter) && iter.numel() <= (int64_t{1} << 31);
+    const bool dense = is_dense(iter);
     if (dense || iter.can_use_32bit_indexing()) return launch(iter, kernel, scalars, compute, dense);
     for (auto& part : iter.with_32bit_indexing()) pointwise(part, kernel, scalars, compute);
 }

@@ -21,6 +21,7 @@ class PointwiseKernel {
     enum Flag : uint32_t {
         kOpmath = 1,  // CPU scalars stay in the arithmetic type; without it they are rounded to the common dtype
         kBits = 2,    // operands are read and written as the dtype that is computed in, whatever their own
+        kHeavy = 4,   // a long functor: its strided kernel does one element a thread
     };
 
     // label: the name in "not implemented for" errors. inputs: operands of the functor.

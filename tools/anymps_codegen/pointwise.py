@@ -14,8 +14,8 @@ A row:
     none      {argument: number}: what the kernel gets for an optional argument that is left out
     label     name in the error for an unsupported dtype; that of the CPU kernel, <name>_cpu where it is left out
     opmath    true: CPU scalars are not rounded to the common dtype
-    heavy     true: the function is long; kernels call it in a loop instead of eight times in a row
     bits      true: operands are moved as integers of their size
+    heavy     true: a functor of some hundred instructions, of which the dense kernel holds one copy only
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ class Row:
     choices: list[str | bool | None] = field(default_factory=list)
     error: str = ""
     none: dict[str, float] = field(default_factory=dict)
-    heavy: bool = False
 
 
 def outputs() -> list[str]:
@@ -170,7 +169,7 @@ def _row(data: dict, schema: Schema) -> Row:
         raise CodegenError(f"the rule must be one of {', '.join(RULES)}.")
     words = {word for functor in functors for texts in functor.exprs.values() for word in _words(" ".join(texts))}
     scalars = data.get("scalars", [a for a in others if a in words and a not in inputs])
-    flags = [flag for key, flag in (("opmath", "kOpmath"), ("bits", "kBits")) if data.get(key)]
+    flags = [flag for key, flag in (("opmath", "kOpmath"), ("bits", "kBits"), ("heavy", "kHeavy")) if data.get(key)]
     if len(inputs) > 4 or len(scalars) > 6:
         raise CodegenError("a functor has at most 4 inputs and 6 scalars.")
     return Row(
@@ -185,7 +184,6 @@ def _row(data: dict, schema: Schema) -> Row:
         list(variants),
         data.get("error", f"{name}: unknown value of {choice}"),
         data.get("none", {}),
-        bool(data.get("heavy")),
     )
 
 
@@ -258,7 +256,7 @@ struct {name} : IPointwise
     typealias T = {slang_type};
     static const int inputs = {len(row.inputs)};
     static const int outputs = {count};
-    static const bool heavy = {"true" if row.heavy else "false"};
+    static const bool heavy = {str("kHeavy" in row.flags).lower()};
     static void apply({slang_type} in_[kMaxInputs], Scalars scalars, out {slang_type} out_[kMaxOutputs])
     {{
         {lines}

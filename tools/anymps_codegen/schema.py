@@ -53,6 +53,10 @@ class Schema:
             raise CodegenError(f"PyTorch has no operator '{op}'{self._near(op, self._by_op)}.")
         return self._by_op[op]
 
+    def group(self, op: str) -> NativeFunctionsGroup | None:
+        """The functional, in-place and out variants that op is one of; None where it has no others."""
+        return self._groups.get(op)
+
     def structured_group(self, op: str) -> NativeFunctionsGroup | None:
         """The structured group whose `out` overload is op; None where op is no such overload."""
         group = self._groups.get(op)
