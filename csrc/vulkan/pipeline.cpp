@@ -19,7 +19,7 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
         throw Error(VK_ERROR_UNKNOWN, "Kernel " + name + " has " + std::to_string(specialization.size()) +
                                           " specialization constants; the limit is 32.");
     }
-    const std::vector<uint32_t> words = with_float_controls(spirv, device.info().float_controls);
+    const std::vector<uint32_t> words = module_for_device(spirv, device.info().float_controls);
     const auto& api = device.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
     module_info.codeSize = words.size() * sizeof(uint32_t);

@@ -8,7 +8,8 @@ namespace {
 
 // Numbers of the SPIR-V specification, sections 3.6 (execution modes), 3.31 (capabilities), 3.52.
 constexpr uint32_t kHeaderWords = 5;
-constexpr uint32_t kOpEntryPoint = 15, kOpExecutionMode = 16, kOpCapability = 17;
+constexpr uint32_t kOpEntryPoint = 15, kOpExecutionMode = 16, kOpCapability = 17, kOpFunction = 54;
+constexpr uint32_t kDontInline = 2;
 constexpr uint32_t kDenormPreserveCapability = 4464, kSignedZeroInfNanPreserveCapability = 4466;
 constexpr uint32_t kDenormPreserveMode = 4459, kSignedZeroInfNanPreserveMode = 4461;
 
@@ -18,7 +19,7 @@ constexpr uint32_t instruction(uint32_t opcode, uint32_t words) {
 
 }  // namespace
 
-std::vector<uint32_t> with_float_controls(std::span<const uint32_t> spirv, FloatControls controls) {
+std::vector<uint32_t> module_for_device(std::span<const uint32_t> spirv, FloatControls controls) {
     if (spirv.size() < kHeaderWords) {
         throw Error(VK_ERROR_UNKNOWN, "A SPIR-V module is shorter than its header.");
     }
@@ -56,7 +57,13 @@ std::vector<uint32_t> with_float_controls(std::span<const uint32_t> spirv, Float
             out.insert(out.end(), {instruction(kOpExecutionMode, 4), entry, mode, 32});
         }
     }
+    const size_t rest = out.size();
     out.insert(out.end(), spirv.begin() + at, spirv.end());
+    // [noinline] keeps modules small. NVIDIA's compiler (580) obeys it with calls that are 4 times slower and lose
+    // results of functions with array outputs; the others inline everything.
+    for (size_t i = rest; i < out.size() && (out[i] >> 16) != 0; i += out[i] >> 16) {
+        if ((out[i] & 0xffffu) == kOpFunction) out[i + 3] &= ~kDontInline;
+    }
     return out;
 }
 

@@ -29,16 +29,16 @@ TEST(Spirv, FloatControlsFollowTheEntryPoint) {
     const Words denorm_capability{op(17, 2), 4464}, denorm_mode{op(16, 4), 2, 4459, 32};
     const Words module = join({kHeader, kShader, kEntry, kRest});
     EXPECT_EQ(
-        with_float_controls(module, {true, true}),
+        module_for_device(module, {true, true}),
         join({kHeader, nan_capability, denorm_capability, kShader, kEntry, nan_mode, denorm_mode, kRest}));
-    EXPECT_EQ(with_float_controls(module, {true, false}),
+    EXPECT_EQ(module_for_device(module, {true, false}),
               join({kHeader, nan_capability, kShader, kEntry, nan_mode, kRest}));
-    EXPECT_EQ(with_float_controls(module, {}), module);
+    EXPECT_EQ(module_for_device(module, {}), module);
 }
 
 TEST(Spirv, ADamagedModuleIsAnError) {
-    EXPECT_THROW(with_float_controls(Words{1, 2}, {}), Error);
-    EXPECT_THROW(with_float_controls(join({kHeader, {op(17, 9), 1}}), {}), Error);
+    EXPECT_THROW(module_for_device(Words{1, 2}, {}), Error);
+    EXPECT_THROW(module_for_device(join({kHeader, {op(17, 9), 1}}), {}), Error);
 }
 
 }  // namespace
