@@ -6,22 +6,49 @@ namespace anymps::kernels {
 
 DType dtype_of(c10::ScalarType type) {
     switch (type) {
-        case c10::ScalarType::Bool: return DType::Bool;
-        case c10::ScalarType::Byte: return DType::U8;
-        case c10::ScalarType::Char: return DType::I8;
-        case c10::ScalarType::Short: return DType::I16;
-        case c10::ScalarType::Int: return DType::I32;
-        case c10::ScalarType::Long: return DType::I64;
-        case c10::ScalarType::Half: return DType::F16;
-        case c10::ScalarType::BFloat16: return DType::BF16;
-        case c10::ScalarType::Float: return DType::F32;
-        case c10::ScalarType::ComplexFloat: return DType::C64;
-        case c10::ScalarType::UInt16: return DType::U16;
-        case c10::ScalarType::UInt32: return DType::U32;
-        case c10::ScalarType::UInt64: return DType::U64;
+        case c10::ScalarType::Bool:
+            return DType::Bool;
+        case c10::ScalarType::Byte:
+            return DType::U8;
+        case c10::ScalarType::Char:
+            return DType::I8;
+        case c10::ScalarType::Short:
+            return DType::I16;
+        case c10::ScalarType::Int:
+            return DType::I32;
+        case c10::ScalarType::Long:
+            return DType::I64;
+        case c10::ScalarType::Half:
+            return DType::F16;
+        case c10::ScalarType::BFloat16:
+            return DType::BF16;
+        case c10::ScalarType::Float:
+            return DType::F32;
+        case c10::ScalarType::ComplexFloat:
+            return DType::C64;
+        case c10::ScalarType::UInt16:
+            return DType::U16;
+        case c10::ScalarType::UInt32:
+            return DType::U32;
+        case c10::ScalarType::UInt64:
+            return DType::U64;
         default:
             TORCH_CHECK_TYPE(false, "Trying to convert ", c10::toString(type),
                              " to the MPS backend but it does not have support for that dtype.");
+    }
+}
+
+c10::ScalarType integer_of_size(size_t bytes) {
+    switch (bytes) {
+        case 1:
+            return c10::ScalarType::Char;
+        case 2:
+            return c10::ScalarType::Short;
+        case 4:
+            return c10::ScalarType::Int;
+        default:
+            TORCH_INTERNAL_ASSERT(bytes == 8, "no integer of ", bytes, " bytes");
+            return c10::ScalarType::Long;
     }
 }
 
@@ -29,12 +56,16 @@ Compute compute_of(c10::ScalarType type) {
     switch (dtype_of(type)) {
         case DType::F16:
         case DType::BF16:
-        case DType::F32: return Compute::F32;
-        case DType::C64: return Compute::C64;
+        case DType::F32:
+            return Compute::F32;
+        case DType::C64:
+            return Compute::C64;
         case DType::I64:
         case DType::U32:
-        case DType::U64: return Compute::I64;
-        default: return Compute::I32;
+        case DType::U64:
+            return Compute::I64;
+        default:
+            return Compute::I32;
     }
 }
 

@@ -7,16 +7,6 @@ namespace {
 
 using c10::ScalarType;
 
-// Elements of one dtype are moved as bits: NaN payloads stay, and fewer pipelines are needed.
-ScalarType bits_of_size(size_t bytes) {
-    switch (bytes) {
-        case 1: return ScalarType::Byte;
-        case 2: return ScalarType::Short;
-        case 4: return ScalarType::Int;
-        default: return ScalarType::Long;
-    }
-}
-
 // The dtype whose arithmetic type holds every value on its way from one dtype to another.
 ScalarType conversion(ScalarType to, ScalarType from) {
     if (c10::isComplexType(to) || c10::isComplexType(from)) return ScalarType::ComplexFloat;
@@ -30,7 +20,8 @@ ScalarType conversion(ScalarType to, ScalarType from) {
 void pointwise_copy(at::TensorIteratorBase& iter) {
     const ScalarType to = iter.dtype(0), from = iter.dtype(1);
     if (to != from) return pointwise(iter, rows::copy, {}, conversion(to, from));
-    pointwise(iter, rows::copy_bits, {}, bits_of_size(c10::elementSize(to)));
+    // Bits: NaN payloads stay, and fewer pipelines are needed.
+    pointwise(iter, rows::copy_bits, {}, integer_of_size(c10::elementSize(to)));
 }
 
 }  // namespace anymps::kernels

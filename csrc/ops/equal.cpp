@@ -7,8 +7,9 @@ namespace anymps::ops {
 
 // True for the same size and equal values; NaN equals nothing. Waits for the device.
 bool ANYMPS_FUNC(equal)(const Tensor& self, const Tensor& other) {
-    TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
-                " and ", other.device());
+    TORCH_CHECK(self.device() == other.device(),
+                "Cannot compare two tensors on different devices. Got: ", self.device(), " and ",
+                other.device());
     if (self.sizes() != other.sizes()) return false;
     return self.numel() == 0 || at::eq(self, other).all().item().toBool();
 }

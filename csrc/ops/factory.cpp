@@ -27,7 +27,9 @@ KernelCall call(const char* kernel, const Tensor& out) {
     return KernelCall(kernel, {kWorkgroup, 0, kernels::code(out.scalar_type())});
 }
 
-Grid grid(int64_t elements) { return Grid::linear((elements + kGroupElements - 1) / kGroupElements); }
+Grid grid(int64_t elements) {
+    return Grid::linear((elements + kGroupElements - 1) / kGroupElements);
+}
 
 // The argument blocks of shaders/factory.slang.
 struct SequenceArgs {
@@ -62,7 +64,9 @@ void float_sequence(const Tensor& out, long double first, long double last, long
     int exponent = 0;
     std::frexp(greatest, &exponent);
     const int shift = 61 - exponent;
-    const auto fixed = [shift](long double value) -> int64_t { return std::llround(std::ldexp(value, shift)); };
+    const auto fixed = [shift](long double value) -> int64_t {
+        return std::llround(std::ldexp(value, shift));
+    };
     dispatch_sequence(out, {.half = static_cast<uint64_t>(half),
                             .first = fixed(first),
                             .last = fixed(last),
@@ -98,9 +102,12 @@ void write_range(const Tensor& out, const Scalar& start, const Scalar& step) {
 // A scalar as the output's dtype holds it.
 double rounded(const Scalar& value, ScalarType dtype) {
     switch (dtype) {
-        case at::kHalf: return value.to<at::Half>();
-        case at::kBFloat16: return value.to<at::BFloat16>();
-        default: return value.to<float>();
+        case at::kHalf:
+            return value.to<at::Half>();
+        case at::kBFloat16:
+            return value.to<at::BFloat16>();
+        default:
+            return value.to<float>();
     }
 }
 
@@ -116,8 +123,9 @@ void float_linspace(const Tensor& out, double first, double last) {
 void integer_linspace(const Tensor& out, int64_t first, int64_t last) {
     const int64_t steps = out.numel() - 1;
     int64_t span = 0, product = 0;
-    const bool fits = !__builtin_sub_overflow(last, first, &span) && !__builtin_mul_overflow(span, steps, &product) &&
-                      !__builtin_mul_overflow(first, steps, &product) && !__builtin_mul_overflow(last, steps, &product);
+    const bool fits =
+        !__builtin_sub_overflow(last, first, &span) && !__builtin_mul_overflow(span, steps, &product) &&
+        !__builtin_mul_overflow(first, steps, &product) && !__builtin_mul_overflow(last, steps, &product);
     TORCH_CHECK_NOT_IMPLEMENTED(fits, "linspace on MPS: (end - start) * steps does not fit 64 bits");
     call("integer_linspace", out)
         .write(out)
@@ -139,34 +147,42 @@ void write_linspace(const Tensor& out, const Scalar& start, const Scalar& end) {
     }
 }
 
-Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool upper, std::optional<ScalarType> dtype,
-                        std::optional<Layout> layout, std::optional<Device> device, std::optional<bool> pin_memory) {
+Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool upper,
+                        std::optional<ScalarType> dtype, std::optional<Layout> layout,
+                        std::optional<Device> device, std::optional<bool> pin_memory) {
     at::native::check_args(rows, columns, layout);
     const int64_t lower = at::native::get_tril_size(rows, columns, upper ? offset - 1 : offset);
     const int64_t count = upper ? rows * columns - lower : lower;
-    const auto options =
-        TensorOptions().dtype(dtype.value_or(at::kLong)).layout(layout).device(device).pinned_memory(pin_memory);
+    const auto options = TensorOptions()
+                             .dtype(dtype.value_or(at::kLong))
+                             .layout(layout)
+                             .device(device)
+                             .pinned_memory(pin_memory);
     Tensor out = at::empty({2, count}, options);
     if (count == 0) return out;
     call("triangle_indices", out)
         .write(out)
-        .dispatch(TriangleArgs{kernels::address(out), static_cast<uint64_t>(count), rows, columns, offset, upper},
-                  grid(count));
+        .dispatch(
+            TriangleArgs{kernels::address(out), static_cast<uint64_t>(count), rows, columns, offset, upper},
+            grid(count));
     return out;
 }
 
 }  // namespace
 
-Tensor& ANYMPS_FUNC(arange_start_out)(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
+Tensor& ANYMPS_FUNC(arange_start_out)(const Scalar& start, const Scalar& end, const Scalar& step,
+                                      Tensor& out) {
     check_real(out, "arange");
-    const int64_t size = out.scalar_type() == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
-                                                        : at::native::compute_arange_size<float>(start, end, step);
+    const int64_t size = out.scalar_type() == at::kLong
+                             ? at::native::compute_arange_size<int64_t>(start, end, step)
+                             : at::native::compute_arange_size<float>(start, end, step);
     if (out.numel() != size) {
         if (out.numel() > 0) {
             TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
                        " which does not match the computed number of elements ", size,
                        ". Note that this may occur as a result of rounding error. "
-                       "The out tensor will be resized to a tensor of shape (", size, ",).");
+                       "The out tensor will be resized to a tensor of shape (",
+                       size, ",).");
         }
         out.resize_({size});
     }
@@ -201,8 +217,10 @@ Tensor& ANYMPS_FUNC(linspace_out)(const Scalar& start, const Scalar& end, int64_
 }
 
 // Powers amplify errors: the host, which has doubles, makes the few values that a script asks for.
-Tensor& ANYMPS_FUNC(logspace_out)(const Scalar& start, const Scalar& end, int64_t steps, double base, Tensor& out) {
-    const Tensor values = at::logspace(start, end, steps, base, TensorOptions().dtype(out.dtype()).device(at::kCPU));
+Tensor& ANYMPS_FUNC(logspace_out)(const Scalar& start, const Scalar& end, int64_t steps, double base,
+                                  Tensor& out) {
+    const Tensor values =
+        at::logspace(start, end, steps, base, TensorOptions().dtype(out.dtype()).device(at::kCPU));
     if (out.numel() != steps) out.resize_({steps});
     return out.copy_(values.view(out.sizes()));
 }
@@ -216,7 +234,9 @@ Tensor& ANYMPS_FUNC(eye_m_out)(int64_t n, int64_t m, Tensor& out) {
     return out;
 }
 
-Tensor& ANYMPS_FUNC(eye_out)(int64_t n, Tensor& out) { return eye_m_out(n, n, out); }
+Tensor& ANYMPS_FUNC(eye_out)(int64_t n, Tensor& out) {
+    return eye_m_out(n, n, out);
+}
 
 Tensor ANYMPS_FUNC(tril_indices)(int64_t row, int64_t col, int64_t offset, std::optional<ScalarType> dtype,
                                  std::optional<Layout> layout, std::optional<Device> device,

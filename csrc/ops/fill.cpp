@@ -13,29 +13,39 @@
 namespace anymps::ops {
 namespace {
 
-// The bits of a value in a storage dtype, as the signed integer of its size. Raises as the CPU does where it does not
-// fit.
+// The bits of a value in a storage dtype, as the signed integer of its size. Raises as the CPU does where it
+// does not fit.
 int64_t bits_of(const Scalar& value, ScalarType dtype) {
     switch (dtype) {
-        case at::kBool: return value.to<bool>();
-        case at::kByte: return static_cast<int8_t>(value.to<uint8_t>());
-        case at::kChar: return value.to<int8_t>();
-        case at::kShort: return value.to<int16_t>();
-        case at::kInt: return value.to<int32_t>();
-        case at::kLong: return value.to<int64_t>();
-        case at::kUInt16: return static_cast<int16_t>(value.to<uint16_t>());
-        case at::kUInt32: return static_cast<int32_t>(value.to<uint32_t>());
-        case at::kUInt64: return static_cast<int64_t>(value.to<uint64_t>());
-        case at::kHalf: return static_cast<int16_t>(value.to<at::Half>().x);
-        case at::kBFloat16: return static_cast<int16_t>(value.to<at::BFloat16>().x);
-        case at::kFloat: return std::bit_cast<int32_t>(value.to<float>());
-        case at::kComplexFloat: return std::bit_cast<int64_t>(value.to<c10::complex<float>>());
-        default: TORCH_CHECK_NOT_IMPLEMENTED(false, "\"fill_\" not implemented for '", dtype, "'");
+        case at::kBool:
+            return value.to<bool>();
+        case at::kByte:
+            return static_cast<int8_t>(value.to<uint8_t>());
+        case at::kChar:
+            return value.to<int8_t>();
+        case at::kShort:
+            return value.to<int16_t>();
+        case at::kInt:
+            return value.to<int32_t>();
+        case at::kLong:
+            return value.to<int64_t>();
+        case at::kUInt16:
+            return static_cast<int16_t>(value.to<uint16_t>());
+        case at::kUInt32:
+            return static_cast<int32_t>(value.to<uint32_t>());
+        case at::kUInt64:
+            return static_cast<int64_t>(value.to<uint64_t>());
+        case at::kHalf:
+            return static_cast<int16_t>(value.to<at::Half>().x);
+        case at::kBFloat16:
+            return static_cast<int16_t>(value.to<at::BFloat16>().x);
+        case at::kFloat:
+            return std::bit_cast<int32_t>(value.to<float>());
+        case at::kComplexFloat:
+            return std::bit_cast<int64_t>(value.to<c10::complex<float>>());
+        default:
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"fill_\" not implemented for '", dtype, "'");
     }
-}
-
-ScalarType integer_of_size(size_t bytes) {
-    return bytes == 1 ? at::kChar : bytes == 2 ? at::kShort : bytes == 4 ? at::kInt : at::kLong;
 }
 
 void fill(const Tensor& self, const Scalar& value) {
@@ -53,7 +63,7 @@ void fill(const Tensor& self, const Scalar& value) {
                     .add_output(self)
                     .resize_outputs(false)
                     .build();
-    kernels::pointwise(iter, kernels::rows::copy_bits, {bits}, integer_of_size(self.element_size()));
+    kernels::pointwise(iter, kernels::rows::copy_bits, {bits}, kernels::integer_of_size(self.element_size()));
 }
 
 }  // namespace
@@ -64,8 +74,8 @@ Tensor& ANYMPS_FUNC(fill__Scalar)(Tensor& self, const Scalar& value) {
 }
 
 Tensor& ANYMPS_FUNC(fill__Tensor)(Tensor& self, const Tensor& value) {
-    TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
-                " dimensions.");
+    TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
+                value.dim(), " dimensions.");
     if (self.device() != value.device()) {
         fill(self, value.item());
         return self;

@@ -1,4 +1,5 @@
-// What every generated declaration header includes: the marker of ops without a structured group, ATen's names.
+// What every generated declaration header includes: the marker of ops without a structured group, ATen's
+// names.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -7,8 +8,9 @@
 
 #include <optional>
 
-// Marks the definition of one overload for tools/gen_registration.py: `Tensor ANYMPS_FUNC(view)(...)` is aten::view on
-// mps. The name is that of native_functions.yaml with '.' as '_'. Structured ops use ATen's TORCH_IMPL_FUNC.
+// Marks the definition of one overload for tools/gen_registration.py: `Tensor ANYMPS_FUNC(view)(...)` is
+// aten::view on mps. The name is that of native_functions.yaml with '.' as '_'. Structured ops use ATen's
+// TORCH_IMPL_FUNC.
 #define ANYMPS_FUNC(name) name
 
 namespace anymps::ops {

@@ -23,8 +23,8 @@ void grow_storage(c10::TensorImpl& tensor, size_t bytes) {
     TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
     at::DataPtr data = c10::GetAllocator(at::kMPS)->allocate(bytes);
     if (old_bytes != 0) {
-        runtime::encoder().copy(reinterpret_cast<uint64_t>(data.get()), reinterpret_cast<uint64_t>(storage.data()),
-                                old_bytes);
+        runtime::encoder().copy(reinterpret_cast<uint64_t>(data.get()),
+                                reinterpret_cast<uint64_t>(storage.data()), old_bytes);
     }
     storage.set_data_ptr_noswap(std::move(data));
     storage.set_nbytes(bytes);
@@ -47,7 +47,8 @@ void resize(c10::TensorImpl& tensor, IntArrayRef size, OptionalIntArrayRef strid
 
 }  // namespace
 
-const Tensor& ANYMPS_FUNC(resize_)(const Tensor& self, IntArrayRef size, std::optional<MemoryFormat> memory_format) {
+const Tensor& ANYMPS_FUNC(resize_)(const Tensor& self, IntArrayRef size,
+                                   std::optional<MemoryFormat> memory_format) {
     auto& tensor = *self.unsafeGetTensorImpl();
     const auto old_bytes = static_cast<int64_t>(tensor.unsafe_storage().nbytes());
     at::detail::check_size_nonnegative(size);
@@ -67,8 +68,9 @@ Tensor& ANYMPS_FUNC(set__source_Storage)(Tensor& self, at::Storage source) {
     return at::native::set_(self, std::move(source));
 }
 
-Tensor& ANYMPS_FUNC(set__source_Storage_storage_offset)(Tensor& self, at::Storage source, int64_t storage_offset,
-                                                        IntArrayRef size, IntArrayRef stride) {
+Tensor& ANYMPS_FUNC(set__source_Storage_storage_offset)(Tensor& self, at::Storage source,
+                                                        int64_t storage_offset, IntArrayRef size,
+                                                        IntArrayRef stride) {
     at::native::checkSetStorage(self, std::move(source), storage_offset, size, stride);
     auto& tensor = *self.unsafeGetTensorImpl();
     tensor.set_storage_offset(storage_offset);

@@ -20,21 +20,35 @@ T download(const Tensor& self) {
 // The value of a tensor of one element. Waits for everything that was recorded before.
 Scalar ANYMPS_FUNC(_local_scalar_dense)(const Tensor& self) {
     switch (self.scalar_type()) {
-        case at::kBool: return Scalar(download<uint8_t>(self) != 0);
-        case at::kByte: return download<uint8_t>(self);
-        case at::kChar: return download<int8_t>(self);
-        case at::kShort: return download<int16_t>(self);
-        case at::kInt: return download<int32_t>(self);
-        case at::kLong: return download<int64_t>(self);
-        case at::kUInt16: return download<uint16_t>(self);
-        case at::kUInt32: return download<uint32_t>(self);
-        case at::kUInt64: return download<uint64_t>(self);
-        case at::kHalf: return download<at::Half>(self);
-        case at::kBFloat16: return download<at::BFloat16>(self);
-        case at::kFloat: return download<float>(self);
-        case at::kComplexFloat: return download<c10::complex<float>>(self);
-        default: TORCH_CHECK_NOT_IMPLEMENTED(false, "\"_local_scalar_dense\" not implemented for '",
-                                             self.scalar_type(), "'");
+        case at::kBool:
+            return Scalar(download<uint8_t>(self) != 0);
+        case at::kByte:
+            return download<uint8_t>(self);
+        case at::kChar:
+            return download<int8_t>(self);
+        case at::kShort:
+            return download<int16_t>(self);
+        case at::kInt:
+            return download<int32_t>(self);
+        case at::kLong:
+            return download<int64_t>(self);
+        case at::kUInt16:
+            return download<uint16_t>(self);
+        case at::kUInt32:
+            return download<uint32_t>(self);
+        case at::kUInt64:
+            return download<uint64_t>(self);
+        case at::kHalf:
+            return download<at::Half>(self);
+        case at::kBFloat16:
+            return download<at::BFloat16>(self);
+        case at::kFloat:
+            return download<float>(self);
+        case at::kComplexFloat:
+            return download<c10::complex<float>>(self);
+        default:
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"_local_scalar_dense\" not implemented for '",
+                                        self.scalar_type(), "'");
     }
 }
 

@@ -17,10 +17,6 @@ struct TriangleArgs {
     int64_t out_strides[3], self_strides[3];
 };
 
-ScalarType bits_of_size(size_t bytes) {
-    return bytes == 1 ? at::kByte : bytes == 2 ? at::kShort : bytes == 4 ? at::kInt : at::kLong;
-}
-
 // self, out: [..., rows, columns], any strides; they may be the same tensor.
 void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& out) {
     if (out.numel() == 0) return;
@@ -37,7 +33,8 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
     std::copy_n(to.strides().begin(), 3, args.out_strides);
     std::copy_n(from.strides().begin(), 3, args.self_strides);
     constexpr uint32_t kWorkgroup = 256;
-    kernels::KernelCall("triangle", {kWorkgroup, 0, kernels::code(bits_of_size(out.element_size()))})
+    const ScalarType bits = kernels::integer_of_size(out.element_size());
+    kernels::KernelCall("triangle", {kWorkgroup, 0, kernels::code(bits)})
         .read(from)
         .write(to)
         .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
@@ -46,8 +43,12 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
 
 }  // namespace
 
-TORCH_IMPL_FUNC(tril_out)(const Tensor& self, int64_t k, const Tensor& out) { triangle(self, k, false, out); }
+TORCH_IMPL_FUNC(tril_out)(const Tensor& self, int64_t k, const Tensor& out) {
+    triangle(self, k, false, out);
+}
 
-TORCH_IMPL_FUNC(triu_out)(const Tensor& self, int64_t k, const Tensor& out) { triangle(self, k, true, out); }
+TORCH_IMPL_FUNC(triu_out)(const Tensor& self, int64_t k, const Tensor& out) {
+    triangle(self, k, true, out);
+}
 
 }  // namespace anymps::ops

@@ -25,9 +25,10 @@ Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_siz
                                     int64_t step) {
     const Tensor out = at::empty(input_sizes, grad_in.options());
     if (out.numel() == 0) return out;
-    if (out.dim() == 0 || grad_in.numel() == 0) return grad_in.numel() == 0 ? out.zero_() : out.copy_(grad_in[0]);
-    TORCH_CHECK_NOT_IMPLEMENTED(out.is_floating_point() || out.is_complex(), "\"unfold_backward\" not implemented for '",
-                                out.scalar_type(), "'");
+    if (out.dim() == 0 || grad_in.numel() == 0)
+        return grad_in.numel() == 0 ? out.zero_() : out.copy_(grad_in[0]);
+    TORCH_CHECK_NOT_IMPLEMENTED(out.is_floating_point() || out.is_complex(),
+                                "\"unfold_backward\" not implemented for '", out.scalar_type(), "'");
     TORCH_CHECK_NOT_IMPLEMENTED(out.numel() <= std::numeric_limits<uint32_t>::max(),
                                 "unfold_backward on MPS: more than 2^32 elements");
     dim = at::maybe_wrap_dim(dim, out.dim());

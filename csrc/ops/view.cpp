@@ -10,7 +10,9 @@
 
 namespace anymps::ops {
 
-Tensor ANYMPS_FUNC(view)(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
+Tensor ANYMPS_FUNC(view)(const Tensor& self, IntArrayRef size) {
+    return at::native::view(self, size);
+}
 
 Tensor ANYMPS_FUNC(as_strided)(const Tensor& self, IntArrayRef size, IntArrayRef stride,
                                std::optional<int64_t> storage_offset) {
@@ -25,8 +27,12 @@ Tensor ANYMPS_FUNC(unfold)(const Tensor& self, int64_t dimension, int64_t size, 
     return at::native::unfold(self, dimension, size, step);
 }
 
-Tensor ANYMPS_FUNC(view_as_real)(const Tensor& self) { return at::native::view_as_real(self); }
+Tensor ANYMPS_FUNC(view_as_real)(const Tensor& self) {
+    return at::native::view_as_real(self);
+}
 
-Tensor ANYMPS_FUNC(view_as_complex)(const Tensor& self) { return at::native::view_as_complex(self); }
+Tensor ANYMPS_FUNC(view_as_complex)(const Tensor& self) {
+    return at::native::view_as_complex(self);
+}
 
 }  // namespace anymps::ops
