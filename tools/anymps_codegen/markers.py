@@ -39,11 +39,18 @@ def scan_text(text: str, where: str) -> list[Marker]:
 def entries_of_source(path: Path, where: str, schema: Schema) -> list[Entry]:
     """The registrations that one source asks for. Raises CodegenError naming the marker's line."""
     entries = []
-    for marker in scan_text(path.read_text(), where):
+    text = path.read_text()
+    own_autograd = "TORCH_LIBRARY_IMPL(aten, AutogradMPS" in text
+    for marker in scan_text(text, where):
         try:
             op = schema.op_of_marker(marker.name)
             if marker.structured and schema.structured_group(op) is None:
                 raise CodegenError(_not_structured(op, marker.name, schema))
+            if schema.loses_gradient(op) and not own_autograd:
+                raise CodegenError(
+                    f"PyTorch differentiates '{op}' through the operators that it is made of; with a kernel on MPS it "
+                    "would have no gradient. Leave it composite, or register it for AutogradMPS in the same file."
+                )
         except CodegenError as error:
             raise CodegenError(f"{marker.where}: {error}") from None
         entries.append(Entry(op, marker.name, marker.structured, marker.where))

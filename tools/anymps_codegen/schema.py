@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from pathlib import Path
 
 import torchgen
 from torchgen.gen import get_grouped_native_functions, parse_native_yaml
-from torchgen.model import NativeFunction, NativeFunctionsGroup
+from torchgen.model import DispatchKey, NativeFunction, NativeFunctionsGroup
 
 
 class CodegenError(Exception):
@@ -24,7 +25,11 @@ class Schema:
 
     def __init__(self) -> None:
         aten = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-        functions = parse_native_yaml(str(aten / "native_functions.yaml"), str(aten / "tags.yaml")).native_functions
+        parsed = parse_native_yaml(str(aten / "native_functions.yaml"), str(aten / "tags.yaml"))
+        functions = parsed.native_functions
+        self._apples = parsed.backend_indices[DispatchKey.MPS]
+        derivatives = (aten.parent.parent / "autograd" / "derivatives.yaml").read_text()
+        self._differentiated = set(re.findall(r"^- name: ([\w.]+)\(", derivatives, re.MULTILINE))
         self._by_op: dict[str, NativeFunction] = {str(f.func.name): f for f in functions}
         self._by_marker: dict[str, list[str]] = {}
         for op in self._by_op:
@@ -74,6 +79,16 @@ class Schema:
         """The name of the `out` overload of the structured group that op belongs to; None if it is in none."""
         group = self._groups.get(op)
         return str(group.out.func.name) if group is not None and group.structured else None
+
+    def loses_gradient(self, op: str) -> bool:
+        """True where PyTorch differentiates op through the operators that it is made of: a kernel of our own would cut
+        the gradient off, unless it is registered for AutogradMPS as well."""
+        function = self.function(op)
+        return (
+            function.has_composite_implicit_autograd_kernel
+            and op not in self._differentiated
+            and not self._apples.has_kernel(function)
+        )
 
     @staticmethod
     def _near(name: str, known: dict[str, object]) -> str:
