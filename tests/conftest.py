@@ -25,6 +25,16 @@ def mps() -> torch.device:
     return torch.device("mps")
 
 
+FALLBACK_OF_THE_RUN = os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK")
+
+
+@pytest.fixture(autouse=True)
+def _fallback_as_the_run_was_started(monkeypatch):
+    """accelerate switches the fallback on for the whole process when it is imported."""
+    if FALLBACK_OF_THE_RUN is None:
+        monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+
+
 @pytest.fixture
 def no_fallback():
     """Fails the test when an op ran on the CPU because it has no kernel, whatever PYTORCH_ENABLE_MPS_FALLBACK says."""

@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-import torch_anymps
-
-pytestmark = [pytest.mark.cuda_wheel, pytest.mark.usefixtures("mps")]
+pytestmark = [pytest.mark.cuda_wheel, pytest.mark.usefixtures("mps", "no_fallback")]
 
 
 def test_device_is_there():
@@ -119,4 +117,3 @@ def test_errors_are_pytorchs():
         torch.ones(1, dtype=torch.float64, device="mps")
     with pytest.raises(RuntimeError, match=r"The size of tensor a \(2\) must match the size of tensor b \(3\)"):
         torch.ones(2, device="mps") + torch.ones(3, device="mps")
-    assert torch_anymps.fallbacks() == {}
