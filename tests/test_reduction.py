@@ -221,6 +221,36 @@ def test_rapid_succession():
     torch.testing.assert_close(torch.stack(sums).cpu().double(), expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("name", SUMS + EXTREMES + SPREADS + COUNTS)
+def test_complex(name):
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(6, 5, 4, dtype=torch.complex64, generator=generator)
+    run_all_dims(name, x)
+    run_all_dims(name, torch.zeros(3, 2, dtype=torch.complex64))
+    if name in ("sum", "mean", "prod"):
+        real = values((4, 5), torch.float32)
+        check(
+            getattr(torch, name)(real.to("mps"), 1, dtype=torch.complex64),
+            getattr(torch, name)(real, 1, dtype=torch.complex64),
+        )
+
+
+def test_norms_of_complex_numbers():
+    x = torch.randn(6, 5, dtype=torch.complex64, generator=torch.Generator().manual_seed(6))
+    for order in (0, 1, 2, 3, float("inf"), float("-inf")):
+        check(torch.linalg.vector_norm(x.to("mps"), order, 1), torch.linalg.vector_norm(x, order, 1))
+
+
+def test_logsumexp():
+    for x in (
+        values((5, 7), torch.float32),
+        values((5, 7), torch.int32),
+        torch.tensor([[float("-inf")] * 3, [1, 2, 3.0]]),
+    ):
+        for dim in (0, 1, (0, 1)):
+            check(torch.logsumexp(x.to("mps"), dim), torch.logsumexp(x, dim))
+
+
 def test_trace():
     for dtype in (torch.float32, torch.int32):
         x = values((5, 7), dtype)

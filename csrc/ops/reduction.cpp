@@ -1,7 +1,7 @@
 // Reductions that are not structured in ATen, or that choose between rows of reduction.yaml.
 #include <ATen/mps/EmptyTensor.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/result_type.h>
+#include <ATen/ops/view_as_real.h>
 #include <anymps/ops/reduction_ops.h>
 #include <anymps/ops/reduction_rows.h>
 #include <c10/core/ScalarType.h>
@@ -61,20 +61,34 @@ void check_floating(const Tensor& self, const char* what) {
                 " only support floating point and complex dtypes");
 }
 
+// That of the real parts and that of the imaginary ones, added up.
+Tensor complex_variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
+                        const std::optional<Scalar>& correction, bool keepdim);
+
 Tensor variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
                 const std::optional<Scalar>& correction, bool keepdim) {
     check_floating(self, "std and var");
+    if (self.is_complex()) return complex_variance(op, self, dim, correction, keepdim);
     Tensor result = empty_result(self, kernels::dim_mask(self, dim), keepdim, self.scalar_type());
     variance(op, self, dim, correction, result, Tensor());
     return result;
+}
+
+Tensor complex_variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
+                        const std::optional<Scalar>& correction, bool keepdim) {
+    const Tensor parts = at::view_as_real(self.resolve_conj());
+    Tensor sum = variance({op.name, false}, parts.select(-1, 0), dim, correction, keepdim);
+    sum.add_(variance({op.name, false}, parts.select(-1, 1), dim, correction, keepdim));
+    return op.root ? sum.sqrt_() : sum;
 }
 
 Tensor& variance_out(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
                      const std::optional<Scalar>& correction, bool keepdim, Tensor& out) {
     check_floating(self, "std and var");
     at::native::resize_output(out, kernels::reduced_shape(self, kernels::dim_mask(self, dim), keepdim));
-    TORCH_CHECK(at::canCast(self.scalar_type(), out.scalar_type()), "result type ", self.scalar_type(),
+    TORCH_CHECK(at::canCast(c10::toRealValueType(self.scalar_type()), out.scalar_type()), "result type ", self.scalar_type(),
                 " can't be cast to the desired output type ", out.scalar_type());
+    if (self.is_complex()) return out.copy_(complex_variance(op, self, dim, correction, keepdim));
     variance(op, self, dim, correction, out, Tensor());
     return out;
 }
@@ -83,6 +97,7 @@ std::tuple<Tensor, Tensor> variance_mean(const Variance& op, const Tensor& self,
                                          const std::optional<Scalar>& correction, bool keepdim) {
     check_floating(self, op.name);
     const DimMask dims = kernels::dim_mask(self, dim);
+    if (self.is_complex()) return {complex_variance(op, self, dim, correction, keepdim), self.mean(dim, keepdim)};
     Tensor result = empty_result(self, dims, keepdim, self.scalar_type());
     Tensor mean = empty_result(self, dims, keepdim, self.scalar_type());
     variance(op, self, dim, correction, result, mean);
