@@ -115,6 +115,13 @@ def test_depthwise():
     check(([2], [4], [2], False, [0], 5), torch.randn(2, 5, 400), torch.randn(10, 1, 5), torch.randn(10))
 
 
+def test_few_channels_in_many_groups_channels_last():
+    x = torch.randn(5, 8, 12, 12).contiguous(memory_format=torch.channels_last)
+    for channels, filters in ((4, 4), (4, 2), (8, 1)):
+        w = torch.randn(filters, channels, 3, 3).contiguous(memory_format=torch.channels_last)
+        check(([1, 1], [1, 1], [1, 1], False, [0, 0], 8 // channels), x, w)
+
+
 def test_pointwise_and_full_size_kernels():
     check(([1, 1], [0, 0], [1, 1], False, [0, 0], 1), torch.randn(2, 20, 7, 9), torch.randn(12, 20, 1, 1))
     check(([1, 1], [0, 0], [1, 1], False, [0, 0], 1), torch.randn(3, 5, 6, 7), torch.randn(4, 5, 6, 7))

@@ -166,7 +166,7 @@ bool wide_target(const Contraction& c, bool swapped) {
                    : t.g0_stride == 1 && multiple_of_4({t.g0_size, c.affine.rows > 1 ? t.f_stride : 0});
 }
 
-Variant variant_of(const Contraction& c, bool swapped) {
+Variant variant_of(const Contraction& c, bool single_rows, bool swapped) {
     const GatheredFactor& b = c.gathered;
     Variant v{};
     v.spatial = 1;
@@ -177,6 +177,9 @@ Variant variant_of(const Contraction& c, bool swapped) {
     }
     v.affine = layout_of(c.affine, b.k.count(), c.groups);
     v.gathered = layout_of(b, c.groups);
+    // Blocks of four rows are of no use to a kernel that takes single ones.
+    if (single_rows && v.affine == BlockLayout::RowsWide) v.affine = BlockLayout::Across;
+    if (single_rows && v.gathered == BlockLayout::RowsWide) v.gathered = BlockLayout::Across;
     v.flat_k = flat(c.affine, b.k.count());
     v.divided = b.divisor != std::array<int64_t, 3>{1, 1, 1};
     v.checked = !always_inside(b);
@@ -186,11 +189,11 @@ Variant variant_of(const Contraction& c, bool swapped) {
 }
 
 void dispatch(const Contraction& c, const Plan& plan, Compute compute, bool swapped) {
-    const Variant v = variant_of(c, swapped);
-    ConvArgs args = arguments(c, v.spatial);
-    args.part = plan.part_k;
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
+    const Variant v = variant_of(c, tile.m == 1, swapped);
+    ConvArgs args = arguments(c, v.spatial);
+    args.part = plan.part_k;
     const std::string kernel =
         std::string("conv_") + tile.style + (swapped ? "_swapped_" : "_") + kernels::suffix(compute);
     const GatheredFactor& b = c.gathered;
@@ -230,7 +233,7 @@ void Contraction::run() const {
                        type == at::kChar || type == at::kByte;
     TORCH_CHECK_NOT_IMPLEMENTED(known, "\"convolution\" not implemented for '", c10::toString(type), "'");
     const auto& info = runtime::device().info();
-    const bool swapped = !info.is_software && compute == Compute::F32 && target.f_stride == 1 && target.g0_stride != 1;
+    const bool swapped = uses_shared_memory(info) && compute == Compute::F32 && target.f_stride == 1 && target.g0_stride != 1;
     const int64_t f = affine.rows, g = gathered.row.count();
     Problem problem;
     problem.batch = groups;

@@ -168,8 +168,8 @@ void Gemm::run() {
     problem.n = g.n;
     problem.k = g.k;
     problem.floating = compute == Compute::F32;
-    problem.may_swap = info.is_software;
-    problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
+    problem.may_swap = !uses_shared_memory(info);
+    problem.k_contiguous = g.a.column == 1 && g.b.row == 1;
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
     if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);

@@ -1,6 +1,7 @@
 #include "ops/matmul/tiles.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <span>
 #include <string_view>
 
@@ -41,7 +42,7 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
 }
 
 std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, bool floating) {
-    if (device.is_software) return kSoftware;
+    if (!uses_shared_memory(device)) return kSoftware;
     if (floating) return kShared;
     return kRegister;
 }
@@ -51,7 +52,7 @@ uint64_t concurrent_groups(const vulkan::DeviceInfo& device) { return device.is_
 
 Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
     if (p.floating && p.k_contiguous && std::min(p.m, p.n) <= kFewRows) {
-        return {device.is_software ? &kSubgroupSoftware : &kSubgroupGpu, false, 1, 0};
+        return {uses_shared_memory(device) ? &kSubgroupGpu : &kSubgroupSoftware, false, 1, 0};
     }
     Plan best{};
     uint64_t best_cost = UINT64_MAX;
@@ -70,6 +71,11 @@ Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
 }
 
 }  // namespace
+
+bool uses_shared_memory(const vulkan::DeviceInfo& device) {
+    static const char* chosen = std::getenv("ANYMPS_TILES");
+    return !device.is_software || (chosen != nullptr && std::string_view(chosen) == "gpu");
+}
 
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m, uint64_t n) {
     const uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;

@@ -16,6 +16,10 @@ struct Tile {
     uint32_t cost;  // of a workgroup and one k, in any unit, whether its results are all needed or not
 };
 
+// True where tiles stage factors in shared memory: on GPUs. The environment variable ANYMPS_TILES=gpu chooses them on
+// a CPU driver too, for tests.
+bool uses_shared_memory(const vulkan::DeviceInfo& device);
+
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;
     bool floating = true;       // f32 arithmetic
