@@ -40,7 +40,7 @@ bench:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) benchmarks/run.py
+	@set -e; for script in benchmarks/runtime/*.py benchmarks/ops/*.py; do echo "==> $$script"; $(PY) $$script; done
 
 # The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
 test-cuda-wheel:

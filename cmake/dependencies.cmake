@@ -31,6 +31,6 @@ foreach(needed VULKAN_INCLUDE_DIR VOLK_SOURCE ZSTD_INCLUDE_DIR ZSTD_LIBRARY)
     if(NOT ${needed})
         message(FATAL_ERROR "${needed} was not found. Debian and Ubuntu: "
             "apt install libvulkan-dev libvulkan-volk-dev libzstd-dev. Fedora: "
-            "dnf install vulkan-headers volk-devel libzstd-devel libzstd-static.")
+            "dnf install vulkan-headers vulkan-volk-devel libzstd-devel libzstd-static.")
     endif()
 endforeach()
