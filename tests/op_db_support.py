@@ -1,4 +1,4 @@
-"""PyTorch's own operator samples (op_db) on mps beside the CPU: what tests/test_op_db.py and tests/test_errors.py share.
+"""PyTorch's own operator samples (op_db) on mps beside the CPU: what tests of operators share.
 
 A sample is copied to the device with its strides and storage offset. The CPU's answer, forward and gradient, is the
 expected one. `run_op` says how one operator came out: the first of the OUTCOMES that any of its samples had.
@@ -27,6 +27,7 @@ def full_name(op) -> str:
 
 
 OPS = {full_name(op): op for op in op_db}
+INDICES_STAY_ON_CPU = {"tensor_split"}  # by its own contract, on every device
 
 
 @dataclass
@@ -66,9 +67,14 @@ def tensors_in(value) -> list[torch.Tensor]:
     return found
 
 
-def copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A leaf of the same values, sizes, strides and storage offset on a device."""
+def copied(tensor: torch.Tensor, device: torch.device, storages: dict | None = None) -> torch.Tensor:
+    """A leaf of the same values, sizes, strides and storage offset on a device.
+
+    storages: those already copied, for tensors that share one.
+    """
     source = tensor.detach()
+    if source.is_meta:
+        return tensor
     if source.layout != torch.strided:
         result = source.to(device) if device.type != "cpu" else source.clone()
     else:
@@ -78,9 +84,13 @@ def copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         if negated:
             source = torch._neg_view(source)
         items = source.untyped_storage().nbytes() // source.element_size()
-        flat = source.as_strided((items,), (1,), 0)
-        storage = torch.empty((items,), dtype=source.dtype, device=device)
-        storage.copy_(flat)
+        storages = {} if storages is None else storages
+        key = (source.untyped_storage().data_ptr(), source.dtype)
+        storage = storages.get(key) if items > 0 else None
+        if storage is None:
+            storage = torch.empty((items,), dtype=source.dtype, device=device)
+            storage.copy_(source.as_strided((items,), (1,), 0))
+            storages[key] = storage
         result = storage.as_strided(source.size(), source.stride(), source.storage_offset())
         result = torch._neg_view(result) if negated else result
         result = result.conj() if conjugated else result
@@ -96,9 +106,11 @@ class Call:
     kwargs: dict
 
     @classmethod
-    def of(cls, sample, device: torch.device) -> Call:
+    def of(cls, op, sample, device: torch.device) -> Call:
         call = (sample.input, tuple(sample.args), dict(sample.kwargs))
-        moved = map_tensors(call, lambda t: copied(t, device))
+        stays = op.name in INDICES_STAY_ON_CPU
+        storages: dict = {}
+        moved = map_tensors(call, lambda t: t if stays and t.dtype == torch.int64 else copied(t, device, storages))
         kwargs = {k: device if k == "device" and v is not None else v for k, v in moved[2].items()}
         return cls(moved[0], moved[1], kwargs)
 
@@ -144,7 +156,13 @@ def difference(actual, expected, tolerance: float, values: bool = True) -> str |
     return None
 
 
-def chosen_samples(op, limit: int | None, dtype=torch.float32, requires_grad: bool = True):
+def chosen_dtype(op) -> torch.dtype:
+    """float32, or the first of the dtypes that the operator has."""
+    wanted = (torch.float32, torch.int64, torch.bool, torch.complex64)
+    return next((dtype for dtype in wanted if op.supports_dtype(dtype, "cpu")), torch.float32)
+
+
+def chosen_samples(op, limit: int | None, dtype: torch.dtype, requires_grad: bool = True):
     """Samples of an operator, spread evenly over its list; None takes all. The seed is fixed."""
     torch.manual_seed(0)
     samples = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
@@ -168,11 +186,12 @@ def _describe(sample, message: str) -> str:
 
 
 def run_op(op, limit: int | None, tolerance: float, values: bool = True) -> dict[str, Report]:
-    """Forward and backward of an operator's float32 samples on the device against the CPU."""
+    """Forward and backward of an operator's samples on the device against the CPU."""
     forward, backward = Report(), Report()
-    with_gradient = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
-    for sample in chosen_samples(op, limit, requires_grad=with_gradient):
-        cpu = Call.of(sample, torch.device("cpu"))
+    dtype = chosen_dtype(op)
+    with_gradient = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    for sample in chosen_samples(op, limit, dtype, requires_grad=with_gradient):
+        cpu = Call.of(op, sample, torch.device("cpu"))
         try:
             torch.manual_seed(1)
             expected = cpu.run(op, sample)
@@ -180,7 +199,7 @@ def run_op(op, limit: int | None, tolerance: float, values: bool = True) -> dict
             forward.add("cpu_error")
             continue
         try:
-            device = Call.of(sample, DEVICE)
+            device = Call.of(op, sample, DEVICE)
             torch.manual_seed(1)
             actual = device.run(op, sample)
             problem = difference(actual, expected, tolerance, values)

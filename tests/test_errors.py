@@ -1,0 +1,112 @@
+"""Wrong arguments raise on mps what they raise on the CPU: the same type and the same words.
+
+The cases are PyTorch's own, the error_inputs of op_db. Names of devices may differ.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+import torch
+from op_db_support import DEVICE, OPS, Call, map_tensors
+
+AT_THE_KERNEL = "the device finds an index out of range: torch.AcceleratorError at the next synchronisation"
+FAST_PATH = "the words of PyTorch's own faster path, which mps takes for every draw"
+CPU_KERNEL = "the CPU's kernel has words of its own; these are those of the composite operator that other devices run"
+# Cases of an operator that differ by design, and why; one that no longer differs fails.
+DIFFERENT = {
+    "gather": {4: AT_THE_KERNEL},
+    "scatter": {3: AT_THE_KERNEL},
+    "scatter_add": {3: AT_THE_KERNEL},
+    "multinomial": dict.fromkeys((14, 15, 16, 17), FAST_PATH),
+    "narrow_copy": dict.fromkeys((1, 6), CPU_KERNEL),
+    "masked_fill": {2: "a number that does not fit the tensor's integers is wrapped"},
+    "logcumsumexp": {1: "a dimension out of range passes where there are no elements"},
+}
+# These raise that they have no kernel before they look at their arguments; one that does not any more fails.
+WITHOUT_KERNEL = {
+    "bucketize", "histogramdd", "linalg.lstsq", "linalg.lstsq-grad_oriented", "nn.functional.max_unpool1d",
+    "nn.functional.max_unpool2d", "nn.functional.max_unpool3d", "nn.functional.multi_margin_loss",
+    "nn.functional.multilabel_margin_loss", "ormqr", "roll",
+}
+OPS_WITH_ERRORS = [name for name, op in OPS.items() if op.error_inputs_func is not None]
+
+
+def outcome(function) -> tuple[type | None, str]:
+    """Type and words of what a call raises; (None, "") where it succeeds."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function()
+        torch.mps.synchronize()
+    except Exception as error:  # noqa: BLE001 - the type is compared
+        return type(error), re.sub(r"\b(mps|cpu)(:0)?\b", "DEVICE", str(error), flags=re.IGNORECASE).strip()
+    return None, ""
+
+
+def single(value):
+    """The same in single precision: the device has no double."""
+    kinds = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+    if isinstance(value, torch.dtype):
+        return kinds.get(value, value)
+    if isinstance(value, dict):
+        return {k: single(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(single(v) for v in value)
+    return map_tensors(value, lambda t: t.to(kinds[t.dtype]) if t.dtype in kinds else t)
+
+
+def error_cases(name: str):
+    """The cases of an operator that the CPU refuses, by number, with what it says."""
+    torch.manual_seed(0)
+    op = OPS[name]
+    for number, case in enumerate(op.error_inputs("cpu")):
+        sample = case.sample_input
+        sample.input, sample.args, sample.kwargs = single(sample.input), single(sample.args), single(sample.kwargs)
+        expected = outcome(lambda sample=sample: op(sample.input, *sample.args, **sample.kwargs))
+        if expected[0] is not None:
+            yield number, sample, expected
+
+
+def on_device(name: str, sample) -> tuple[type | None, str]:
+    call = Call.of(OPS[name], sample, DEVICE)
+    return outcome(lambda: OPS[name](call.input, *call.args, **call.kwargs))
+
+
+@pytest.mark.parametrize("name", OPS_WITH_ERRORS)
+def test_wrong_arguments(name, mps):
+    accepted = DIFFERENT.get(name, {})
+    found = {}
+    missing = False
+    for number, sample, expected in error_cases(name):
+        actual = on_device(name, sample)
+        if name in WITHOUT_KERNEL and actual[0] is NotImplementedError and "not currently implemented" in actual[1]:
+            missing = True
+        elif actual != expected:
+            found[number] = f"{expected[0]}: {expected[1]}\n  became {actual[0]}: {actual[1]}"
+    unexpected = [f"case {k}: {v}" for k, v in found.items() if k not in accepted]
+    assert not unexpected, "\n".join(unexpected)
+    assert missing == (name in WITHOUT_KERNEL), f"{name} has a kernel now: take it out of WITHOUT_KERNEL"
+    assert set(accepted) <= set(found), f"cases {set(accepted) - set(found)} agree now: take them out of DIFFERENT"
+
+
+def test_there_are_many_cases():
+    """The comparison is no empty one."""
+    assert sum(1 for name in OPS_WITH_ERRORS for _ in error_cases(name)) > 500
+
+
+@pytest.mark.parametrize("case", [
+    lambda a, b: a + b, lambda a, b: torch.mm(a, b), lambda a, b: torch.cat([a, b]), lambda a, b: torch.where(a > 0, a, b),
+    lambda a, b: a.copy_(b[:1, :1].expand(2, 3)), lambda a, b: torch.nn.functional.linear(a, b),
+    lambda a, b: a.index_select(0, b[0, :1].long()), lambda a, b: torch.add(a, a, out=b), lambda a, b: a[b > 0],
+])
+def test_tensors_of_two_devices(case, mps):
+    """Two devices in one call raise, or do what PyTorch defines for them; they never read foreign memory."""
+    a, b = torch.ones(2, 3, device=mps), torch.ones(2, 3)
+    try:
+        case(a, b)
+    except RuntimeError as error:
+        assert re.search("same device|mps|cpu", str(error))
+    assert a.sum().item() == 6 and b.sum().item() == 6
