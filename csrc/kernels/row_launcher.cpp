@@ -24,6 +24,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 128);
 
+constexpr uint64_t kMostCached = 8;  // loads of a row that a thread keeps in registers
+
 uint32_t checked(int64_t count) {
     TORCH_CHECK(count <= std::numeric_limits<uint32_t>::max(), "rows or elements of a row number ", count,
                 ", and kernels of the MPS backend that walk rows count to 2^32 - 1");
@@ -63,7 +65,7 @@ void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<Row
     const int64_t row_step = kept.empty() ? 0 : kept[0].stride[0];
     const bool columns = row_step != 0 && header.size > 1 && row_step < along[0].stride[0];
     bool vector = !columns && header.size % 4 == 0;
-    c10::SmallVector<uint32_t, 16> constants(11, 0);
+    c10::SmallVector<uint32_t, 16> constants(12, 0);
     for (size_t k = 0; k < tensors.size(); ++k) {
         const auto& [tensor, use, one_a_row] = tensors.begin()[k];
         if (!tensor.defined()) continue;
@@ -73,12 +75,15 @@ void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<Row
     }
     const Tuning& t = tuning();
     const uint32_t width = vector ? 4 : 1;
-    const uint32_t lanes = columns ? lanes_of_columns(header.rows) : lanes_a_row(header.rows, header.size / width);
+    const uint64_t loads = header.size / width;
+    const uint32_t lanes = columns ? lanes_of_columns(header.rows) : lanes_a_row(header.rows, loads);
+    const uint64_t a_thread = ceil_div(loads, columns ? t.workgroup / lanes : lanes);
     constants[0] = t.workgroup;
     constants[1] = t.subgroup;
     constants[8] = lanes;
     constants[9] = width;
     constants[10] = columns;
+    constants[11] = t.software || a_thread > kMostCached ? 0 : static_cast<uint32_t>(a_thread);
     constants.append(specialization.begin(), specialization.end());
 
     std::array<char, sizeof(Header) + kMaxDims * sizeof(Dim)> args;

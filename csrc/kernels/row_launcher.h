@@ -18,7 +18,7 @@ struct RowTensor {
 };
 
 // Runs a kernel over the rows along `dim` of tensors of one shape (the first one's; 0-d is one row of one element).
-// params and the specialization constants from id 11 up are the kernel's own.
+// params and the specialization constants from id 12 up are the kernel's own.
 void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<RowTensor> tensors,
                  std::array<float, 4> params = {}, std::initializer_list<uint32_t> specialization = {});
 

@@ -31,7 +31,7 @@ uint32_t power_of_two(uint64_t n, uint32_t at_most) {
 uint32_t lanes_a_row(uint64_t rows, uint64_t loads) {
     const Tuning& t = tuning();
     const bool few_rows = rows * t.subgroup < uint64_t{64} * t.workgroup;
-    const bool whole = loads > uint64_t{t.subgroup} * 16 || (few_rows && loads > t.workgroup);
+    const bool whole = loads > uint64_t{t.subgroup} * 8 || (few_rows && loads > t.workgroup);
     return whole ? t.workgroup : power_of_two(ceil_div(loads, 2), t.subgroup);
 }
 

@@ -1,6 +1,8 @@
 #include "vulkan/instance.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <cctype>
 #include <cstring>
 
@@ -203,6 +205,9 @@ PhysicalDevice describe(VkPhysicalDevice handle) {
     }
     read_properties(handle, device.info);
     read_memory(handle, device.info);
+    // For tests: the kernels that GPUs get (barriers, shared memory, large workgroups) on a software driver.
+    const char* kernels = std::getenv("ANYMPS_KERNELS");
+    if (kernels && std::string_view(kernels) == "gpu") device.info.is_software = false;
     const std::string missing = read_features(handle, device.info);
     if (!missing.empty()) {
         device.unsuitable = "it lacks " + missing;
