@@ -1,0 +1,157 @@
+"""index, gather, scatter, embedding and nonzero against the CPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+
+
+def values(shape, dtype):
+    return torch.randn(shape).mul(4).to(dtype) if dtype.is_floating_point else torch.randint(0, 100, shape).to(dtype)
+
+
+def same(got, wanted):
+    assert got.dtype == wanted.dtype
+    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_index_by_tensors_masks_and_slices(dtype):
+    x = values((5, 6, 7), dtype)
+    i, j = torch.randint(-5, 5, (4,)), torch.randint(0, 6, (3, 1))
+    mask = torch.rand(5, 6) > 0.5
+    for key in ((i,), (i, slice(None), 2), (slice(None), j), (i, slice(1, 3), torch.randint(0, 7, (4,))),
+                (mask,), (None, mask, 3), (torch.tensor(2),), (i[:0],), (i.int(),)):
+        ours = tuple(k.to("mps") if isinstance(k, torch.Tensor) else k for k in key)
+        same(x.to("mps")[ours], x[key])
+    for view, ours in ((x.transpose(0, 2), x.to("mps").transpose(0, 2)), (x[1:, ::2], x.to("mps")[1:, ::2])):
+        same(ours[torch.tensor([1, 0], device="mps")], view[torch.tensor([1, 0])])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_index_put(dtype):
+    for key, shape in (((torch.tensor([0, 3, 1]),), (3, 6)), ((slice(None), torch.tensor([5, 0])), (4, 2)),
+                       ((torch.tensor([[0], [2]]), torch.tensor([1, 4])), (2, 2)), ((torch.rand(4, 6) > 0.5,), ())):
+        x, v = values((4, 6), dtype), values(shape, dtype)
+        ours = x.to("mps")
+        x[key] = v
+        ours[tuple(k.to("mps") if isinstance(k, torch.Tensor) else k for k in key)] = v.to("mps")
+        same(ours, x)
+    x = values((4, 6), dtype)
+    ours = x.to("mps").t()
+    x.t()[torch.tensor([1, 2])] = 1
+    ours[torch.tensor([1, 2], device="mps")] = 1
+    same(ours.t(), x)
+
+
+def test_index_put_accumulates():
+    for dtype in (torch.float32, torch.int64, torch.int32, torch.uint8):
+        x, i = values((7, 3), dtype), torch.randint(0, 7, (50,))
+        v = torch.randint(0, 3, (50, 3)).to(dtype)
+        wanted = x.index_put((i,), v, accumulate=True)
+        same(x.to("mps").index_put((i.to("mps"),), v.to("mps"), accumulate=True), wanted)
+    big = torch.randint(-2**40, 2**40, (1000,))
+    i = torch.zeros(1000, dtype=torch.int64)
+    same(torch.zeros(2, dtype=torch.int64, device="mps").index_add(0, i.to("mps"), big.to("mps")),
+         torch.zeros(2, dtype=torch.int64).index_add(0, i, big))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gather_and_scatter(dtype):
+    x = values((5, 6, 4), dtype)
+    for dim in range(3):
+        index = torch.argsort(torch.rand(x.shape), dim)[:3, :4, :2]  # no two for one place
+        src = values((4, 5, 3), dtype)
+        for view, ours in ((x, x.to("mps")), (x.flip(0)[1:], x.to("mps").flip(0)[1:])):
+            at = index.clamp(max=view.size(dim) - 1)
+            same(ours.gather(dim, at.to("mps")), view.gather(dim, at))
+        same(x.to("mps").scatter(dim, index.to("mps"), src.to("mps")), x.scatter(dim, index, src))
+        same(x.to("mps").scatter(dim, index.to("mps"), 1), x.scatter(dim, index, 1))
+    same(torch.tensor(3.0, device="mps").gather(0, torch.tensor(0, device="mps")), torch.tensor(3.0))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amin", "amax"])
+@pytest.mark.parametrize("include_self", [False, True])
+def test_scatter_reduce(reduce, include_self):
+    for dtype in (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8):
+        x, src = torch.randint(0, 9, (5, 3)).to(dtype), torch.randint(1, 4, (6, 3)).to(dtype)
+        index = torch.randint(0, 5, (6, 3))
+        wanted = x.scatter_reduce(0, index, src, reduce, include_self=include_self)
+        got = x.to("mps").scatter_reduce(0, index.to("mps"), src.to("mps"), reduce, include_self=include_self)
+        same(got, wanted)
+
+
+def test_select_add_copy_fill_take_put():
+    x = torch.randn(5, 6)
+    i = torch.tensor([4, 0, 0, 2])
+    src = torch.randn(4, 6)
+    ours, at = x.to("mps"), i.to("mps")
+    same(ours.index_select(0, at), x.index_select(0, i))
+    same(ours.t().index_select(1, at), x.t().index_select(1, i))
+    torch.testing.assert_close(ours.index_add(0, at, src.to("mps"), alpha=2).cpu(), x.index_add(0, i, src, alpha=2))
+    same(ours.index_copy(0, at[1:].unique(), src[:2].to("mps")), x.index_copy(0, i[1:].unique(), src[:2]))
+    same(ours.index_fill(1, torch.tensor([-1, 2], device="mps"), 7.0), x.index_fill(1, torch.tensor([-1, 2]), 7.0))
+    flat = torch.tensor([[-1, 3], [29, 0]])
+    same(ours.take(flat.to("mps")), x.take(flat))
+    same(ours.clone().put_(flat.to("mps"), torch.ones(2, 2, device="mps")), x.clone().put_(flat, torch.ones(2, 2)))
+    mask = torch.rand(5, 6) > 0.5
+    same(ours.masked_select(mask.to("mps")), x.masked_select(mask))
+    same(ours.masked_scatter(mask.to("mps"), torch.arange(30.0, device="mps")), x.masked_scatter(mask, torch.arange(30.0)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nonzero(dtype):
+    for shape in ((), (1,), (63,), (64,), (65,), (5, 0), (7, 9, 11), (70000,)):
+        x = (torch.rand(shape) > 0.7).to(dtype)
+        same(x.to("mps").nonzero(), x.nonzero())
+    x = torch.rand(20, 30) > 0.5
+    same(x.to("mps").t()[2:].nonzero(), x.t()[2:].nonzero())
+
+
+@pytest.mark.parametrize("padding_idx", [None, 3])
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_embedding(padding_idx, by_frequency):
+    weight, i = torch.randn(10, 6), torch.randint(0, 10, (4, 9))
+    a, b = weight.clone().requires_grad_(), weight.to("mps").requires_grad_()
+    options = {"padding_idx": padding_idx, "scale_grad_by_freq": by_frequency}
+    wanted, got = F.embedding(i, a, **options), F.embedding(i.to("mps"), b, **options)
+    same(got.detach(), wanted.detach())
+    grad = torch.randn_like(wanted)
+    wanted.backward(grad)
+    got.backward(grad.to("mps"))
+    torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_out_of_range_is_reported_and_the_device_goes_on():
+    x = torch.randn(4, 5, device="mps")
+    bad = torch.tensor([9], device="mps")
+    calls = {"index": lambda: x[bad], "index_select": lambda: x.index_select(0, bad),
+             "gather": lambda: x.gather(0, bad.expand(1, 5)), "embedding": lambda: F.embedding(bad, x)}
+    for name, call in calls.items():
+        call()
+        with pytest.raises(torch.AcceleratorError, match="index_select" if name == "embedding" else name):
+            torch.mps.synchronize()
+        same(x + 1, x.cpu() + 1)
+
+
+def test_cat():
+    x = [torch.randn(3, n, 5) for n in (2, 1, 0, 7)]
+    same(torch.cat([t.to("mps") for t in x], 1), torch.cat(x, 1))
+    same(torch.stack([t.to("mps") for t in x[:1] * 40], -1), torch.stack(x[:1] * 40, -1))
+    y = [torch.randn(4, 6).t(), torch.randn(6, 9)[:, ::2], torch.zeros(0)]
+    same(torch.cat([t.to("mps") for t in y], -1), torch.cat(y, -1))
+    mixed = [torch.randn(3), torch.arange(3), torch.ones(2, dtype=torch.bool)]
+    same(torch.cat([t.to("mps") for t in mixed]), torch.cat(mixed))
+    for dim in range(4):
+        sizes = [[3, 4, 5, 6] for _ in range(3)]
+        z = []
+        for k, s in enumerate(sizes):
+            s[dim] += k
+            z.append(torch.randn(s).contiguous(memory_format=torch.channels_last))
+        wanted, got = torch.cat(z, dim), torch.cat([t.to("mps") for t in z], dim)
+        same(got, wanted)
+        assert got.stride() == wanted.stride()
+    out = torch.empty(6, 4, device="mps").t()
+    torch.cat([torch.ones(2, 6, device="mps"), torch.zeros(2, 6, device="mps")], out=out)
+    same(out, torch.cat([torch.ones(2, 6), torch.zeros(2, 6)]))

@@ -1,0 +1,91 @@
+"""Optimizers, plain, foreach and fused, and gradient scaling against the CPU."""
+
+import pytest
+import torch
+
+CASES = [
+    (torch.optim.SGD, {"lr": 0.1}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "maximize": True}),
+    (torch.optim.Adam, {"lr": 1e-2}),
+    (torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1, "amsgrad": True}),
+    (torch.optim.AdamW, {"lr": 1e-2, "maximize": True}),
+    (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True, "betas": (0.8, 0.95), "eps": 1e-6}),
+]
+SHAPES = [(5,), (3, 4), (1,), (257, 33), (2, 3, 4, 5)]
+
+
+def parameters(device, dtype=torch.float32):
+    torch.manual_seed(0)
+    tensors = [torch.randn(s, dtype=dtype) for s in SHAPES]
+    tensors[-1] = tensors[-1].contiguous(memory_format=torch.channels_last)
+    return [torch.nn.Parameter(t.to(device)) for t in tensors]
+
+
+def steps(optimizer, params, count=4):
+    torch.manual_seed(1)
+    for _ in range(count):
+        for p in params:
+            p.grad = torch.randn(p.shape).to(p.dtype).to(p.device)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("form", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"])
+@pytest.mark.parametrize("kind,options", CASES)
+def test_same_steps_as_the_cpu(kind, options, form):
+    ours, theirs = parameters("mps"), parameters("cpu")
+    steps(kind(ours, **options, **form), ours)
+    steps(kind(theirs, **options, foreach=False), theirs)
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_fused_in_half_types(dtype):
+    ours, theirs = parameters("mps", dtype), parameters("cpu", dtype)
+    steps(torch.optim.AdamW(ours, lr=1e-2, fused=True), ours)
+    steps(torch.optim.AdamW(theirs, lr=1e-2, foreach=False), theirs)
+    for a, b in zip(ours, theirs):
+        # Each side rounds its state to the half type after every step.
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=3e-2, atol=3e-2)
+
+
+def test_fused_learning_rate_as_a_tensor_and_capturable_state():
+    for device in ("cpu", "mps"):
+        ours, theirs = parameters("mps"), parameters("cpu")
+        steps(torch.optim.Adam(ours, lr=torch.tensor(1e-2, device=device), fused=True), ours)
+        steps(torch.optim.Adam(theirs, lr=1e-2), theirs)
+        for a, b in zip(ours, theirs):
+            torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradient_scaler_skips_steps_with_infinite_gradients(fused):
+    params = parameters("mps")
+    before = [p.detach().clone() for p in params]
+    optimizer = torch.optim.AdamW(params, lr=1e-2, fused=fused)
+    scaler = torch.amp.GradScaler("mps", init_scale=1024.0, growth_interval=2)
+    scaler.scale(torch.ones(1, device="mps"))  # the scale is made at the first use
+    for step, poison in enumerate((torch.inf, 1.0, 1.0, torch.nan)):
+        for p in params:
+            p.grad = torch.ones_like(p) * 1024.0
+        params[2].grad.fill_(poison)
+        scaler.unscale_(optimizer) if step == 1 else None
+        scaler.step(optimizer)
+        scaler.update()
+        moved = any(not torch.equal(a.detach(), b) for a, b in zip(params, before))
+        assert moved == (step in (1, 2)), step
+        before = [p.detach().clone() for p in params]
+    # halved, kept, doubled, halved
+    assert scaler.get_scale() == 512.0
+
+
+def test_many_tensors_of_mixed_dtypes_unscale_at_once():
+    grads = [torch.full((n,), 8.0, dtype=d, device="mps") for n in (1, 300, 5000) for d in (torch.float32, torch.float16)]
+    found, inverse = torch.zeros(1, device="mps"), torch.full((1,), 0.25, device="mps")
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+    assert found.item() == 0.0
+    assert all((g == 2.0).all().item() for g in grads)
+    grads[3][17] = torch.nan
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+    assert found.item() == 1.0
