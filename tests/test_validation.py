@@ -1,0 +1,46 @@
+"""The Khronos validation layer, with synchronization validation, has nothing to say."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import torch, torch.nn.functional as F
+net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+                          torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.LayerNorm(64), torch.nn.Dropout(0.1),
+                          torch.nn.Linear(64, 10)).to("mps")
+x, y = torch.randn(8, 1, 8, 8, device="mps"), torch.randint(0, 10, (8,), device="mps")
+for options in ({"fused": True}, {"foreach": True}):
+    optimizer = torch.optim.AdamW(net.parameters(), **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+a = torch.randn(5, 7, device="mps")
+a.t()[a.t() > 0].sum().item()
+a[torch.tensor([1, 0, 1], device="mps")] += 1
+torch.sort(a)[0].cumsum(1).topk(2)[0].half().cpu()
+torch.cat([a, a]).scatter_add(0, torch.zeros(1, 7, dtype=torch.int64, device="mps"), a).norm().item()
+q = torch.randn(1, 2, 5, 8, device="mps", requires_grad=True)
+F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+F.embedding(torch.tensor([1, 2], device="mps"), q[0, 0]).sum().backward()
+big = torch.randn(3, 1 << 20).to("mps")
+assert torch.equal(big.cpu(), big.clone().cpu())
+print("finished")
+"""
+
+
+def has_layer():
+    folders = ["/usr/share/vulkan/explicit_layer.d", "/etc/vulkan/explicit_layer.d", "/usr/local/share/vulkan/explicit_layer.d"]
+    return any(os.path.exists(os.path.join(f, "VkLayer_khronos_validation.json")) for f in folders)
+
+
+@pytest.mark.skipif(not has_layer(), reason="the validation layer is not installed (vulkan-validationlayers)")
+def test_training_indexing_and_copies_are_valid():
+    environment = {**os.environ, "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
+                   "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"}
+    result = subprocess.run([sys.executable, "-P", "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300)
+    assert result.stdout.strip() == "finished", result.stdout + result.stderr
+    assert "Validation" not in result.stderr, result.stderr
