@@ -98,7 +98,8 @@ def test_there_are_many_cases():
 
 
 @pytest.mark.parametrize("case", [
-    lambda a, b: a + b, lambda a, b: torch.mm(a, b), lambda a, b: torch.cat([a, b]), lambda a, b: torch.where(a > 0, a, b),
+    lambda a, b: a + b, lambda a, b: torch.mm(a, b), lambda a, b: torch.cat([a, b]),
+    lambda a, b: torch.where(a > 0, a, b),
     lambda a, b: a.copy_(b[:1, :1].expand(2, 3)), lambda a, b: torch.nn.functional.linear(a, b),
     lambda a, b: a.index_select(0, b[0, :1].long()), lambda a, b: torch.add(a, a, out=b), lambda a, b: a[b > 0],
 ])
