@@ -25,7 +25,7 @@ test-exit:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@ANYMPS_EXIT_RUNS=200 $(PY) -P -m pytest tests/test_exit.py
+	@ANYMPS_EXIT_RUNS=200 $(PY) -P -m pytest -o timeout=3600 tests/test_exit.py
 
 build:
 	@tools/setup.sh system

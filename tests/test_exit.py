@@ -43,7 +43,7 @@ def run_many(tmp_path, source: str, runs: int) -> list[str]:
             for _ in range(min(PARALLEL, runs - first))
         ]
         for process in processes:
-            _, errors = process.communicate(timeout=300)
+            _, errors = process.communicate(timeout=1800)
             if process.returncode != 0 or errors:
                 failures.append(f"status {process.returncode}: {errors[-1000:]}")
     return failures

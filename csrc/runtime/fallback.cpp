@@ -99,6 +99,13 @@ TORCH_LIBRARY_IMPL(_, MPS, m) {
     m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
+// Those that run on the CPU on a Mac too, whatever the environment says.
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+    for (const char* name : {"embedding_renorm_", "_linalg_svd", "_linalg_svd.U"}) {
+        m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+    }
+}
+
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("fallback_counts() -> (str[], int[])", [] {
         std::vector<std::string> names;
