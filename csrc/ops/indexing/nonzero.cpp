@@ -5,6 +5,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "kernels/kernel_call.h"
@@ -76,6 +77,25 @@ Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
 Tensor ANYMPS_FUNC(nonzero)(const Tensor& self) {
     Tensor out = at::empty({0, self.dim()}, self.options().dtype(at::kLong));
     return nonzero_out(self, out);
+}
+
+// The first `size` positions; where there are fewer, rows of fill_value follow.
+Tensor& ANYMPS_FUNC(nonzero_static_out)(const Tensor& self, int64_t size, int64_t fill_value, Tensor& out) {
+    TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
+    TORCH_CHECK(out.scalar_type() == at::kLong,
+                "nonzero_static: Expected out tensor to have scalar type Long but got scalar type ", out.scalar_type());
+    const Tensor found = nonzero(self);
+    const int64_t kept = std::min(size, found.size(0));
+    at::native::resize_output(out, {size, self.dim()});
+    out.narrow(0, 0, kept).copy_(found.narrow(0, 0, kept));
+    out.narrow(0, kept, size - kept).fill_(fill_value);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(nonzero_static)(const Tensor& self, int64_t size, int64_t fill_value) {
+    TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
+    Tensor out = at::empty({size, self.dim()}, self.options().dtype(at::kLong));
+    return nonzero_static_out(self, size, fill_value, out);
 }
 
 }  // namespace anymps::ops

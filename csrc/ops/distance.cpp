@@ -1,0 +1,113 @@
+// Distances between all pairs of rows (torch.cdist).
+#include <anymps/ops/distance_ops.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/_euclidean_dist.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+struct DistanceArgs {
+    uint64_t out, x1, x2, grad, distance, count;
+    uint32_t rows1, rows2, columns;
+    float p;
+};
+
+// As in shaders/distance.slang.
+enum class Norm : uint32_t { Zero = 0, One, Two, Infinite, Any };
+
+Norm norm_of(double p) {
+    if (p == 0) return Norm::Zero;
+    if (p == 1) return Norm::One;
+    if (p == 2) return Norm::Two;
+    return std::isinf(p) ? Norm::Infinite : Norm::Any;
+}
+
+// x1: [batch, rows1, columns], x2: [batch, rows2, columns], the others [batch, rows1, rows2]; contiguous
+// floats.
+void launch(std::string_view kernel, const Tensor& out, const Tensor& x1, const Tensor& x2,
+            const Tensor& grad, const Tensor& distance, double p) {
+    const DistanceArgs args{kernels::address(out),
+                            kernels::address(x1),
+                            kernels::address(x2),
+                            grad.defined() ? kernels::address(grad) : 0,
+                            distance.defined() ? kernels::address(distance) : 0,
+                            static_cast<uint64_t>(out.numel()),
+                            static_cast<uint32_t>(x1.size(1)),
+                            static_cast<uint32_t>(x2.size(1)),
+                            static_cast<uint32_t>(x1.size(2)),
+                            static_cast<float>(p)};
+    constexpr uint32_t kWorkgroup = 64;
+    kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(norm_of(p))})
+        .read(x1)
+        .read(x2)
+        .read(grad)
+        .read(distance)
+        .write(out)
+        .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+}
+
+std::vector<int64_t> batch_of(const Tensor& x1, const Tensor& x2) {
+    return at::infer_size(x1.sizes().slice(0, x1.dim() - 2), x2.sizes().slice(0, x2.dim() - 2));
+}
+
+Tensor matrices(const Tensor& x, std::vector<int64_t> batch) {
+    batch.insert(batch.end(), {x.size(-2), x.size(-1)});
+    return x.expand(batch).reshape({-1, x.size(-2), x.size(-1)}).contiguous();
+}
+
+void check(const Tensor& x1, const Tensor& x2, double p) {
+    TORCH_CHECK(x1.dim() >= 2, "cdist only supports at least 2D tensors, X1 got: ", x1.dim(), "D");
+    TORCH_CHECK(x2.dim() >= 2, "cdist only supports at least 2D tensors, X2 got: ", x2.dim(), "D");
+    TORCH_CHECK(x1.size(-1) == x2.size(-1),
+                "X1 and X2 must have the same number of columns. X1: ", x1.size(-1), " X2: ", x2.size(-1));
+    TORCH_CHECK(x1.scalar_type() == at::kFloat,
+                "cdist only supports floating-point dtypes, X1 got: ", x1.scalar_type());
+    TORCH_CHECK(x2.scalar_type() == at::kFloat,
+                "cdist only supports floating-point dtypes, X2 got: ", x2.scalar_type());
+    TORCH_CHECK(p >= 0, "cdist only supports non-negative p values");
+}
+
+}  // namespace
+
+// compute_mode 1: Euclidean distances by a matrix product always; 2: never; else from 26 rows on.
+Tensor ANYMPS_FUNC(_cdist_forward)(const Tensor& x1, const Tensor& x2, double p,
+                                   std::optional<int64_t> compute_mode) {
+    check(x1, x2, p);
+    const int64_t mode = compute_mode.value_or(0);
+    TORCH_CHECK(mode >= 0 && mode <= 2, "possible modes: 0, 1, 2, but was: ", mode);
+    auto shape = batch_of(x1, x2);
+    const Tensor a = matrices(x1, shape), b = matrices(x2, shape);
+    shape.insert(shape.end(), {x1.size(-2), x2.size(-2)});
+    const Tensor out = at::empty(shape, x1.options());
+    if (out.numel() == 0) return out;
+    if (x1.size(-1) == 0) return out.zero_();
+    if (p == 2 && (mode == 1 || (mode == 0 && (x1.size(-2) > 25 || x2.size(-2) > 25)))) {
+        return at::_euclidean_dist(a, b).view(shape);
+    }
+    launch("distances", out, a, b, {}, {}, p);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(_cdist_backward)(const Tensor& grad, const Tensor& x1, const Tensor& x2, double p,
+                                    const Tensor& cdist) {
+    auto shape = batch_of(x1, x2);
+    const Tensor a = matrices(x1, shape), b = matrices(x2, shape);
+    shape.insert(shape.end(), {x1.size(-2), x1.size(-1)});
+    const Tensor out = at::empty(shape, x1.options());
+    if (out.numel() == 0) return out;
+    if (x2.size(-2) == 0) return out.zero_();
+    const std::vector<int64_t> pairs{a.size(0), a.size(1), b.size(1)};
+    const Tensor grads = grad.expand_as(cdist).reshape(pairs).contiguous();
+    launch("distances_backward", out, a, b, grads, cdist.reshape(pairs).contiguous(), p);
+    return out;
+}
+
+}  // namespace anymps::ops

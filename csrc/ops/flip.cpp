@@ -1,0 +1,74 @@
+// flip, roll and channel_shuffle: elements in another order.
+#include <anymps/ops/flip_ops.h>
+
+#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/roll_native.h>
+
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/extents.h"
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+// As in shaders/strided_copy.slang.
+struct StridedCopyArgs {
+    uint64_t destination, source, count;
+    uint32_t dims, unused;
+};
+
+}  // namespace
+
+// The source is read backwards: its address moves to the other end and its strides turn negative.
+Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
+    const auto flipped = at::dim_list_to_bitset(dims, self.dim());
+    const Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
+    if (self.numel() == 0) return out;
+    StridedCopyArgs args{kernels::address(out), kernels::address(self), static_cast<uint64_t>(self.numel()),
+                         0, 0};
+    const int64_t item = kernels::item_bytes(self);
+    kernels::Extents extents;
+    for (int64_t d = self.dim() - 1; d >= 0; --d) {
+        kernels::Extent extent{self.size(d)};
+        const int64_t step = self.stride(d) * item;
+        extent.stride[0] = out.stride(d) * item;
+        extent.stride[1] = flipped[d] ? -step : step;
+        if (flipped[d]) args.source += static_cast<uint64_t>(step * (self.size(d) - 1));
+        if (extent.size != 1) extents.push_back(extent);
+    }
+    kernels::collapse(extents);
+    args.dims = static_cast<uint32_t>(extents.size());
+    std::vector<char> whole(sizeof(args) + extents.size() * sizeof(kernels::Dim));
+    std::memcpy(whole.data(), &args, sizeof(args));
+    kernels::write_dims(extents, whole.data() + sizeof(args));
+    constexpr uint32_t kWorkgroup = 128;
+    const bool wide = args.count > std::numeric_limits<uint32_t>::max();
+    kernels::KernelCall("strided_copy", {kWorkgroup, 0, static_cast<uint32_t>(item), wide})
+        .read(self)
+        .write(out)
+        .dispatch_pointer(whole.data(), whole.size(),
+                          kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+    return out;
+}
+
+Tensor ANYMPS_FUNC(roll)(const Tensor& self, IntArrayRef shifts, IntArrayRef dims) {
+    return at::native::roll(self, shifts, dims);
+}
+
+Tensor ANYMPS_FUNC(channel_shuffle)(const Tensor& self, int64_t groups) {
+    TORCH_CHECK(self.dim() > 2, "channel_shuffle expects input with > 2 dims, but got input with sizes ", self.sizes());
+    const int64_t channels = self.size(1);
+    TORCH_CHECK(groups > 0, "Number of groups to divide channels in must be positive.", " Value of groups:", groups);
+    TORCH_CHECK(channels % groups == 0, "Number of channels must be divisible by groups. Got ", channels,
+                " channels and ", groups, " groups.");
+    if (self.numel() == 0) return self.alias();
+    const Tensor shuffled = self.unflatten(1, {groups, channels / groups}).transpose(1, 2).flatten(1, 2);
+    return shuffled.contiguous(self.suggest_memory_format());
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,119 @@
+// Places in sorted sequences, and what they answer: searchsorted, bucketize, repeat_interleave.
+#include <anymps/ops/search_ops.h>
+
+#include <ATen/native/BucketizationUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/searchsorted.h>
+
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+struct SearchArgs {
+    uint64_t out, values, boundaries, sorter, count, row_values, length;
+};
+
+// All contiguous; values and boundaries of one dtype.
+void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, const Tensor& sorter,
+            bool right) {
+    const auto type = kernels::code(values.scalar_type());
+    const int64_t length = boundaries.size(-1);
+    const SearchArgs args{kernels::address(out),
+                          kernels::address(values),
+                          kernels::address(boundaries),
+                          sorter.defined() ? kernels::address(sorter) : 0,
+                          static_cast<uint64_t>(values.numel()),
+                          static_cast<uint64_t>(boundaries.dim() == 1 ? values.numel() : values.size(-1)),
+                          static_cast<uint64_t>(length)};
+    constexpr uint32_t kWorkgroup = 64;
+    kernels::KernelCall("search_sorted",
+                        {kWorkgroup, 0, type, kernels::code(out.scalar_type()), right, sorter.defined()})
+        .read(values)
+        .read(boundaries)
+        .read(sorter)
+        .write(out)
+        .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+}
+
+TensorOptions index_options(const Tensor& like, bool out_int32) {
+    return like.options().dtype(out_int32 ? at::kInt : at::kLong);
+}
+
+}  // namespace
+
+Tensor& ANYMPS_FUNC(searchsorted_Tensor_out)(const Tensor& sorted_sequence, const Tensor& self,
+                                             bool out_int32, bool right, std::optional<c10::string_view> side,
+                                             const std::optional<Tensor>& sorter, Tensor& out) {
+    const Tensor order = sorter.value_or(Tensor());
+    at::native::searchsorted_pre_check(sorted_sequence, self, out, out_int32, right, side, order);
+    at::native::resize_output(out, self.sizes());
+    if (self.numel() == 0) return out;
+    const auto common = at::result_type(sorted_sequence, self);
+    const Tensor found = out.is_contiguous() ? out : at::empty_like(out, at::MemoryFormat::Contiguous);
+    search(found, self.to(common).contiguous(), sorted_sequence.to(common).contiguous(),
+           order.defined() ? order.contiguous() : order, right || (side && *side == "right"));
+    if (!found.is_same(out)) out.copy_(found);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(searchsorted_Tensor)(const Tensor& sorted_sequence, const Tensor& self, bool out_int32,
+                                        bool right, std::optional<c10::string_view> side,
+                                        const std::optional<Tensor>& sorter) {
+    Tensor out = at::empty({0}, index_options(self, out_int32));
+    return searchsorted_Tensor_out(sorted_sequence, self, out_int32, right, side, sorter, out);
+}
+
+Tensor& ANYMPS_FUNC(searchsorted_Scalar_out)(const Tensor& sorted_sequence, const Scalar& self,
+                                             bool out_int32, bool right, std::optional<c10::string_view> side,
+                                             const std::optional<Tensor>& sorter, Tensor& out) {
+    const Tensor value = at::native::searchsorted_scalar_tensor(self, sorted_sequence.device());
+    return searchsorted_Tensor_out(sorted_sequence, value, out_int32, right, side, sorter, out);
+}
+
+Tensor ANYMPS_FUNC(searchsorted_Scalar)(const Tensor& sorted_sequence, const Scalar& self, bool out_int32,
+                                        bool right, std::optional<c10::string_view> side,
+                                        const std::optional<Tensor>& sorter) {
+    Tensor out = at::empty({0}, index_options(sorted_sequence, out_int32));
+    return searchsorted_Scalar_out(sorted_sequence, self, out_int32, right, side, sorter, out);
+}
+
+Tensor& ANYMPS_FUNC(bucketize_Tensor_out)(const Tensor& self, const Tensor& boundaries, bool out_int32,
+                                          bool right, Tensor& out) {
+    TORCH_CHECK(boundaries.dim() == 1, "bucketize(): boundaries tensor must be 1 dimension, but got dim(",
+                boundaries.dim(), ")");
+    return searchsorted_Tensor_out(boundaries, self, out_int32, right, std::nullopt, std::nullopt, out);
+}
+
+Tensor ANYMPS_FUNC(bucketize_Tensor)(const Tensor& self, const Tensor& boundaries, bool out_int32,
+                                     bool right) {
+    Tensor out = at::empty({0}, index_options(self, out_int32));
+    return bucketize_Tensor_out(self, boundaries, out_int32, right, out);
+}
+
+Tensor ANYMPS_FUNC(bucketize_Scalar)(const Scalar& self, const Tensor& boundaries, bool out_int32,
+                                     bool right) {
+    return bucketize_Tensor(at::native::searchsorted_scalar_tensor(self, boundaries.device()), boundaries,
+                            out_int32, right);
+}
+
+// Element k of the result is the i for which sum(repeats[:i]) <= k < sum(repeats[:i + 1]).
+Tensor ANYMPS_FUNC(repeat_interleave_Tensor)(const Tensor& repeats, std::optional<int64_t> output_size) {
+    TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+    TORCH_CHECK(repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt,
+                "repeats has to be Long or Int tensor");
+    if (repeats.numel() == 0) return at::empty_like(repeats, at::MemoryFormat::Contiguous);
+    const Tensor ends = repeats.cumsum(0);
+    int64_t total = output_size.value_or(0);
+    if (!output_size.has_value()) {
+        TORCH_CHECK(repeats.ge(0).all().item<bool>(), "repeats can not be negative");
+        total = ends.select(0, -1).item<int64_t>();
+    }
+    const bool narrow = repeats.scalar_type() == at::kInt;
+    return at::searchsorted(ends, at::arange(total, ends.options()), narrow, true);
+}
+
+}  // namespace anymps::ops
