@@ -83,7 +83,7 @@ Tensor ANYMPS_FUNC(searchsorted_Scalar)(const Tensor& sorted_sequence, const Sca
 
 Tensor& ANYMPS_FUNC(bucketize_Tensor_out)(const Tensor& self, const Tensor& boundaries, bool out_int32,
                                           bool right, Tensor& out) {
-    TORCH_CHECK(boundaries.dim() == 1, "bucketize(): boundaries tensor must be 1 dimension, but got dim(",
+    TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(",
                 boundaries.dim(), ")");
     return searchsorted_Tensor_out(boundaries, self, out_int32, right, std::nullopt, std::nullopt, out);
 }
