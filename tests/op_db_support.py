@@ -224,8 +224,10 @@ def _run_backward(report: Report, sample, on_cpu, on_device, tolerance: float, v
     try:
         actual = gradients(on_device[0], on_device[1].leaves())
         used = [(a, e) for a, e in zip(actual or (), expected) if e is not None]
-        problem = "no gradient" if actual is None or any(a is None for a, _ in used) else difference(
-            [a for a, _ in used], [e for _, e in used], tolerance, values
+        problem = (
+            "no gradient"
+            if actual is None or any(a is None for a, _ in used)
+            else difference([a for a, _ in used], [e for _, e in used], tolerance, values)
         )
     except Exception as error:  # noqa: BLE001 - as above
         report.add(_classify(error), _describe(sample, f"{type(error).__name__}: {str(error)[:300]}"))

@@ -26,8 +26,13 @@ def compare(shapes, dtype=torch.float32, mask=None, **options):
     leaves = [t.double().requires_grad_() for t in inputs]
     ours = [t.to("mps").requires_grad_() for t in inputs]
     gqa = options.get("enable_gqa", False)
-    wanted = reference(*leaves, mask=mask.double() if mask is not None and mask.is_floating_point() else mask,
-                       causal=options.get("is_causal", False), scale=options.get("scale"), gqa=gqa)
+    wanted = reference(
+        *leaves,
+        mask=mask.double() if mask is not None and mask.is_floating_point() else mask,
+        causal=options.get("is_causal", False),
+        scale=options.get("scale"),
+        gqa=gqa,
+    )
     got = F.scaled_dot_product_attention(*ours, attn_mask=None if mask is None else mask.to("mps"), **options)
     grad = torch.randn(wanted.shape, dtype=dtype)
     wanted.backward(grad.double())

@@ -46,8 +46,9 @@ def sample(rng, dim, groups, transposed):
     """Random sizes and parameters that give a non-empty result."""
     channels, filters = (rng.choice([1, 2, 3, 4, 8]) for _ in range(2))
     sizes = [rng.randint(4, 9) for _ in range(dim)]
-    taps, strides, paddings, dilations = ([rng.choice(choice) for _ in range(dim)]
-                                          for choice in ([1, 2, 3], [1, 1, 2, 3], [0, 1, 2], [1, 1, 2]))
+    taps, strides, paddings, dilations = (
+        [rng.choice(choice) for _ in range(dim)] for choice in ([1, 2, 3], [1, 1, 2, 3], [0, 1, 2], [1, 1, 2])
+    )
     for i in range(dim):
         if (taps[i] - 1) * dilations[i] + 1 > sizes[i] + 2 * paddings[i]:
             dilations[i] = 1
@@ -110,8 +111,12 @@ def test_views():
 
 def test_depthwise():
     for channels in (6, 32):
-        check(([1, 1], [1, 1], [1, 1], False, [0, 0], channels), torch.randn(3, channels, 17, 16),
-              torch.randn(channels, 1, 3, 3), torch.randn(channels))
+        check(
+            ([1, 1], [1, 1], [1, 1], False, [0, 0], channels),
+            torch.randn(3, channels, 17, 16),
+            torch.randn(channels, 1, 3, 3),
+            torch.randn(channels),
+        )
     check(([2], [4], [2], False, [0], 5), torch.randn(2, 5, 400), torch.randn(10, 1, 5), torch.randn(10))
 
 
@@ -146,7 +151,9 @@ def test_padding_modes_and_unbatched():
 def test_integers():
     x, w = torch.randint(-9, 9, (2, 3, 7, 8)), torch.randint(-9, 9, (4, 3, 3, 2))
     for dtype in (torch.int64, torch.int32, torch.uint8):
-        assert torch.equal(F.conv2d(x.to(dtype).to("mps"), w.to(dtype).to("mps")).cpu(), F.conv2d(x.to(dtype), w.to(dtype)))
+        assert torch.equal(
+            F.conv2d(x.to(dtype).to("mps"), w.to(dtype).to("mps")).cpu(), F.conv2d(x.to(dtype), w.to(dtype))
+        )
 
 
 def test_empty_batches(mps):
@@ -171,13 +178,19 @@ def test_second_derivative():
     torch.testing.assert_close(actual, second(x, w), rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize("case", [
-    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 2, 3, 3)), lambda t: F.conv2d(t(1, 3, 2, 2), t(4, 3, 3, 3)),
-    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), t(3)), lambda t: F.conv2d(t(5, 5), t(4, 3, 3, 3)),
-    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), stride=0), lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), padding=-1),
-    lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), groups=2),
-    lambda t: F.conv_transpose2d(t(1, 3, 5, 5), t(4, 3, 3, 3)),
-])
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 2, 3, 3)),
+        lambda t: F.conv2d(t(1, 3, 2, 2), t(4, 3, 3, 3)),
+        lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), t(3)),
+        lambda t: F.conv2d(t(5, 5), t(4, 3, 3, 3)),
+        lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), stride=0),
+        lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), padding=-1),
+        lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), groups=2),
+        lambda t: F.conv_transpose2d(t(1, 3, 5, 5), t(4, 3, 3, 3)),
+    ],
+)
 def test_wrong_arguments_raise_what_the_cpu_raises(case, mps):
     with pytest.raises(Exception) as expected:
         case(lambda *shape: torch.ones(shape))

@@ -27,9 +27,15 @@ DIFFERENT = {
 }
 # These raise that they have no kernel before they look at their arguments; one that does not any more fails.
 WITHOUT_KERNEL = {
-    "histogramdd", "linalg.lstsq", "linalg.lstsq-grad_oriented", "nn.functional.max_unpool1d",
-    "nn.functional.max_unpool2d", "nn.functional.max_unpool3d", "nn.functional.multi_margin_loss",
-    "nn.functional.multilabel_margin_loss", "ormqr",
+    "histogramdd",
+    "linalg.lstsq",
+    "linalg.lstsq-grad_oriented",
+    "nn.functional.max_unpool1d",
+    "nn.functional.max_unpool2d",
+    "nn.functional.max_unpool3d",
+    "nn.functional.multi_margin_loss",
+    "nn.functional.multilabel_margin_loss",
+    "ormqr",
 }
 OPS_WITH_ERRORS = [name for name, op in OPS.items() if op.error_inputs_func is not None]
 
@@ -97,12 +103,20 @@ def test_there_are_many_cases():
     assert sum(1 for name in OPS_WITH_ERRORS for _ in error_cases(name)) > 500
 
 
-@pytest.mark.parametrize("case", [
-    lambda a, b: a + b, lambda a, b: torch.mm(a, b), lambda a, b: torch.cat([a, b]),
-    lambda a, b: torch.where(a > 0, a, b),
-    lambda a, b: a.copy_(b[:1, :1].expand(2, 3)), lambda a, b: torch.nn.functional.linear(a, b),
-    lambda a, b: a.index_select(0, b[0, :1].long()), lambda a, b: torch.add(a, a, out=b), lambda a, b: a[b > 0],
-])
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda a, b: a + b,
+        lambda a, b: torch.mm(a, b),
+        lambda a, b: torch.cat([a, b]),
+        lambda a, b: torch.where(a > 0, a, b),
+        lambda a, b: a.copy_(b[:1, :1].expand(2, 3)),
+        lambda a, b: torch.nn.functional.linear(a, b),
+        lambda a, b: a.index_select(0, b[0, :1].long()),
+        lambda a, b: torch.add(a, a, out=b),
+        lambda a, b: a[b > 0],
+    ],
+)
 def test_tensors_of_two_devices(case, mps):
     """Two devices in one call raise, or do what PyTorch defines for them; they never read foreign memory."""
     a, b = torch.ones(2, 3, device=mps), torch.ones(2, 3)

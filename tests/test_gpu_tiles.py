@@ -1,4 +1,4 @@
-"""The shared-memory tiles of GPUs on whatever driver there is: products and convolutions again, with ANYMPS_TILES=gpu."""
+"""The shared-memory tiles of GPUs on any driver: products and convolutions again, with ANYMPS_TILES=gpu."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("file, tests", [
-    ("test_matmul.py", "mm_types or bmm_batches or views or empty"),
-    ("test_conv.py", "above_8 or in_and_out or few_channels or long_sums"),
-])
+@pytest.mark.parametrize(
+    "file, tests",
+    [
+        ("test_matmul.py", "mm_types or bmm_batches or views or empty"),
+        ("test_conv.py", "above_8 or in_and_out or few_channels or long_sums"),
+    ],
+)
 def test_with_shared_memory(file, tests, run_python):
-    source = f"import sys, pytest; sys.exit(pytest.main(['-q', '-x', {str(Path(__file__).with_name(file))!r}, '-k', {tests!r}]))"
+    arguments = ["-q", "-x", str(Path(__file__).with_name(file)), "-k", tests]
+    source = f"import sys, pytest; sys.exit(pytest.main({arguments!r}))"
     result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr

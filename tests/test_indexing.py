@@ -4,7 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 
 
 def values(shape, dtype):
@@ -21,8 +31,17 @@ def test_index_by_tensors_masks_and_slices(dtype):
     x = values((5, 6, 7), dtype)
     i, j = torch.randint(-5, 5, (4,)), torch.randint(0, 6, (3, 1))
     mask = torch.rand(5, 6) > 0.5
-    for key in ((i,), (i, slice(None), 2), (slice(None), j), (i, slice(1, 3), torch.randint(0, 7, (4,))),
-                (mask,), (None, mask, 3), (torch.tensor(2),), (i[:0],), (i.int(),)):
+    for key in (
+        (i,),
+        (i, slice(None), 2),
+        (slice(None), j),
+        (i, slice(1, 3), torch.randint(0, 7, (4,))),
+        (mask,),
+        (None, mask, 3),
+        (torch.tensor(2),),
+        (i[:0],),
+        (i.int(),),
+    ):
         ours = tuple(k.to("mps") if isinstance(k, torch.Tensor) else k for k in key)
         same(x.to("mps")[ours], x[key])
     for view, ours in ((x.transpose(0, 2), x.to("mps").transpose(0, 2)), (x[1:, ::2], x.to("mps")[1:, ::2])):
@@ -31,8 +50,12 @@ def test_index_by_tensors_masks_and_slices(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_index_put(dtype):
-    for key, shape in (((torch.tensor([0, 3, 1]),), (3, 6)), ((slice(None), torch.tensor([5, 0])), (4, 2)),
-                       ((torch.tensor([[0], [2]]), torch.tensor([1, 4])), (2, 2)), ((torch.rand(4, 6) > 0.5,), ())):
+    for key, shape in (
+        ((torch.tensor([0, 3, 1]),), (3, 6)),
+        ((slice(None), torch.tensor([5, 0])), (4, 2)),
+        ((torch.tensor([[0], [2]]), torch.tensor([1, 4])), (2, 2)),
+        ((torch.rand(4, 6) > 0.5,), ()),
+    ):
         x, v = values((4, 6), dtype), values(shape, dtype)
         ours = x.to("mps")
         x[key] = v
@@ -51,10 +74,12 @@ def test_index_put_accumulates():
         v = torch.randint(0, 3, (50, 3)).to(dtype)
         wanted = x.index_put((i,), v, accumulate=True)
         same(x.to("mps").index_put((i.to("mps"),), v.to("mps"), accumulate=True), wanted)
-    big = torch.randint(-2**40, 2**40, (1000,))
+    big = torch.randint(-(2**40), 2**40, (1000,))
     i = torch.zeros(1000, dtype=torch.int64)
-    same(torch.zeros(2, dtype=torch.int64, device="mps").index_add(0, i.to("mps"), big.to("mps")),
-         torch.zeros(2, dtype=torch.int64).index_add(0, i, big))
+    same(
+        torch.zeros(2, dtype=torch.int64, device="mps").index_add(0, i.to("mps"), big.to("mps")),
+        torch.zeros(2, dtype=torch.int64).index_add(0, i, big),
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -97,7 +122,10 @@ def test_select_add_copy_fill_take_put():
     same(ours.clone().put_(flat.to("mps"), torch.ones(2, 2, device="mps")), x.clone().put_(flat, torch.ones(2, 2)))
     mask = torch.rand(5, 6) > 0.5
     same(ours.masked_select(mask.to("mps")), x.masked_select(mask))
-    same(ours.masked_scatter(mask.to("mps"), torch.arange(30.0, device="mps")), x.masked_scatter(mask, torch.arange(30.0)))
+    same(
+        ours.masked_scatter(mask.to("mps"), torch.arange(30.0, device="mps")),
+        x.masked_scatter(mask, torch.arange(30.0)),
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,8 +154,12 @@ def test_embedding(padding_idx, by_frequency):
 def test_out_of_range_is_reported_and_the_device_goes_on():
     x = torch.randn(4, 5, device="mps")
     bad = torch.tensor([9], device="mps")
-    calls = {"index": lambda: x[bad], "index_select": lambda: x.index_select(0, bad),
-             "gather": lambda: x.gather(0, bad.expand(1, 5)), "embedding": lambda: F.embedding(bad, x)}
+    calls = {
+        "index": lambda: x[bad],
+        "index_select": lambda: x.index_select(0, bad),
+        "gather": lambda: x.gather(0, bad.expand(1, 5)),
+        "embedding": lambda: F.embedding(bad, x),
+    }
     for name, call in calls.items():
         call()
         with pytest.raises(torch.AcceleratorError, match="index_select" if name == "embedding" else name):

@@ -12,7 +12,7 @@ SAMPLES = 4000
 INF, NAN = math.inf, math.nan
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.5, -2.5, 1e-30, -1e-30, 100.0, -100.0)
 SPECIAL += (3e38, -3e38, INF, -INF, NAN)
-PAIRWISE = ("div pow atan2 hypot fmod remainder floor_divide maximum fmin xlogy copysign").split()
+PAIRWISE = ["div", "pow", "atan2", "hypot", "fmod", "remainder", "floor_divide", "maximum", "fmin", "xlogy", "copysign"]
 SHIFTS_AND_DIVISORS = (torch.bitwise_left_shift, torch.bitwise_right_shift, torch.gcd, torch.lcm, torch.maximum)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

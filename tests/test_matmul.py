@@ -40,8 +40,20 @@ def random(*shape, dtype=torch.float32):
     return torch.randn(shape) if dtype.is_floating_point else torch.randint(-40, 40, shape).to(dtype)
 
 
-SHAPES = [(1, 1, 1), (1, 64, 7), (64, 1, 33), (5, 7, 1), (16, 32, 16), (17, 33, 19), (128, 96, 64), (130, 259, 77),
-          (3, 500, 1000), (33, 2, 515), (1, 300, 512), (2, 3, 5000)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 64, 7),
+    (64, 1, 33),
+    (5, 7, 1),
+    (16, 32, 16),
+    (17, 33, 19),
+    (128, 96, 64),
+    (130, 259, 77),
+    (3, 500, 1000),
+    (33, 2, 515),
+    (1, 300, 512),
+    (2, 3, 5000),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -202,16 +214,28 @@ def test_tiny_gradients_survive():
         assert ((actual - expected).abs() <= 2e-6 * (g.double().abs().t() @ x.double().abs())).all()
 
 
-@pytest.mark.parametrize("case", [
-    lambda t: torch.mm(t(2, 3), t(2, 3)), lambda t: torch.mm(t(2), t(2, 3)), lambda t: torch.bmm(t(2, 3), t(2, 3)),
-    lambda t: torch.bmm(t(2, 3, 4), t(3, 4, 5)), lambda t: torch.addmm(t(7), t(2, 3), t(3, 4)),
-    lambda t: torch.mv(t(2, 3), t(2)), lambda t: torch.dot(t(2), t(3)), lambda t: torch.dot(t(2, 2), t(2)),
-    lambda t: torch.mm(t(2, 3), t(3, 2).half()), lambda t: torch.baddbmm(t(3, 3, 3), t(2, 3, 3), t(2, 3, 3)),
-    lambda t: torch.addbmm(t(2, 3), t(1, 2, 3), t(1, 2, 3)), lambda t: F.linear(t(2, 3), t(4, 5)),
-    lambda t: F.linear(t(2, 2, 3), t(4, 5), t(4)), lambda t: F.linear(t(2, 3), t(4, 3), t(5)),
-    lambda t: F.linear(t(2, 3), t(4, 3).half()), lambda t: torch.dot(t(2), t(2).half()),
-    lambda t: torch.mm(t(2, 2), t(2, 2), out=t(2, 2).int()),
-])
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda t: torch.mm(t(2, 3), t(2, 3)),
+        lambda t: torch.mm(t(2), t(2, 3)),
+        lambda t: torch.bmm(t(2, 3), t(2, 3)),
+        lambda t: torch.bmm(t(2, 3, 4), t(3, 4, 5)),
+        lambda t: torch.addmm(t(7), t(2, 3), t(3, 4)),
+        lambda t: torch.mv(t(2, 3), t(2)),
+        lambda t: torch.dot(t(2), t(3)),
+        lambda t: torch.dot(t(2, 2), t(2)),
+        lambda t: torch.mm(t(2, 3), t(3, 2).half()),
+        lambda t: torch.baddbmm(t(3, 3, 3), t(2, 3, 3), t(2, 3, 3)),
+        lambda t: torch.addbmm(t(2, 3), t(1, 2, 3), t(1, 2, 3)),
+        lambda t: F.linear(t(2, 3), t(4, 5)),
+        lambda t: F.linear(t(2, 2, 3), t(4, 5), t(4)),
+        lambda t: F.linear(t(2, 3), t(4, 3), t(5)),
+        lambda t: F.linear(t(2, 3), t(4, 3).half()),
+        lambda t: torch.dot(t(2), t(2).half()),
+        lambda t: torch.mm(t(2, 2), t(2, 2), out=t(2, 2).int()),
+    ],
+)
 def test_wrong_arguments_raise_what_the_cpu_raises(case, mps):
     with pytest.raises(Exception) as expected:
         case(lambda *shape: torch.ones(shape))

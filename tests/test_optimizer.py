@@ -30,7 +30,9 @@ def steps(optimizer, params, count=4):
         optimizer.step()
 
 
-@pytest.mark.parametrize("form", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"])
+@pytest.mark.parametrize(
+    "form", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"]
+)
 @pytest.mark.parametrize("kind,options", CASES)
 def test_same_steps_as_the_cpu(kind, options, form):
     ours, theirs = parameters("mps"), parameters("cpu")
@@ -82,7 +84,9 @@ def test_gradient_scaler_skips_steps_with_infinite_gradients(fused):
 
 
 def test_many_tensors_of_mixed_dtypes_unscale_at_once():
-    grads = [torch.full((n,), 8.0, dtype=d, device="mps") for n in (1, 300, 5000) for d in (torch.float32, torch.float16)]
+    grads = [
+        torch.full((n,), 8.0, dtype=d, device="mps") for n in (1, 300, 5000) for d in (torch.float32, torch.float16)
+    ]
     found, inverse = torch.zeros(1, device="mps"), torch.full((1,), 0.25, device="mps")
     torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
     assert found.item() == 0.0

@@ -58,10 +58,13 @@ def image(dim, channels=3, low=4, high=9, batch=2):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_max_pool_parameters(dim, dtype):
-    for options in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1},
-                    {"kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2},
-                    {"kernel_size": 3, "stride": 2, "ceil_mode": True},
-                    {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True}):
+    for options in (
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2},
+        {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+        {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
+    ):
         x = image(dim, low=5).to(dtype)
         check(lambda x, options=options: MAX[dim](x, return_indices=True, **options), x, torch.float32)
 
@@ -69,10 +72,13 @@ def test_max_pool_parameters(dim, dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_avg_pool_parameters(dim, dtype):
-    for options in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1},
-                    {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False},
-                    {"kernel_size": 3, "stride": 2, "ceil_mode": True},
-                    {"kernel_size": 4, "stride": 3, "padding": 2, "ceil_mode": True, "count_include_pad": False}):
+    for options in (
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False},
+        {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+        {"kernel_size": 4, "stride": 3, "padding": 2, "ceil_mode": True, "count_include_pad": False},
+    ):
         check(lambda x, options=options: AVG[dim](x, **options), image(dim).to(dtype), torch.float32)
     if dim > 1:
         check(lambda x: AVG[dim](x, 3, padding=1, divisor_override=5), image(dim).to(dtype), torch.float32)
@@ -117,8 +123,12 @@ def test_nan_and_infinity():
 @pytest.mark.parametrize("dim", [2, 3])
 def test_memory_formats(dim):
     x = torch.randn(11, 5, *[6] * dim).contiguous(memory_format=LAST[dim + 2])
-    for function in (lambda x: MAX[dim](x, 2, return_indices=True), lambda x: AVG[dim](x, 2),
-                     lambda x: ADAPTIVE_AVG[dim](x, 4), lambda x: ADAPTIVE_MAX[dim](x, 4, return_indices=True)):
+    for function in (
+        lambda x: MAX[dim](x, 2, return_indices=True),
+        lambda x: AVG[dim](x, 2),
+        lambda x: ADAPTIVE_AVG[dim](x, 4),
+        lambda x: ADAPTIVE_MAX[dim](x, 4, return_indices=True),
+    ):
         results = check(function, x)
         expected = function(x)
         expected = expected[0] if isinstance(expected, tuple) else expected
@@ -127,8 +137,13 @@ def test_memory_formats(dim):
 
 def test_views_and_unbatched():
     base = torch.randn(6, 5, 12, 13)
-    for x in (base[1:4, 2:, ::2, 3:12], base.transpose(2, 3), base[0], base.permute(1, 0, 3, 2)[:, 2:],
-              base[:1, :1].expand(3, 4, 12, 13)):
+    for x in (
+        base[1:4, 2:, ::2, 3:12],
+        base.transpose(2, 3),
+        base[0],
+        base.permute(1, 0, 3, 2)[:, 2:],
+        base[:1, :1].expand(3, 4, 12, 13),
+    ):
         check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
         check(lambda x: F.avg_pool2d(x, 2), x)
         check(lambda x: F.adaptive_avg_pool2d(x, (3, 5)), x)
@@ -169,18 +184,31 @@ def test_empty_batch(mps):
         assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
 
 
-@pytest.mark.parametrize("case", [
-    lambda t: F.max_pool2d(t(1, 1, 4, 4), 2, padding=2), lambda t: F.max_pool2d(t(1, 1, 4, 4), 2, stride=0),
-    lambda t: F.max_pool2d(t(1, 1, 2, 2), 3), lambda t: F.max_pool2d(t(4, 4), 2), lambda t: F.max_pool2d(t(1, 1, 4, 4), 0),
-    lambda t: F.max_pool3d(t(4, 4), 2), lambda t: F.max_pool3d(t(1, 1, 2, 2, 2), 3),
-    lambda t: F.max_pool3d(t(1, 1, 4, 4, 4), 2, padding=2), lambda t: F.max_pool3d(t(1, 1, 4, 4, 4), 2, stride=0),
-    lambda t: F.avg_pool2d(t(1, 1, 4, 4), 2, padding=2), lambda t: F.avg_pool3d(t(4, 4), 2),
-    lambda t: F.avg_pool2d(t(1, 1, 4, 4), 2, divisor_override=0), lambda t: F.avg_pool2d(t(1, 1, 2, 2), 3),
-    lambda t: torch._C._nn.adaptive_avg_pool2d(t(2, 2), (2, 2)), lambda t: F.adaptive_avg_pool2d(t(1, 2, 0, 4), 2),
-    lambda t: F.adaptive_avg_pool3d(t(2, 2), 2), lambda t: F.adaptive_max_pool2d(t(2, 2), (2, 2)),
-    lambda t: F.adaptive_avg_pool2d(t(1, 1, 4, 4).long(), 2), lambda t: F.max_pool2d(t(1, 1, 4, 4).bool(), 2),
-    lambda t: F.avg_pool2d(t(1, 1, 4, 4).int(), 2),
-])
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda t: F.max_pool2d(t(1, 1, 4, 4), 2, padding=2),
+        lambda t: F.max_pool2d(t(1, 1, 4, 4), 2, stride=0),
+        lambda t: F.max_pool2d(t(1, 1, 2, 2), 3),
+        lambda t: F.max_pool2d(t(4, 4), 2),
+        lambda t: F.max_pool2d(t(1, 1, 4, 4), 0),
+        lambda t: F.max_pool3d(t(4, 4), 2),
+        lambda t: F.max_pool3d(t(1, 1, 2, 2, 2), 3),
+        lambda t: F.max_pool3d(t(1, 1, 4, 4, 4), 2, padding=2),
+        lambda t: F.max_pool3d(t(1, 1, 4, 4, 4), 2, stride=0),
+        lambda t: F.avg_pool2d(t(1, 1, 4, 4), 2, padding=2),
+        lambda t: F.avg_pool3d(t(4, 4), 2),
+        lambda t: F.avg_pool2d(t(1, 1, 4, 4), 2, divisor_override=0),
+        lambda t: F.avg_pool2d(t(1, 1, 2, 2), 3),
+        lambda t: torch._C._nn.adaptive_avg_pool2d(t(2, 2), (2, 2)),
+        lambda t: F.adaptive_avg_pool2d(t(1, 2, 0, 4), 2),
+        lambda t: F.adaptive_avg_pool3d(t(2, 2), 2),
+        lambda t: F.adaptive_max_pool2d(t(2, 2), (2, 2)),
+        lambda t: F.adaptive_avg_pool2d(t(1, 1, 4, 4).long(), 2),
+        lambda t: F.max_pool2d(t(1, 1, 4, 4).bool(), 2),
+        lambda t: F.avg_pool2d(t(1, 1, 4, 4).int(), 2),
+    ],
+)
 def test_wrong_arguments_raise_what_the_cpu_raises(case, mps):
     with pytest.raises(Exception) as expected:
         case(lambda *shape: torch.ones(shape))

@@ -8,10 +8,14 @@ import torch.nn.functional as F
 
 SIZES = [((1,), (7,)), ((5,), (5,)), ((6,), (12,)), ((9,), (4,)), ((40,), (3,)), ((3,), (40,))]
 MODES = [
-    ("nearest", (1, 2, 3), {}), ("nearest-exact", (1, 2, 3), {}),
-    ("linear", (1, 2, 3), {"align_corners": False}), ("linear", (1, 2, 3), {"align_corners": True}),
-    ("bicubic", (2,), {"align_corners": False}), ("bicubic", (2,), {"align_corners": True}),
-    ("linear", (2,), {"antialias": True, "align_corners": False}), ("bicubic", (2,), {"antialias": True}),
+    ("nearest", (1, 2, 3), {}),
+    ("nearest-exact", (1, 2, 3), {}),
+    ("linear", (1, 2, 3), {"align_corners": False}),
+    ("linear", (1, 2, 3), {"align_corners": True}),
+    ("bicubic", (2,), {"align_corners": False}),
+    ("bicubic", (2,), {"align_corners": True}),
+    ("linear", (2,), {"antialias": True, "align_corners": False}),
+    ("bicubic", (2,), {"antialias": True}),
 ]
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
@@ -36,7 +40,9 @@ def test_interpolation_of_any_sizes(mode, dims, options, mps):
         x = torch.randn(2, 3, *(before + k for k in range(n)))
         name = LINEAR[n] if mode == "linear" else mode
         size = [after + 2 * k for k in range(n)]
-        for expected, actual in both(lambda t: F.interpolate(t, size=size, mode=name, **options), x):
+        for expected, actual in both(
+            lambda t, size=size, name=name: F.interpolate(t, size=size, mode=name, **options), x
+        ):
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -91,17 +97,21 @@ def test_padding_of_views(mode, dtype, shape, mps):
         torch.testing.assert_close(actual, expected, rtol=tolerance[0], atol=tolerance[1])
 
 
-@pytest.mark.parametrize("case", [
-    lambda d: F.pad(torch.ones(1, 2, 3, device=d), (3, 0), mode="reflect"),
-    lambda d: F.pad(torch.ones(1, 2, 3, 3, device=d), (3, 0, 0, 0), mode="reflect"),
-    lambda d: F.pad(torch.ones(1, 2, 3, 3, device=d), (0, 0, 4, 0), mode="reflect"),
-    lambda d: F.pad(torch.ones(1, 0, 3, 3, device=d), (1, 0, 1, 0), mode="reflect"),
-    lambda d: torch.ops.aten.replication_pad2d_backward(
-        torch.ones(1, 1, 5, 6, device=d), torch.ones(1, 1, 3, 3, device=d), (1, 1, 1, 1)),
-    lambda d: F.pad(torch.ones(1, 2, 3, 3, device=d, dtype=torch.bool), (1, 1, 1, 1), mode="reflect"),
-    lambda d: F.interpolate(torch.ones(1, 0, 3, 3, device=d), size=(4, 4), mode="bilinear"),
-    lambda d: F.interpolate(torch.ones(1, 1, 3, 3, device=d), size=(0, 4), mode="bicubic"),
-])
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda d: F.pad(torch.ones(1, 2, 3, device=d), (3, 0), mode="reflect"),
+        lambda d: F.pad(torch.ones(1, 2, 3, 3, device=d), (3, 0, 0, 0), mode="reflect"),
+        lambda d: F.pad(torch.ones(1, 2, 3, 3, device=d), (0, 0, 4, 0), mode="reflect"),
+        lambda d: F.pad(torch.ones(1, 0, 3, 3, device=d), (1, 0, 1, 0), mode="reflect"),
+        lambda d: torch.ops.aten.replication_pad2d_backward(
+            torch.ones(1, 1, 5, 6, device=d), torch.ones(1, 1, 3, 3, device=d), (1, 1, 1, 1)
+        ),
+        lambda d: F.pad(torch.ones(1, 2, 3, 3, device=d, dtype=torch.bool), (1, 1, 1, 1), mode="reflect"),
+        lambda d: F.interpolate(torch.ones(1, 0, 3, 3, device=d), size=(4, 4), mode="bilinear"),
+        lambda d: F.interpolate(torch.ones(1, 1, 3, 3, device=d), size=(0, 4), mode="bicubic"),
+    ],
+)
 def test_wrong_arguments_raise_what_the_cpu_raises(case, mps):
     with pytest.raises(Exception) as expected:
         case("cpu")

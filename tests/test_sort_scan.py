@@ -16,7 +16,7 @@ def values(shape, dtype):
     if dtype == torch.bool:
         return torch.rand(shape) > 0.5
     info = torch.iinfo(dtype)
-    return torch.randint(max(info.min, -2**62), min(info.max, 2**62), shape, dtype=dtype)
+    return torch.randint(max(info.min, -(2**62)), min(info.max, 2**62), shape, dtype=dtype)
 
 
 def same(got, wanted):

@@ -41,14 +41,22 @@ def test_products_over_recycled_memory(seed, mps):
     both(lambda x, y: torch.mm(x[0], y[1]), a, b, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x.sum(1), lambda x: F.softmax(x, -1), lambda x: F.layer_norm(x, x.shape[1:]), lambda x: x.cumsum(1),
-    lambda x: x.sort(1).values, lambda x: F.avg_pool1d(x[None], 3)[0],
-    lambda x: torch.cat([x, x.T[:, :1].expand(-1, 37)]),
-    lambda x: F.conv1d(x[None], torch.ones(2, 5, 3, device=x.device), padding=1),
-    lambda x: x.new_zeros(5, 5).index_add(0, torch.tensor([0, 0, 4], device=x.device), x[:3, :5]),
-    lambda x: F.pad(x, (3, 2)), lambda x: F.embedding(torch.tensor([1, 4], device=x.device), x),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(1),
+        lambda x: F.softmax(x, -1),
+        lambda x: F.layer_norm(x, x.shape[1:]),
+        lambda x: x.cumsum(1),
+        lambda x: x.sort(1).values,
+        lambda x: F.avg_pool1d(x[None], 3)[0],
+        lambda x: torch.cat([x, x.T[:, :1].expand(-1, 37)]),
+        lambda x: F.conv1d(x[None], torch.ones(2, 5, 3, device=x.device), padding=1),
+        lambda x: x.new_zeros(5, 5).index_add(0, torch.tensor([0, 0, 4], device=x.device), x[:3, :5]),
+        lambda x: F.pad(x, (3, 2)),
+        lambda x: F.embedding(torch.tensor([1, 4], device=x.device), x),
+    ],
+)
 def test_results_over_recycled_memory(function, mps):
     x = torch.randn(5, 37)
     fill_cache_with_nan()
@@ -57,6 +65,7 @@ def test_results_over_recycled_memory(function, mps):
 
 def test_memory_stays_flat_over_many_shapes(mps):
     """Apple's backend grew by gigabytes an epoch; caches keyed by shapes or numbers must not exist."""
+
     def step(i: int) -> None:
         x = torch.ones(1 + i % 61, 1 + i % 83, device=mps)
         (x * (i / 7.0) + i).sum()
@@ -73,6 +82,7 @@ def test_memory_stays_flat_over_many_shapes(mps):
 
 def test_statistics_return_to_their_start(mps):
     """Allocator statistics after a training loop are those before it; empty_cache gives memory back."""
+
     def train() -> None:
         model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)).to(mps)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -171,15 +181,28 @@ VIEWS = {
     "unfolded": lambda t: t.unfold(1, 4, 2),
 }
 OPERATIONS = {
-    "add": lambda t: t + t, "exp": torch.exp, "where": lambda t: torch.where(t > 0, t, -t), "sum": lambda t: t.sum(-1),
-    "max": lambda t: t.max(0).values, "argmax": lambda t: t.argmax(-1), "softmax": lambda t: t.softmax(-1),
-    "cumsum": lambda t: t.cumsum(0), "sort": lambda t: t.sort(-1).values, "topk": lambda t: t.topk(2, -1).values,
-    "index": lambda t: t[torch.tensor([1, 0], device=t.device)], "nonzero": lambda t: (t > 0).nonzero(),
-    "gather": lambda t: t.gather(0, torch.zeros_like(t, dtype=torch.long)), "cat": lambda t: torch.cat([t, t], -1),
-    "matmul": lambda t: t @ t.transpose(-1, -2) if t.dim() > 1 else t @ t, "norm": lambda t: t.norm(dim=0),
-    "clone": torch.clone, "half": lambda t: t.half().float(), "contiguous": lambda t: t.contiguous(),
+    "add": lambda t: t + t,
+    "exp": torch.exp,
+    "where": lambda t: torch.where(t > 0, t, -t),
+    "sum": lambda t: t.sum(-1),
+    "max": lambda t: t.max(0).values,
+    "argmax": lambda t: t.argmax(-1),
+    "softmax": lambda t: t.softmax(-1),
+    "cumsum": lambda t: t.cumsum(0),
+    "sort": lambda t: t.sort(-1).values,
+    "topk": lambda t: t.topk(2, -1).values,
+    "index": lambda t: t[torch.tensor([1, 0], device=t.device)],
+    "nonzero": lambda t: (t > 0).nonzero(),
+    "gather": lambda t: t.gather(0, torch.zeros_like(t, dtype=torch.long)),
+    "cat": lambda t: torch.cat([t, t], -1),
+    "matmul": lambda t: t @ t.transpose(-1, -2) if t.dim() > 1 else t @ t,
+    "norm": lambda t: t.norm(dim=0),
+    "clone": torch.clone,
+    "half": lambda t: t.half().float(),
+    "contiguous": lambda t: t.contiguous(),
     "std": lambda t: t.std(-1),
-    "layer_norm": lambda t: F.layer_norm(t, t.shape[-1:]), "masked_fill": lambda t: t.masked_fill(t > 0, 2),
+    "layer_norm": lambda t: F.layer_norm(t, t.shape[-1:]),
+    "masked_fill": lambda t: t.masked_fill(t > 0, 2),
 }
 
 
@@ -193,14 +216,24 @@ def test_operations_on_views(operation, mps):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("operation", [
-    lambda t, o: t.addcdiv_(o, o.abs() + 1, value=0.5), lambda t, o: t.addcmul_(o, o), lambda t, o: t.mul_(2).add_(o),
-    lambda t, o: t.clamp_(-0.5, 0.5), lambda t, o: t.exp_(), lambda t, o: t.masked_fill_(o > 0, 7),
-    lambda t, o: t.copy_(o),
-    lambda t, o: t.zero_(), lambda t, o: t.lerp_(o, 0.3),
-    lambda t, o: t.index_fill_(0, torch.tensor([1], device=t.device), 3),
-    lambda t, o: torch.add(o, 1, out=t), lambda t, o: torch.cumsum(o, 0, out=t), lambda t, o: t.neg_(),
-])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda t, o: t.addcdiv_(o, o.abs() + 1, value=0.5),
+        lambda t, o: t.addcmul_(o, o),
+        lambda t, o: t.mul_(2).add_(o),
+        lambda t, o: t.clamp_(-0.5, 0.5),
+        lambda t, o: t.exp_(),
+        lambda t, o: t.masked_fill_(o > 0, 7),
+        lambda t, o: t.copy_(o),
+        lambda t, o: t.zero_(),
+        lambda t, o: t.lerp_(o, 0.3),
+        lambda t, o: t.index_fill_(0, torch.tensor([1], device=t.device), 3),
+        lambda t, o: torch.add(o, 1, out=t),
+        lambda t, o: torch.cumsum(o, 0, out=t),
+        lambda t, o: t.neg_(),
+    ],
+)
 def test_in_place_on_views(operation, mps):
     """What lies between the elements of the view stays as it was."""
     for view in (VIEWS["steps"], VIEWS["transposed"], VIEWS["offset"]):
@@ -246,13 +279,17 @@ def test_all_bfloat16_values(mps):
 # --- errors
 
 
-@pytest.mark.parametrize(("op", "function"), [
-    ("index_select", lambda x, i: x.index_select(0, i)), ("index", lambda x, i: x[i]),
-    ("gather", lambda x, i: x.gather(0, i[:, None].expand(-1, 3))),
-    ("scatter", lambda x, i: x.scatter(0, i[:, None].expand(-1, 3), 1.0)),
-    ("index_select", lambda x, i: F.embedding(i, x)),  # what embedding runs
-    ("take", lambda x, i: x.take(i)),
-])
+@pytest.mark.parametrize(
+    ("op", "function"),
+    [
+        ("index_select", lambda x, i: x.index_select(0, i)),
+        ("index", lambda x, i: x[i]),
+        ("gather", lambda x, i: x.gather(0, i[:, None].expand(-1, 3))),
+        ("scatter", lambda x, i: x.scatter(0, i[:, None].expand(-1, 3), 1.0)),
+        ("index_select", lambda x, i: F.embedding(i, x)),  # what embedding runs
+        ("take", lambda x, i: x.take(i)),
+    ],
+)
 @pytest.mark.parametrize("bad", [100, -101])
 def test_index_out_of_range(op, function, bad, mps):
     """An error at the next synchronisation that names the op; the device works afterwards."""
@@ -263,14 +300,19 @@ def test_index_out_of_range(op, function, bad, mps):
     assert x.sum().item() == 12
 
 
-@pytest.mark.parametrize("make", [
-    lambda: torch.ones(2, dtype=torch.float64, device="mps"), lambda: torch.ones(2, dtype=torch.float64).to("mps"),
-    lambda: torch.ones(2, device="mps").double(), lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"),
-    lambda: torch.ones(2, device="mps").sum(dtype=torch.float64),
-    lambda: torch.ones(2, device="mps").to(torch.complex128),
-    lambda: torch.zeros(2, dtype=torch.complex128, device="mps"),
-    lambda: torch.ones(2, device="mps").new_zeros(1, dtype=torch.double),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(2, dtype=torch.float64, device="mps"),
+        lambda: torch.ones(2, dtype=torch.float64).to("mps"),
+        lambda: torch.ones(2, device="mps").double(),
+        lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"),
+        lambda: torch.ones(2, device="mps").sum(dtype=torch.float64),
+        lambda: torch.ones(2, device="mps").to(torch.complex128),
+        lambda: torch.zeros(2, dtype=torch.complex128, device="mps"),
+        lambda: torch.ones(2, device="mps").new_zeros(1, dtype=torch.double),
+    ],
+)
 def test_double_precision_is_refused(make, mps):
     with pytest.raises(TypeError, match="MPS"):
         make()

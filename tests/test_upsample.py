@@ -27,7 +27,9 @@ def check(x, **options):
         assert actual.dtype == x.dtype and actual.stride() == expected.stride()
         tolerance = TOLERANCE[x.dtype]
         scale = max(1.0, expected.abs().max().item())
-        torch.testing.assert_close(actual.cpu().float(), expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        torch.testing.assert_close(
+            actual.cpu().float(), expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True
+        )
 
 
 SIZES = {1: [(7,), (13,), (3,), (1,)], 2: [(7, 13), (3, 4), (12, 10), (1, 1), (6, 5)], 3: [(7, 3, 9), (2, 8, 4)]}
@@ -70,9 +72,11 @@ def test_bytes_views_and_channels_last(mps):
 
 
 def test_wrong_arguments_raise_what_the_cpu_raises(mps):
-    for case in (lambda t: torch._C._nn.upsample_nearest2d(t(2, 3, 4), (2, 2)),
-                 lambda t: torch._C._nn.upsample_bilinear2d(t(1, 1, 4, 4), (0, 2), False),
-                 lambda t: torch._C._nn.upsample_nearest2d(t(1, 0, 4, 4), (2, 2))):
+    for case in (
+        lambda t: torch._C._nn.upsample_nearest2d(t(2, 3, 4), (2, 2)),
+        lambda t: torch._C._nn.upsample_bilinear2d(t(1, 1, 4, 4), (0, 2), False),
+        lambda t: torch._C._nn.upsample_nearest2d(t(1, 0, 4, 4), (2, 2)),
+    ):
         with pytest.raises(Exception) as expected:
             case(lambda *shape: torch.ones(shape))
         with pytest.raises(type(expected.value)) as actual:

@@ -33,14 +33,23 @@ print("finished")
 
 
 def has_layer():
-    folders = ["/usr/share/vulkan/explicit_layer.d", "/etc/vulkan/explicit_layer.d", "/usr/local/share/vulkan/explicit_layer.d"]
+    folders = [
+        "/usr/share/vulkan/explicit_layer.d",
+        "/etc/vulkan/explicit_layer.d",
+        "/usr/local/share/vulkan/explicit_layer.d",
+    ]
     return any(os.path.exists(os.path.join(f, "VkLayer_khronos_validation.json")) for f in folders)
 
 
 @pytest.mark.skipif(not has_layer(), reason="the validation layer is not installed (vulkan-validationlayers)")
 def test_training_indexing_and_copies_are_valid():
-    environment = {**os.environ, "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
-                   "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"}
-    result = subprocess.run([sys.executable, "-P", "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300)
+    environment = {
+        **os.environ,
+        "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
+        "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
+    }
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert result.stdout.strip() == "finished", result.stdout + result.stderr
     assert "Validation" not in result.stderr, result.stderr

@@ -1,4 +1,4 @@
-"""Prints what the dispatcher says of the backend: `python tools/count_operators.py`. README's numbers come from here."""
+"""Prints what the dispatcher says of the backend; README's numbers come from here."""
 
 import torch
 

@@ -12,7 +12,9 @@ namespace anymps::kernels {
 namespace {
 
 // Builds the pipeline of a kernel with the values of its specialization constants that the shader gives.
-void build_kernel(const std::string& name) { pipeline(kernel_id(name), {}); }
+void build_kernel(const std::string& name) {
+    pipeline(kernel_id(name), {});
+}
 
 // The SPIR-V words of a kernel as an int32 tensor on the CPU; not to be written to.
 at::Tensor spirv_words(const std::string& name) {

@@ -28,10 +28,16 @@ struct StatisticsArgs {
 
 enum Flags : uint32_t { kWeight = 1, kBias = 2, kVariance = 4, kGroups = 8, kFixed = 16, kSameChannel = 32 };
 
-uint64_t address_or_0(const at::TensorBase& tensor) { return tensor.defined() ? address(tensor) : 0; }
-uint32_t code_or_0(const at::TensorBase& tensor) { return tensor.defined() ? code(tensor.scalar_type()) : 0; }
+uint64_t address_or_0(const at::TensorBase& tensor) {
+    return tensor.defined() ? address(tensor) : 0;
+}
+uint32_t code_or_0(const at::TensorBase& tensor) {
+    return tensor.defined() ? code(tensor.scalar_type()) : 0;
+}
 
-uint32_t workgroup() { return std::max(64u, tuning().workgroup); }
+uint32_t workgroup() {
+    return std::max(64u, tuning().workgroup);
+}
 
 // `last` is y's bias in the forward pass, the gradient of x in the backward pass.
 void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, const at::TensorBase& y,
@@ -42,20 +48,29 @@ void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, c
     for (const at::TensorBase* tensor : {&x, &y, &written}) {
         vector &= address_or_0(*tensor) % static_cast<uint64_t>(std::min<int64_t>(16, 4 * item)) == 0;
     }
-    flags |= (norm.weight.defined() ? kWeight : 0) | (norm.variance ? kVariance : 0) | (norm.depth ? kGroups : 0) |
-             (same_channel ? kSameChannel : 0);
+    flags |= (norm.weight.defined() ? kWeight : 0) | (norm.variance ? kVariance : 0) |
+             (norm.depth ? kGroups : 0) | (same_channel ? kSameChannel : 0);
     const uint32_t width = vector ? 4 : 1;
-    KernelCall call(kernel, {workgroup(), 0, code(y.scalar_type()), code(norm.mean.scalar_type()),
-                             code(norm.deviation.scalar_type()), code_or_0(norm.weight), code_or_0(last), width, flags});
+    KernelCall call(
+        kernel, {workgroup(), 0, code(y.scalar_type()), code(norm.mean.scalar_type()),
+                 code(norm.deviation.scalar_type()), code_or_0(norm.weight), code_or_0(last), width, flags});
     call.read(norm.mean).read(norm.deviation).read(norm.weight).read(norm.sums).read(norm.products);
     for (const at::TensorBase* tensor : {&x, &y, &last}) {
         tensor->is_same(written) ? call.write(*tensor) : call.read(*tensor);
     }
-    ChannelArgs args{address_or_0(x), address(y), address(norm.mean), address(norm.deviation),
-                     address_or_0(norm.weight), address_or_0(last), address_or_0(norm.sums),
-                     address_or_0(norm.products), FastDivider(static_cast<uint32_t>(norm.inner)),
+    ChannelArgs args{address_or_0(x),
+                     address(y),
+                     address(norm.mean),
+                     address(norm.deviation),
+                     address_or_0(norm.weight),
+                     address_or_0(last),
+                     address_or_0(norm.sums),
+                     address_or_0(norm.products),
+                     FastDivider(static_cast<uint32_t>(norm.inner)),
                      FastDivider(static_cast<uint32_t>(norm.channels)),
-                     FastDivider(static_cast<uint32_t>(norm.depth)), 0, static_cast<float>(norm.eps),
+                     FastDivider(static_cast<uint32_t>(norm.depth)),
+                     0,
+                     static_cast<float>(norm.eps),
                      static_cast<float>(norm.inverse_size)};
     TORCH_CHECK(y.numel() < (int64_t{1} << 32), "normalisation of a tensor of ", y.numel(),
                 " elements: the MPS backend counts to 2^32 - 1 here");
@@ -83,9 +98,14 @@ void channel_norm_statistics(const ChannelStatistics& s) {
                     {workgroup(), 0, 0, 0, code(s.variance.scalar_type()), code_or_0(s.running_mean),
                      code_or_0(s.running_variance), 1, 0});
     call.read(s.mean).read(s.variance).write(s.rstd).write(s.running_mean).write(s.running_variance);
-    const StatisticsArgs args{address_or_0(s.mean), address(s.variance), address_or_0(s.rstd),
-                              address_or_0(s.running_mean), address_or_0(s.running_variance), count,
-                              static_cast<float>(s.eps), static_cast<float>(s.momentum),
+    const StatisticsArgs args{address_or_0(s.mean),
+                              address(s.variance),
+                              address_or_0(s.rstd),
+                              address_or_0(s.running_mean),
+                              address_or_0(s.running_variance),
+                              count,
+                              static_cast<float>(s.eps),
+                              static_cast<float>(s.momentum),
                               static_cast<float>(s.correction)};
     call.dispatch(args, Grid::linear(ceil_div(count, workgroup())));
 }

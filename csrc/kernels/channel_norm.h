@@ -11,13 +11,13 @@ namespace anymps::kernels {
 struct ChannelNorm {
     int64_t channels;
     int64_t inner;
-    int64_t depth = 0;     // channels a group (group norm); 0: a statistic is that of a channel
+    int64_t depth = 0;  // channels a group (group norm); 0: a statistic is that of a channel
     double eps = 0;
-    bool variance = false;  // the deviation is a variance, not its inverse root
-    at::TensorBase mean, deviation;    // one element a statistic, dense
-    at::TensorBase weight, bias;       // one a channel, dense; may be undefined
-    at::TensorBase sums, products;     // backward: sums of h and of h z, float32; undefined: fixed statistics
-    double inverse_size = 1;           // 1 / elements a statistic
+    bool variance = false;           // the deviation is a variance, not its inverse root
+    at::TensorBase mean, deviation;  // one element a statistic, dense
+    at::TensorBase weight, bias;     // one a channel, dense; may be undefined
+    at::TensorBase sums, products;   // backward: sums of h and of h z, float32; undefined: fixed statistics
+    double inverse_size = 1;         // 1 / elements a statistic
 };
 
 // y = (x - mean) rstd w + b; x and y have the same strides.
@@ -28,12 +28,12 @@ void channel_norm_backward(const ChannelNorm& norm, const at::TensorBase& grad, 
                            const at::TensorBase& grad_x);
 
 struct ChannelStatistics {
-    at::TensorBase mean;      // float32; only for running_mean
-    at::TensorBase variance;  // biased
-    at::TensorBase rstd;      // result, float32; may be undefined
+    at::TensorBase mean;                            // float32; only for running_mean
+    at::TensorBase variance;                        // biased
+    at::TensorBase rstd;                            // result, float32; may be undefined
     at::TensorBase running_mean, running_variance;  // updated; may be undefined
     double eps = 0, momentum = 0;
-    double correction = 1;    // n / (n - 1)
+    double correction = 1;  // n / (n - 1)
 };
 void channel_norm_statistics(const ChannelStatistics& statistics);
 

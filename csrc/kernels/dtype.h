@@ -8,13 +8,27 @@
 namespace anymps::kernels {
 
 enum class DType : uint32_t {
-    Bool = 0, U8, I8, I16, I32, I64, F16, BF16, F32, C64, U16, U32, U64,
+    Bool = 0,
+    U8,
+    I8,
+    I16,
+    I32,
+    I64,
+    F16,
+    BF16,
+    F32,
+    C64,
+    U16,
+    U32,
+    U64,
 };
 
 // The code of a torch dtype. Throws c10::TypeError-like TORCH_CHECK for dtypes that the device cannot hold.
 DType dtype_of(c10::ScalarType type);
 
-inline uint32_t code(c10::ScalarType type) { return static_cast<uint32_t>(dtype_of(type)); }
+inline uint32_t code(c10::ScalarType type) {
+    return static_cast<uint32_t>(dtype_of(type));
+}
 
 // The integer dtype of 1, 2, 4 or 8 bytes: elements of any dtype of that size can be moved as such.
 c10::ScalarType integer_of_size(size_t bytes);

@@ -23,8 +23,10 @@ void collapse(Extents& extents, bool keep_order) {
     }
     size_t count = 0;
     for (const Extent& next : extents) {
-        if (count > 0 && next.continues(extents[count - 1])) extents[count - 1].size *= next.size;
-        else extents[count++] = next;
+        if (count > 0 && next.continues(extents[count - 1]))
+            extents[count - 1].size *= next.size;
+        else
+            extents[count++] = next;
     }
     extents.resize(count);
 }
@@ -46,7 +48,8 @@ bool vector_aligned(uint64_t address, int64_t item, size_t k, const Extents& alo
     const int64_t alignment = std::min<int64_t>(16, 4 * item);
     const auto aligned = [&](const Extent& e) { return e.stride[k] % alignment == 0; };
     return along[0].stride[k] == item && address % static_cast<uint64_t>(alignment) == 0 &&
-           std::all_of(along.begin() + 1, along.end(), aligned) && std::all_of(others.begin(), others.end(), aligned);
+           std::all_of(along.begin() + 1, along.end(), aligned) &&
+           std::all_of(others.begin(), others.end(), aligned);
 }
 
 }  // namespace anymps::kernels

@@ -23,8 +23,8 @@ struct Extent {
 };
 using Extents = c10::SmallVector<Extent, 8>;
 
-// Orders dimensions by the strides of the first tensor, innermost first and expanded ones last (unless keep_order,
-// when they must come innermost first), and merges neighbours where all strides allow.
+// Orders dimensions by the strides of the first tensor, innermost first and expanded ones last (unless
+// keep_order, when they must come innermost first), and merges neighbours where all strides allow.
 void collapse(Extents& extents, bool keep_order = false);
 
 // What kernels read.
@@ -38,7 +38,9 @@ static_assert(sizeof(Dim) == 64);
 // Writes the dimensions behind one another at `out`; returns the end.
 char* write_dims(const Extents& extents, char* out);
 
-inline int64_t item_bytes(const at::TensorBase& tensor) { return static_cast<int64_t>(tensor.element_size()); }
+inline int64_t item_bytes(const at::TensorBase& tensor) {
+    return static_cast<int64_t>(tensor.element_size());
+}
 
 // True when slot k is dense along `along` and groups of four elements are aligned wherever they start.
 bool vector_aligned(uint64_t address, int64_t item, size_t k, const Extents& along, const Extents& others);

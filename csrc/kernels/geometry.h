@@ -5,8 +5,9 @@
 
 namespace anymps::kernels {
 
-// Division by a number fixed at dispatch: multiply and shift instead of divide. Exact for every 32-bit dividend
-// (Granlund and Montgomery 1994, figure 4.1). divisor: 1 <= divisor < 2^32; 0 is taken as 1 (an empty dimension).
+// Division by a number fixed at dispatch: multiply and shift instead of divide. Exact for every 32-bit
+// dividend (Granlund and Montgomery 1994, figure 4.1). divisor: 1 <= divisor < 2^32; 0 is taken as 1 (an
+// empty dimension).
 struct FastDivider {
     uint32_t divisor = 1;
     uint32_t magic = 1;

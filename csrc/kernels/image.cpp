@@ -25,7 +25,9 @@ Image::Image(const at::TensorBase& tensor, int64_t spatial) : tensor_(tensor) {
     if (dims > spatial + 1) set(0, 0);
 }
 
-bool Image::channels_fast() const { return sizes_[1] > 1 && strides_.values[1] == 1 && !tensor_.is_contiguous(); }
+bool Image::channels_fast() const {
+    return sizes_[1] > 1 && strides_.values[1] == 1 && !tensor_.is_contiguous();
+}
 
 ImageIndex Image::index() const {
     ImageIndex index;

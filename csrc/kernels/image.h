@@ -20,7 +20,8 @@ struct ImageStrides {
     uint32_t values[5];
 };
 
-// A tensor [channel, ...] or [batch, channel, ...] with `spatial` last dimensions as five; missing sizes are 1.
+// A tensor [channel, ...] or [batch, channel, ...] with `spatial` last dimensions as five; missing sizes
+// are 1.
 class Image {
   public:
     Image(const at::TensorBase& tensor, int64_t spatial);

@@ -1,4 +1,5 @@
-// One dispatch of a kernel, as ops write it: KernelCall(name, specialization).read(a).write(b).dispatch(args, grid).
+// One dispatch of a kernel, as ops write it: KernelCall(name, specialization).read(a).write(b).dispatch(args,
+// grid).
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -25,7 +26,8 @@ inline uint64_t address(const at::TensorBase& tensor) {
 
 class KernelCall {
   public:
-    KernelCall(KernelId id, std::span<const uint32_t> specialization) : pipeline_(pipeline(id, specialization)) {}
+    KernelCall(KernelId id, std::span<const uint32_t> specialization)
+        : pipeline_(pipeline(id, specialization)) {}
     KernelCall(std::string_view name, std::initializer_list<uint32_t> specialization)
         : KernelCall(kernel_id(name), std::span(specialization.begin(), specialization.size())) {}
 

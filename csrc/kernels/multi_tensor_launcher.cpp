@@ -10,7 +10,9 @@ namespace {
 constexpr uint64_t kMostElements = 1ull << 30;  // of one entry: kernels count in 32 bits
 constexpr size_t kMostTableBytes = 192 << 10;   // of one dispatch, in the argument ring
 
-uint64_t first_address(const at::TensorList& list, size_t row) { return list.empty() ? 0 : address(list[row]); }
+uint64_t first_address(const at::TensorList& list, size_t row) {
+    return list.empty() ? 0 : address(list[row]);
+}
 
 }  // namespace
 
@@ -39,14 +41,16 @@ void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
         if (lists_[0].tensors[row].numel() == 0) continue;
         std::vector<uint32_t> types;
         for (size_t l = 0; l < typed_; ++l) {
-            types.push_back(lists_[l].tensors.empty() ? code(at::kFloat) : code(lists_[l].tensors[row].scalar_type()));
+            types.push_back(lists_[l].tensors.empty() ? code(at::kFloat)
+                                                      : code(lists_[l].tensors[row].scalar_type()));
         }
         groups[types].push_back(row);
     }
     const size_t most_rows = kMostTableBytes / (8 * (lists_.size() + 1));
     for (const auto& [types, rows] : groups) {
         for (size_t begin = 0; begin < rows.size(); begin += most_rows) {
-            dispatch_rows({rows.begin() + begin, rows.begin() + std::min(rows.size(), begin + most_rows)}, args, bytes);
+            dispatch_rows({rows.begin() + begin, rows.begin() + std::min(rows.size(), begin + most_rows)},
+                          args, bytes);
         }
     }
 }
@@ -78,7 +82,8 @@ void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows, const v
                 table.push_back(at);
             }
             table.push_back(part | static_cast<uint64_t>(header.groups) << 32);
-            header.groups += static_cast<uint32_t>((part + header.group_elements - 1) / header.group_elements);
+            header.groups +=
+                static_cast<uint32_t>((part + header.group_elements - 1) / header.group_elements);
             ++header.entries;
         }
         for (const TensorListUse& list : lists_) {

@@ -26,9 +26,9 @@ struct TensorListUse {
     bool dense = true;  // false: one element a tensor, read by address alone (e.g. step counts)
 };
 
-// Groups the rows of `lists` (same length, or empty) by the dtypes of lists [0, typed), and dispatches kernel once a
-// group with specialization {workgroup, subgroup, dtype code of each typed list}. args.tensors is filled in.
-// The tensors of a row must have equal sizes and strides and no gaps: see same_dense_layout().
+// Groups the rows of `lists` (same length, or empty) by the dtypes of lists [0, typed), and dispatches kernel
+// once a group with specialization {workgroup, subgroup, dtype code of each typed list}. args.tensors is
+// filled in. The tensors of a row must have equal sizes and strides and no gaps: see same_dense_layout().
 class MultiTensorLauncher {
   public:
     MultiTensorLauncher(std::string_view kernel, std::vector<TensorListUse> lists, size_t typed)

@@ -47,32 +47,50 @@ struct StridedArgs {
 };
 static_assert(offsetof(StridedArgs, dims) == 108);
 
-uint64_t bits(float v) { return std::bit_cast<uint32_t>(v); }
-uint64_t bits(int32_t v) { return std::bit_cast<uint32_t>(v); }
+uint64_t bits(float v) {
+    return std::bit_cast<uint32_t>(v);
+}
+uint64_t bits(int32_t v) {
+    return std::bit_cast<uint32_t>(v);
+}
 
-// The 8 bytes in which a kernel that computes in `dtype` takes a host value; get<T>() converts the value to T.
+// The 8 bytes in which a kernel that computes in `dtype` takes a host value; get<T>() converts the value to
+// T.
 template <class Get>
 uint64_t argument(ScalarType dtype, bool opmath, Get get) {
     switch (dtype) {
         case ScalarType::Half:
-            return bits(opmath ? get.template operator()<float>() : float(get.template operator()<c10::Half>()));
+            return bits(opmath ? get.template operator()<float>()
+                               : float(get.template operator()<c10::Half>()));
         case ScalarType::BFloat16:
-            return bits(opmath ? get.template operator()<float>() : float(get.template operator()<c10::BFloat16>()));
-        case ScalarType::Float: return bits(get.template operator()<float>());
-        case ScalarType::Bool: return get.template operator()<bool>() ? 1 : 0;
-        case ScalarType::Byte: return get.template operator()<uint8_t>();
-        case ScalarType::Char: return bits(int32_t{get.template operator()<int8_t>()});
-        case ScalarType::Short: return bits(int32_t{get.template operator()<int16_t>()});
-        case ScalarType::Int: return bits(get.template operator()<int32_t>());
-        case ScalarType::Long: return static_cast<uint64_t>(get.template operator()<int64_t>());
-        case ScalarType::UInt16: return get.template operator()<uint16_t>();
-        case ScalarType::UInt32: return get.template operator()<uint32_t>();
-        case ScalarType::UInt64: return get.template operator()<uint64_t>();
+            return bits(opmath ? get.template operator()<float>()
+                               : float(get.template operator()<c10::BFloat16>()));
+        case ScalarType::Float:
+            return bits(get.template operator()<float>());
+        case ScalarType::Bool:
+            return get.template operator()<bool>() ? 1 : 0;
+        case ScalarType::Byte:
+            return get.template operator()<uint8_t>();
+        case ScalarType::Char:
+            return bits(int32_t{get.template operator()<int8_t>()});
+        case ScalarType::Short:
+            return bits(int32_t{get.template operator()<int16_t>()});
+        case ScalarType::Int:
+            return bits(get.template operator()<int32_t>());
+        case ScalarType::Long:
+            return static_cast<uint64_t>(get.template operator()<int64_t>());
+        case ScalarType::UInt16:
+            return get.template operator()<uint16_t>();
+        case ScalarType::UInt32:
+            return get.template operator()<uint32_t>();
+        case ScalarType::UInt64:
+            return get.template operator()<uint64_t>();
         case ScalarType::ComplexFloat: {
             const auto v = get.template operator()<c10::complex<float>>();
             return bits(v.real()) | (bits(v.imag()) << 32);
         }
-        default: TORCH_INTERNAL_ASSERT(false, "no kernel computes in ", dtype);
+        default:
+            TORCH_INTERNAL_ASSERT(false, "no kernel computes in ", dtype);
     }
 }
 
@@ -132,17 +150,19 @@ struct Launch {
 };
 
 void dispatch_dense(const Launch& launch, KernelId id, DenseArgs& args) {
-    const auto grid = runtime::Grid::linear((args.count - 1) / (workgroup_size() * kDenseElementsPerThread) + 1);
+    const auto grid =
+        runtime::Grid::linear((args.count - 1) / (workgroup_size() * kDenseElementsPerThread) + 1);
     args.groups_x = grid.x;
-    runtime::encoder().dispatch(pipeline(id, {launch.specialization.data(), launch.constants}), &args, sizeof(args),
-                                grid, launch.accesses);
+    runtime::encoder().dispatch(pipeline(id, {launch.specialization.data(), launch.constants}), &args,
+                                sizeof(args), grid, launch.accesses);
 }
 
-void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands, const TensorIteratorBase& iter,
-                      uint32_t elements_per_thread) {
+void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands,
+                      const TensorIteratorBase& iter, uint32_t elements_per_thread) {
     StridedArgs args;
     args.operands = operands;
-    const auto grid = runtime::Grid::linear((operands.count - 1) / (workgroup_size() * elements_per_thread) + 1);
+    const auto grid =
+        runtime::Grid::linear((operands.count - 1) / (workgroup_size() * elements_per_thread) + 1);
     args.operands.groups_x = grid.x;
     args.ndim = static_cast<uint32_t>(iter.ndim());
     for (int d = 0; d < iter.ndim(); ++d) {
@@ -157,8 +177,8 @@ void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operan
                                         launch.accesses);
 }
 
-void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initializer_list<c10::Scalar> scalars,
-            ScalarType compute, bool dense) {
+void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
+            std::initializer_list<c10::Scalar> scalars, ScalarType compute, bool dense) {
     Launch launch;
     DenseArgs args;
     const uint32_t common = code(compute);
@@ -191,8 +211,10 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initia
     args.count = static_cast<uint32_t>(iter.numel());
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
-    if (dense) dispatch_dense(launch, id, args);
-    else dispatch_strided(launch, id, args, iter, kernel.has(PointwiseKernel::kHeavy) ? 1 : 2);
+    if (dense)
+        dispatch_dense(launch, id, args);
+    else
+        dispatch_strided(launch, id, args, iter, kernel.has(PointwiseKernel::kHeavy) ? 1 : 2);
 }
 
 }  // namespace
@@ -202,17 +224,19 @@ void PointwiseKernel::raise_not_implemented(c10::ScalarType dtype) const {
 }
 
 KernelId PointwiseKernel::look_up(Layout layout, Compute compute) const {
-    const KernelId id = kernel_id(std::string(name_) + '_' + suffix(compute) + (layout == kDense ? "_dense" : "_strided"));
+    const KernelId id =
+        kernel_id(std::string(name_) + '_' + suffix(compute) + (layout == kDense ? "_dense" : "_strided"));
     ids_[layout][static_cast<uint32_t>(compute)].store(id + 1, std::memory_order_relaxed);
     return id;
 }
 
-void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel, std::initializer_list<c10::Scalar> scalars,
-               ScalarType compute) {
+void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel,
+               std::initializer_list<c10::Scalar> scalars, ScalarType compute) {
     if (compute == ScalarType::Undefined) compute = iter.common_dtype();
     kernel.check(compute);
     if (iter.numel() == 0) return;
-    TORCH_INTERNAL_ASSERT(iter.noutputs() <= kMaxOutputs && iter.ninputs() <= static_cast<int>(kernel.inputs()) &&
+    TORCH_INTERNAL_ASSERT(iter.noutputs() <= kMaxOutputs &&
+                          iter.ninputs() <= static_cast<int>(kernel.inputs()) &&
                           scalars.size() + iter.ninputs() - kernel.inputs() <= kMaxScalars);
     const bool dense = is_dense(iter);
     if (dense || iter.can_use_32bit_indexing()) return launch(iter, kernel, scalars, compute, dense);

@@ -13,20 +13,22 @@
 
 namespace anymps::kernels {
 
-// What a functor computes and the kernels made of it: `<name>_<f32|i32|i64|c64>_<dense|strided>`. The generated
-// constants of anymps/kernels/pointwise_kernels.h; constant-initialised, ids are looked up once.
+// What a functor computes and the kernels made of it: `<name>_<f32|i32|i64|c64>_<dense|strided>`. The
+// generated constants of anymps/kernels/pointwise_kernels.h; constant-initialised, ids are looked up once.
 class PointwiseKernel {
   public:
     enum Layout : uint32_t { kDense, kStrided };
     enum Flag : uint32_t {
-        kOpmath = 1,  // CPU scalars stay in the arithmetic type; without it they are rounded to the common dtype
-        kBits = 2,    // operands are read and written as the dtype that is computed in, whatever their own
-        kHeavy = 4,   // a long functor: its strided kernel does one element a thread
+        kOpmath =
+            1,  // CPU scalars stay in the arithmetic type; without it they are rounded to the common dtype
+        kBits = 2,   // operands are read and written as the dtype that is computed in, whatever their own
+        kHeavy = 4,  // a long functor: its strided kernel does one element a thread
     };
 
     // label: the name in "not implemented for" errors. inputs: operands of the functor.
     // dtypes: one bit a c10::ScalarType that the row computes in.
-    constexpr PointwiseKernel(const char* name, const char* label, uint32_t inputs, uint64_t dtypes, uint32_t flags)
+    constexpr PointwiseKernel(const char* name, const char* label, uint32_t inputs, uint64_t dtypes,
+                              uint32_t flags)
         : name_(name), label_(label), inputs_(inputs), dtypes_(dtypes), flags_(flags) {}
 
     const char* name() const { return name_; }
@@ -34,7 +36,8 @@ class PointwiseKernel {
     bool has(Flag flag) const { return (flags_ & flag) != 0; }
     // Raises NotImplementedError in the CPU's words where the row does not compute in a dtype.
     void check(c10::ScalarType dtype) const {
-        if (!((dtypes_ >> static_cast<uint32_t>(dtype)) & 1)) [[unlikely]] raise_not_implemented(dtype);
+        if (!((dtypes_ >> static_cast<uint32_t>(dtype)) & 1)) [[unlikely]]
+            raise_not_implemented(dtype);
     }
     KernelId id(Layout layout, Compute compute) const {
         const uint32_t id = ids_[layout][static_cast<uint32_t>(compute)].load(std::memory_order_relaxed);
@@ -55,9 +58,9 @@ class PointwiseKernel {
 
 // Runs a row over an iterator whose operands are on the device, or are CPU scalars; any strides, any size.
 //
-// The functor's inputs are the iterator's inputs and then, where it has more, the first of `scalars`; the other
-// scalars are its scalar arguments. compute is the dtype to compute in: Undefined takes the iterator's common dtype.
-// Results are rounded once, to the dtype of each output.
+// The functor's inputs are the iterator's inputs and then, where it has more, the first of `scalars`; the
+// other scalars are its scalar arguments. compute is the dtype to compute in: Undefined takes the iterator's
+// common dtype. Results are rounded once, to the dtype of each output.
 void pointwise(at::TensorIteratorBase& iter, const PointwiseKernel& kernel,
                std::initializer_list<c10::Scalar> scalars = {},
                c10::ScalarType compute = c10::ScalarType::Undefined);

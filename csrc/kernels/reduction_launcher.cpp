@@ -64,8 +64,8 @@ class Call {
             return;
         }
         const int64_t words = static_cast<int64_t>(header_.rows * header_.chunks) * kMaxWords;
-        const at::TensorBase partials = at::detail::empty_mps({words}, c10::ScalarType::Int, std::nullopt,
-                                                              c10::Device(c10::kMPS), std::nullopt, std::nullopt);
+        const at::TensorBase partials = at::detail::empty_mps(
+            {words}, c10::ScalarType::Int, std::nullopt, c10::Device(c10::kMPS), std::nullopt, std::nullopt);
         header_.partials = address(partials);
         header_.row_stride = columns ? 1 : header_.chunks;
         header_.chunk_stride = columns ? static_cast<int64_t>(header_.rows) : 1;
@@ -83,8 +83,8 @@ class Call {
         if (compute == Compute::I32) compute = Compute::I64;
         kernels_ = row_.kernels[static_cast<size_t>(compute)];
         const bool unordered = row_.ordered && by.scalar_type() == c10::ScalarType::UInt64;
-        TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name, "\" not implemented for '",
-                                    c10::toString(by.scalar_type()), "'");
+        TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name,
+                                    "\" not implemented for '", c10::toString(by.scalar_type()), "'");
     }
 
     const at::TensorBase* defined_out() const { return outs_[0].defined() ? &outs_[0] : &outs_[1]; }
@@ -174,9 +174,11 @@ class Call {
         header_.chunks = static_cast<uint32_t>(ceil_div(header_.count, header_.chunk));
     }
 
-    void dispatch(const char* kernel, uint32_t flags, const at::TensorBase& partials, bool first, uint64_t groups) {
+    void dispatch(const char* kernel, uint32_t flags, const at::TensorBase& partials, bool first,
+                  uint64_t groups) {
         constexpr uint64_t k32Bits = std::numeric_limits<uint32_t>::max();
-        const bool wide = (kept_.size() > 1 && header_.rows > k32Bits) || (reduced_.size() > 1 && header_.count > k32Bits);
+        const bool wide =
+            (kept_.size() > 1 && header_.rows > k32Bits) || (reduced_.size() > 1 && header_.count > k32Bits);
         header_.kept_dims = static_cast<uint32_t>(kept_.size());
         header_.reduced_dims = static_cast<uint32_t>(reduced_.size());
         std::array<char, sizeof(Header) + kMaxDims * sizeof(Dim)> args;
@@ -185,8 +187,9 @@ class Call {
         at = write_dims(reduced_, at);
         const auto type = [](const at::TensorBase& t) { return t.defined() ? code(t.scalar_type()) : 0u; };
         const uint32_t in_type = first ? type(ins_[0]) : 0;
-        KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, in_type, type(outs_[0]), type(outs_[1]), lanes_,
-                                 vector_, flags | (wide ? kWide : 0u), type(ins_[1]), type(ins_[2]), type(ins_[3])});
+        KernelCall call(
+            kernel, {tuning().workgroup, tuning().subgroup, in_type, type(outs_[0]), type(outs_[1]), lanes_,
+                     vector_, flags | (wide ? kWide : 0u), type(ins_[1]), type(ins_[2]), type(ins_[3])});
         if (first) {
             for (size_t k = 0; k < inputs_; ++k) call.read(ins_[k]);
         }
@@ -214,7 +217,9 @@ DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims, bool 
     return at::dim_list_to_bitset(all ? at::OptionalIntArrayRef(std::nullopt) : dims, self.dim());
 }
 
-DimMask dim_mask(const at::TensorBase& self, int64_t dim) { return dim_mask(self, at::IntArrayRef(dim)); }
+DimMask dim_mask(const at::TensorBase& self, int64_t dim) {
+    return dim_mask(self, at::IntArrayRef(dim));
+}
 
 DimMask dim_mask(const at::TensorBase& self, std::optional<int64_t> dim) {
     return dim ? dim_mask(self, *dim) : dim_mask(self, std::nullopt);
@@ -223,13 +228,16 @@ DimMask dim_mask(const at::TensorBase& self, std::optional<int64_t> dim) {
 c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const DimMask& dims, bool keepdim) {
     c10::SmallVector<int64_t, 6> shape;
     for (int64_t d = 0; d < self.dim(); ++d) {
-        if (!dims[d]) shape.push_back(self.size(d));
-        else if (keepdim) shape.push_back(1);
+        if (!dims[d])
+            shape.push_back(self.size(d));
+        else if (keepdim)
+            shape.push_back(1);
     }
     return shape;
 }
 
-void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs, std::array<float, 4> params) {
+void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs,
+            std::array<float, 4> params) {
     const bool to_bool = row.to_bool != nullptr && outs.begin()->scalar_type() == c10::ScalarType::Bool;
     Call(to_bool ? *row.to_bool : row, ins, dims, outs, params).launch();
 }

@@ -28,17 +28,17 @@ struct ReductionKernels {
 struct ReductionRow {
     const char* name;
     uint32_t inputs;
-    bool indexed;    // positions matter: reduced dimensions keep their order
-    bool by_output;  // the output's dtype decides the arithmetic type, else the input's
-    bool ordered;    // compares values: uint64 has no kernel
+    bool indexed;                 // positions matter: reduced dimensions keep their order
+    bool by_output;               // the output's dtype decides the arithmetic type, else the input's
+    bool ordered;                 // compares values: uint64 has no kernel
     const ReductionRow* to_bool;  // the row that takes over when the result is bool, or null
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };
 
 using DimMask = std::bitset<kMaxDims>;
 
-// The dimensions to reduce, as ATen gives them: negative ones count from the end, none means all, an empty list means
-// all or nothing. Raises ATen's errors for dimensions out of range or named twice.
+// The dimensions to reduce, as ATen gives them: negative ones count from the end, none means all, an empty
+// list means all or nothing. Raises ATen's errors for dimensions out of range or named twice.
 DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims, bool empty_is_all = true);
 DimMask dim_mask(const at::TensorBase& self, int64_t dim);
 DimMask dim_mask(const at::TensorBase& self, std::optional<int64_t> dim);
@@ -49,11 +49,12 @@ inline DimMask dim_mask(const at::TensorBase& self, std::nullopt_t) {
 // Shape of the result.
 c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const DimMask& dims, bool keepdim);
 
-// Reduces the inputs (all of the first one's shape; as many as the row wants) over dims into one or two outputs
-// (undefined: not wanted), which have their final shapes, with or without the reduced dimensions. Any strides and
-// dtypes. params go to the row's functor.
+// Reduces the inputs (all of the first one's shape; as many as the row wants) over dims into one or two
+// outputs (undefined: not wanted), which have their final shapes, with or without the reduced dimensions. Any
+// strides and dtypes. params go to the row's functor.
 using Tensors = std::initializer_list<at::TensorBase>;
-void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs, std::array<float, 4> params = {});
+void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs,
+            std::array<float, 4> params = {});
 inline void reduce(const ReductionRow& row, const at::TensorBase& in, const DimMask& dims, Tensors outs,
                    std::array<float, 4> params = {}) {
     reduce(row, {in}, dims, outs, params);

@@ -17,8 +17,8 @@ struct RowTensor {
     bool one_a_row = false;  // the kernel reads or writes a single element of it for each row
 };
 
-// Runs a kernel over the rows along `dim` of tensors of one shape (the first one's; 0-d is one row of one element).
-// params and the specialization constants from id 12 up are the kernel's own.
+// Runs a kernel over the rows along `dim` of tensors of one shape (the first one's; 0-d is one row of one
+// element). params and the specialization constants from id 12 up are the kernel's own.
 void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<RowTensor> tensors,
                  std::array<float, 4> params = {}, std::initializer_list<uint32_t> specialization = {});
 

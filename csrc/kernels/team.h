@@ -6,8 +6,8 @@
 namespace anymps::kernels {
 
 struct Tuning {
-    bool software;           // no barriers: a workgroup is a subgroup
-    uint32_t workgroup;      // threads
+    bool software;       // no barriers: a workgroup is a subgroup
+    uint32_t workgroup;  // threads
     uint32_t subgroup;
     uint32_t columns;        // threads side by side, at most
     uint64_t target_groups;  // enough to fill the device
@@ -17,12 +17,15 @@ struct Tuning {
 // Of the current device; read once.
 const Tuning& tuning();
 
-inline uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+inline uint64_t ceil_div(uint64_t a, uint64_t b) {
+    return (a + b - 1) / b;
+}
 
 // The power of two at or above n, within [1, at_most] (a power of two).
 uint32_t power_of_two(uint64_t n, uint32_t at_most);
 
-// Threads for each of `rows` rows of `loads` loads: up to a subgroup, or the whole workgroup where rows are long or few.
+// Threads for each of `rows` rows of `loads` loads: up to a subgroup, or the whole workgroup where rows are
+// long or few.
 uint32_t lanes_a_row(uint64_t rows, uint64_t loads);
 
 // Threads side by side for `columns` columns; the rest of the workgroup shares their elements.

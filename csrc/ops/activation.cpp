@@ -15,7 +15,9 @@ namespace rows = kernels::rows;
 
 namespace {
 
-void run_relu(at::TensorIterator iter) { pointwise(iter, rows::relu); }
+void run_relu(at::TensorIterator iter) {
+    pointwise(iter, rows::relu);
+}
 
 void check_relu(const Tensor& self) {
     TORCH_CHECK(self.scalar_type() != at::kBool, "Boolean inputs not supported for relu");
@@ -39,7 +41,8 @@ Tensor& ANYMPS_FUNC(relu_)(Tensor& self) {
 
 Tensor& ANYMPS_FUNC(hardtanh_out)(const Tensor& self, const Scalar& min, const Scalar& max, Tensor& out) {
     TORCH_CHECK(self.scalar_type() != at::kBool, "Bool inputs not supported for hardtanh");
-    if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return at::clamp_out(out, self, min, max);
+    if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false))
+        return at::clamp_out(out, self, min, max);
     // The bounds do not change an integer tensor's dtype.
     const int64_t low = min.toLong(), high = max.toLong();
     TORCH_CHECK(self.scalar_type() != at::kByte || (low >= 0 && high >= 0),
@@ -71,9 +74,10 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(log_sigmoid_forward)(const Tensor& self) 
     return {output, buffer};
 }
 
-Tensor& ANYMPS_FUNC(log_sigmoid_backward_grad_input)(const Tensor& grad, const Tensor& self, const Tensor& buffer,
-                                                     Tensor& grad_input) {
-    auto iter = at::TensorIteratorConfig().add_output(grad_input).add_const_input(grad).add_const_input(self).build();
+Tensor& ANYMPS_FUNC(log_sigmoid_backward_grad_input)(const Tensor& grad, const Tensor& self,
+                                                     const Tensor& buffer, Tensor& grad_input) {
+    auto iter =
+        at::TensorIteratorConfig().add_output(grad_input).add_const_input(grad).add_const_input(self).build();
     pointwise(iter, rows::log_sigmoid_backward);
     return grad_input;
 }
@@ -98,14 +102,16 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_prelu_kernel_backward)(const Tensor& gra
     return {grad_self, grad_weight};
 }
 
-Tensor& ANYMPS_FUNC(glu_backward_grad_input)(const Tensor& grad, const Tensor& self, int64_t dim, Tensor& grad_input) {
+Tensor& ANYMPS_FUNC(glu_backward_grad_input)(const Tensor& grad, const Tensor& self, int64_t dim,
+                                             Tensor& grad_input) {
     TORCH_CHECK(self.dim() > 0, "glu does not support 0-dimensional tensors");
     const auto axis = at::maybe_wrap_dim(dim, self.dim());
     const int64_t size = self.size(axis);
     TORCH_CHECK(size % 2 == 0, "Halving dimension must be even, but dimension ", axis, " is size ", size);
     grad_input.resize_as_(self);
     const Tensor a = self.narrow(axis, 0, size / 2), b = self.narrow(axis, size / 2, size / 2);
-    Tensor grad_a = grad_input.narrow(axis, 0, size / 2), grad_b = grad_input.narrow(axis, size / 2, size / 2);
+    Tensor grad_a = grad_input.narrow(axis, 0, size / 2),
+           grad_b = grad_input.narrow(axis, size / 2, size / 2);
     auto iter = at::TensorIteratorConfig()
                     .add_output(grad_a)
                     .add_output(grad_b)

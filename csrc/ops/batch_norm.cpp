@@ -19,9 +19,13 @@ Tensor empty_floats(const Tensor& like, int64_t count) {
     return Tensor(at::detail::empty_mps({count}, like.options().dtype(at::kFloat)));
 }
 
-Tensor optional(const std::optional<Tensor>& tensor) { return tensor ? *tensor : Tensor(); }
+Tensor optional(const std::optional<Tensor>& tensor) {
+    return tensor ? *tensor : Tensor();
+}
 
-Tensor dense(const Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
+Tensor dense(const Tensor& tensor) {
+    return tensor.defined() ? tensor.contiguous() : tensor;
+}
 
 // The layout that results have: the input's if it is dense, with channels last or not.
 at::MemoryFormat format_of(const Tensor& input) {
@@ -42,7 +46,9 @@ kernels::DimMask all_but_channels(const Tensor& input) {
     return kernels::dim_mask(input, std::nullopt).reset(1);
 }
 
-int64_t samples(const Tensor& input) { return input.size(1) == 0 ? 0 : input.numel() / input.size(1); }
+int64_t samples(const Tensor& input) {
+    return input.size(1) == 0 ? 0 : input.numel() / input.size(1);
+}
 
 // Mean and biased variance of every channel, float32.
 std::pair<Tensor, Tensor> moments(const Tensor& input) {
@@ -56,13 +62,15 @@ struct Running {
     double momentum;
 };
 
-// Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in evaluation.
+// Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
+// evaluation.
 std::pair<Tensor, Tensor> forward(const Tensor& input_any, const std::optional<Tensor>& weight,
-                                  const std::optional<Tensor>& bias, const Running& running, bool training, double eps,
-                                  const Tensor& out_any) {
+                                  const std::optional<Tensor>& bias, const Running& running, bool training,
+                                  double eps, const Tensor& out_any) {
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
-    const Tensor out = out_any.is_contiguous(format) ? out_any : at::empty_like(input, input.options(), format);
+    const Tensor out =
+        out_any.is_contiguous(format) ? out_any : at::empty_like(input, input.options(), format);
     ChannelNorm norm = shape_of(input);
     norm.weight = dense(optional(weight));
     norm.bias = dense(optional(bias));
@@ -96,9 +104,9 @@ Three forward(const Tensor& input, const std::optional<Tensor>& weight, const st
     return {out, mean, rstd};
 }
 
-ThreeOut forward_out(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-                     const Running& running, bool training, double eps, Tensor& out, Tensor& save_mean,
-                     Tensor& save_rstd) {
+ThreeOut forward_out(const Tensor& input, const std::optional<Tensor>& weight,
+                     const std::optional<Tensor>& bias, const Running& running, bool training, double eps,
+                     Tensor& out, Tensor& save_mean, Tensor& save_rstd) {
     at::native::resize_output(out, input.sizes());
     auto [mean, rstd] = forward(input, weight, bias, running, training, eps, out);
     at::native::resize_output(save_mean, mean.sizes());
@@ -131,7 +139,8 @@ Tensor empty_parameter(const Tensor& weight, const Tensor& input) {
 }
 
 Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optional<Tensor>& weight_opt,
-               const Tensor& mean_any, const Tensor& rstd_any, bool train, const std::array<bool, 3>& wanted) {
+               const Tensor& mean_any, const Tensor& rstd_any, bool train,
+               const std::array<bool, 3>& wanted) {
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format), grad = grad_any.contiguous(format);
     const Tensor weight = dense(optional(weight_opt)), mean = dense(mean_any), rstd = dense(rstd_any);
@@ -165,19 +174,22 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
 
 // -> (output, save_mean, save_invstd); the statistics are float32, and empty in evaluation.
 Three ANYMPS_FUNC(native_batch_norm)(const Tensor& input, const std::optional<Tensor>& weight,
-                                     const std::optional<Tensor>& bias, const std::optional<Tensor>& running_mean,
+                                     const std::optional<Tensor>& bias,
+                                     const std::optional<Tensor>& running_mean,
                                      const std::optional<Tensor>& running_var, bool training, double momentum,
                                      double eps) {
-    return forward(input, weight, bias, {optional(running_mean), optional(running_var), momentum}, training, eps);
+    return forward(input, weight, bias, {optional(running_mean), optional(running_var), momentum}, training,
+                   eps);
 }
 
 ThreeOut ANYMPS_FUNC(native_batch_norm_out)(const Tensor& input, const std::optional<Tensor>& weight,
                                             const std::optional<Tensor>& bias,
                                             const std::optional<Tensor>& running_mean,
-                                            const std::optional<Tensor>& running_var, bool training, double momentum,
-                                            double eps, Tensor& out, Tensor& save_mean, Tensor& save_invstd) {
-    return forward_out(input, weight, bias, {optional(running_mean), optional(running_var), momentum}, training, eps,
-                       out, save_mean, save_invstd);
+                                            const std::optional<Tensor>& running_var, bool training,
+                                            double momentum, double eps, Tensor& out, Tensor& save_mean,
+                                            Tensor& save_invstd) {
+    return forward_out(input, weight, bias, {optional(running_mean), optional(running_var), momentum},
+                       training, eps, out, save_mean, save_invstd);
 }
 
 Three ANYMPS_FUNC(_native_batch_norm_legit)(const Tensor& input, const std::optional<Tensor>& weight,
@@ -188,10 +200,11 @@ Three ANYMPS_FUNC(_native_batch_norm_legit)(const Tensor& input, const std::opti
 
 ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_out)(const Tensor& input, const std::optional<Tensor>& weight,
                                                    const std::optional<Tensor>& bias, Tensor& running_mean,
-                                                   Tensor& running_var, bool training, double momentum, double eps,
-                                                   Tensor& out, Tensor& save_mean, Tensor& save_invstd) {
-    return forward_out(input, weight, bias, {running_mean, running_var, momentum}, training, eps, out, save_mean,
-                       save_invstd);
+                                                   Tensor& running_var, bool training, double momentum,
+                                                   double eps, Tensor& out, Tensor& save_mean,
+                                                   Tensor& save_invstd) {
+    return forward_out(input, weight, bias, {running_mean, running_var, momentum}, training, eps, out,
+                       save_mean, save_invstd);
 }
 
 Three ANYMPS_FUNC(_native_batch_norm_legit_no_stats)(const Tensor& input, const std::optional<Tensor>& weight,
@@ -200,7 +213,8 @@ Three ANYMPS_FUNC(_native_batch_norm_legit_no_stats)(const Tensor& input, const 
     return forward(input, weight, bias, {Tensor(), Tensor(), momentum}, training, eps);
 }
 
-ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_no_stats_out)(const Tensor& input, const std::optional<Tensor>& weight,
+ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_no_stats_out)(const Tensor& input,
+                                                            const std::optional<Tensor>& weight,
                                                             const std::optional<Tensor>& bias, bool training,
                                                             double momentum, double eps, Tensor& out,
                                                             Tensor& save_mean, Tensor& save_invstd) {
@@ -210,17 +224,18 @@ ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_no_stats_out)(const Tensor& input,
 
 // -> (output, save_mean, save_invstd, reserve); nothing needs reserving.
 std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(_batch_norm_with_update)(
-    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, Tensor& running_mean,
-    Tensor& running_var, double momentum, double eps) {
+    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+    Tensor& running_mean, Tensor& running_var, double momentum, double eps) {
     auto [out, mean, rstd] = forward(input, weight, bias, {running_mean, running_var, momentum}, true, eps);
     return {out, mean, rstd, Tensor(at::detail::empty_mps({0}, input.options().dtype(at::kByte)))};
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> ANYMPS_FUNC(_batch_norm_with_update_out)(
-    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, Tensor& running_mean,
-    Tensor& running_var, double momentum, double eps, Tensor& out, Tensor& save_mean, Tensor& save_invstd,
-    Tensor& reserve) {
-    forward_out(input, weight, bias, {running_mean, running_var, momentum}, true, eps, out, save_mean, save_invstd);
+    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+    Tensor& running_mean, Tensor& running_var, double momentum, double eps, Tensor& out, Tensor& save_mean,
+    Tensor& save_invstd, Tensor& reserve) {
+    forward_out(input, weight, bias, {running_mean, running_var, momentum}, true, eps, out, save_mean,
+                save_invstd);
     return {out, save_mean, save_invstd, reserve};
 }
 
@@ -241,20 +256,21 @@ Three ANYMPS_FUNC(native_batch_norm_backward)(const Tensor& grad_out, const Tens
                                               const std::optional<Tensor>& running_mean,
                                               const std::optional<Tensor>& running_var,
                                               const std::optional<Tensor>& save_mean,
-                                              const std::optional<Tensor>& save_invstd, bool train, double eps,
-                                              std::array<bool, 3> output_mask) {
+                                              const std::optional<Tensor>& save_invstd, bool train,
+                                              double eps, std::array<bool, 3> output_mask) {
     if (train) return backward(grad_out, input, weight, *save_mean, *save_invstd, true, output_mask);
-    return backward(grad_out, input, weight, *running_mean, fixed_rstd(*running_var, eps), false, output_mask);
+    return backward(grad_out, input, weight, *running_mean, fixed_rstd(*running_var, eps), false,
+                    output_mask);
 }
 
 Three ANYMPS_FUNC(batch_norm_backward)(const Tensor& grad_out, const Tensor& input, const Tensor& weight,
                                        const std::optional<Tensor>& running_mean,
                                        const std::optional<Tensor>& running_var,
-                                       const std::optional<Tensor>& save_mean, const std::optional<Tensor>& save_var,
-                                       bool update, double eps, std::array<bool, 3> output_mask,
-                                       const Tensor& reserve) {
-    return native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update,
-                                      eps, output_mask);
+                                       const std::optional<Tensor>& save_mean,
+                                       const std::optional<Tensor>& save_var, bool update, double eps,
+                                       std::array<bool, 3> output_mask, const Tensor& reserve) {
+    return native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean, save_var,
+                                      update, eps, output_mask);
 }
 
 }  // namespace anymps::ops

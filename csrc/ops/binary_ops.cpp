@@ -23,15 +23,23 @@ Tensor ANYMPS_FUNC(__lshift___Scalar)(const Tensor& self, const Scalar& other) {
 Tensor ANYMPS_FUNC(__lshift___Tensor)(const Tensor& self, const Tensor& other) {
     return at::bitwise_left_shift(self, other);
 }
-Tensor& ANYMPS_FUNC(__ilshift___Scalar)(Tensor& self, const Scalar& other) { return self.bitwise_left_shift_(other); }
-Tensor& ANYMPS_FUNC(__ilshift___Tensor)(Tensor& self, const Tensor& other) { return self.bitwise_left_shift_(other); }
+Tensor& ANYMPS_FUNC(__ilshift___Scalar)(Tensor& self, const Scalar& other) {
+    return self.bitwise_left_shift_(other);
+}
+Tensor& ANYMPS_FUNC(__ilshift___Tensor)(Tensor& self, const Tensor& other) {
+    return self.bitwise_left_shift_(other);
+}
 Tensor ANYMPS_FUNC(__rshift___Scalar)(const Tensor& self, const Scalar& other) {
     return at::bitwise_right_shift(self, other);
 }
 Tensor ANYMPS_FUNC(__rshift___Tensor)(const Tensor& self, const Tensor& other) {
     return at::bitwise_right_shift(self, other);
 }
-Tensor& ANYMPS_FUNC(__irshift___Scalar)(Tensor& self, const Scalar& other) { return self.bitwise_right_shift_(other); }
-Tensor& ANYMPS_FUNC(__irshift___Tensor)(Tensor& self, const Tensor& other) { return self.bitwise_right_shift_(other); }
+Tensor& ANYMPS_FUNC(__irshift___Scalar)(Tensor& self, const Scalar& other) {
+    return self.bitwise_right_shift_(other);
+}
+Tensor& ANYMPS_FUNC(__irshift___Tensor)(Tensor& self, const Tensor& other) {
+    return self.bitwise_right_shift_(other);
+}
 
 }  // namespace anymps::ops

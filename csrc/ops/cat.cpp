@@ -86,12 +86,13 @@ TORCH_IMPL_FUNC(cat_out)
         inputs.clear();
     };
     for (const Tensor& t : materialized) {
-        if (t.dim() == 1 && t.numel() == 0 && out.dim() != 1) continue;  // legacy: an empty vector fits everything
+        if (t.dim() == 1 && t.numel() == 0 && out.dim() != 1)
+            continue;  // legacy: an empty vector fits everything
         if (t.numel() == 0) continue;
         if (dense_out && t.scalar_type() == out.scalar_type() && dense_in(t, memory_format)) {
             const uint64_t row = row_elements(t) * item;
-            entries.push_back({kernels::address(t), kernels::address(out) + row_offset, 0, t.numel() * item, row,
-                               row_elements(out) * item});
+            entries.push_back({kernels::address(t), kernels::address(out) + row_offset, 0, t.numel() * item,
+                               row, row_elements(out) * item});
             inputs.push_back(t);
             if (entries.size() == kMostEntries) flush();
         } else {

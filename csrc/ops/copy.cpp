@@ -29,15 +29,22 @@ Tensor dense(const Tensor& tensor) {
     return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
 }
 
-Tensor resolved(const Tensor& tensor) { return tensor.resolve_conj().resolve_neg(); }
+Tensor resolved(const Tensor& tensor) {
+    return tensor.resolve_conj().resolve_neg();
+}
 
 void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& iter) {
     if (src.is_complex() && self.is_complex()) {
         // Bits of conjugation and negation are settled below: copy the stored pairs.
         Tensor to = at::view_as_real(self.is_conj() ? self.conj() : self);
         const Tensor from = at::view_as_real(src.is_conj() ? src.conj() : src);
-        auto pairs = at::TensorIteratorConfig().set_check_mem_overlap(true).add_output(to).add_const_input(from)
-                         .resize_outputs(false).check_all_same_dtype(false).build();
+        auto pairs = at::TensorIteratorConfig()
+                         .set_check_mem_overlap(true)
+                         .add_output(to)
+                         .add_const_input(from)
+                         .resize_outputs(false)
+                         .check_all_same_dtype(false)
+                         .build();
         kernels::pointwise_copy(pairs);
     } else if (self.is_complex()) {
         Tensor pairs = at::view_as_real(self.is_conj() ? self.conj() : self);
@@ -59,7 +66,8 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
 void copy_from_host(const Tensor& self, const Tensor& src) {
     const auto dtype = transfer_dtype(self, src);
     Tensor host = resolved(src).to(dtype).expand(self.sizes());
-    const bool direct = self.scalar_type() == dtype && self.is_non_overlapping_and_dense() && !self.is_conj() && !self.is_neg();
+    const bool direct = self.scalar_type() == dtype && self.is_non_overlapping_and_dense() &&
+                        !self.is_conj() && !self.is_neg();
     Tensor device;
     if (direct) {
         device = self;

@@ -61,9 +61,11 @@ Tensor ANYMPS_FUNC(roll)(const Tensor& self, IntArrayRef shifts, IntArrayRef dim
 }
 
 Tensor ANYMPS_FUNC(channel_shuffle)(const Tensor& self, int64_t groups) {
-    TORCH_CHECK(self.dim() > 2, "channel_shuffle expects input with > 2 dims, but got input with sizes ", self.sizes());
+    TORCH_CHECK(self.dim() > 2, "channel_shuffle expects input with > 2 dims, but got input with sizes ",
+                self.sizes());
     const int64_t channels = self.size(1);
-    TORCH_CHECK(groups > 0, "Number of groups to divide channels in must be positive.", " Value of groups:", groups);
+    TORCH_CHECK(groups > 0, "Number of groups to divide channels in must be positive.",
+                " Value of groups:", groups);
     TORCH_CHECK(channels % groups == 0, "Number of channels must be divisible by groups. Got ", channels,
                 " channels and ", groups, " groups.");
     if (self.numel() == 0) return self.alias();

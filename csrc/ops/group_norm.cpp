@@ -31,13 +31,17 @@ void check(const Tensor& input, const Tensor& weight, const Tensor& bias, const 
     TORCH_CHECK(g.channels % g.groups == 0,
                 "Expected number of channels in input to be divisible by num_groups, but got input of shape ",
                 input.sizes(), " and num_groups=", g.groups);
-    const auto is_parameter = [&](const Tensor& t) { return !t.defined() || (t.dim() == 1 && t.numel() == g.channels); };
-    TORCH_CHECK(is_parameter(weight),
-                "Expected weight to be a vector of size equal to the number of channels in input, but got weight of "
-                "shape ",
-                weight.sizes(), " and input of shape ", input.sizes());
+    const auto is_parameter = [&](const Tensor& t) {
+        return !t.defined() || (t.dim() == 1 && t.numel() == g.channels);
+    };
+    TORCH_CHECK(
+        is_parameter(weight),
+        "Expected weight to be a vector of size equal to the number of channels in input, but got weight of "
+        "shape ",
+        weight.sizes(), " and input of shape ", input.sizes());
     TORCH_CHECK(is_parameter(bias),
-                "Expected bias to be a vector of size equal to the number of channels in input, but got bias of shape ",
+                "Expected bias to be a vector of size equal to the number of channels in input, but got bias "
+                "of shape ",
                 bias.sizes(), " and input of shape ", input.sizes());
 }
 
@@ -90,19 +94,22 @@ Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optiona
     return {out, mean, rstd};
 }
 
-Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tensor& input_any, const Tensor& mean_any,
-                                              const Tensor& rstd_any, const std::optional<Tensor>& weight_opt,
-                                              int64_t N, int64_t C, int64_t HxW, int64_t group,
-                                              std::array<bool, 3> output_mask) {
+Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tensor& input_any,
+                                              const Tensor& mean_any, const Tensor& rstd_any,
+                                              const std::optional<Tensor>& weight_opt, int64_t N, int64_t C,
+                                              int64_t HxW, int64_t group, std::array<bool, 3> output_mask) {
     const Groups g{N, C, HxW, group};
     const Tensor grad = grad_any.contiguous(), input = input_any.contiguous(), weight = dense(weight_opt);
     const Tensor mean = mean_any.contiguous(), rstd = rstd_any.contiguous();
     // Per sample and channel: sums of the gradient, and of its products with the normalised input.
     const Tensor products = empty_floats(input, {N, C}), sums = empty_floats(input, {N, C});
     const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
-    const auto spread = [&](const Tensor& t) { return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW}); };
+    const auto spread = [&](const Tensor& t) {
+        return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW});
+    };
     const Tensor x = split(input);
-    kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)}, kernels::dim_mask(x, 3),
+    kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)},
+                    kernels::dim_mask(x, 3),
                     {products.view({N, group, g.depth()}), sums.view({N, group, g.depth()})});
     Tensor grad_input, grad_weight, grad_bias;
     if (output_mask[0]) {

@@ -44,7 +44,8 @@ void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& 
                         invert};
     constexpr uint32_t kWorkgroup = 64;
     const std::string_view kernel = at::isFloatingType(type) ? "isin_f32" : "isin_i64";
-    kernels::KernelCall(kernels::kernel_id(kernel), std::array<uint32_t, 3>{kWorkgroup, 0, kernels::code(type)})
+    kernels::KernelCall(kernels::kernel_id(kernel),
+                        std::array<uint32_t, 3>{kWorkgroup, 0, kernels::code(type)})
         .read(from)
         .read(members)
         .write(to)
@@ -73,7 +74,8 @@ TORCH_IMPL_FUNC(isin_Scalar_Tensor_out)
     Tensor wrapped = at::scalar_to_tensor(element);
     wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);  // a number does not widen a tensor's type
     wrapped = wrapped.to(test_elements.options().dtype(at::result_type(wrapped, test_elements)));
-    at::isin_out(const_cast<Tensor&>(out), wrapped, test_elements, assume_unique, invert);  // gives out its shape, []
+    at::isin_out(const_cast<Tensor&>(out), wrapped, test_elements, assume_unique,
+                 invert);  // gives out its shape, []
 }
 
 }  // namespace anymps::ops

@@ -19,7 +19,9 @@ Tensor empty_as(const Tensor& like, IntArrayRef shape, ScalarType dtype) {
     return Tensor(at::detail::empty_mps(shape, like.options().dtype(dtype)));
 }
 
-Tensor optional(const std::optional<Tensor>& tensor) { return tensor ? *tensor : Tensor(); }
+Tensor optional(const std::optional<Tensor>& tensor) {
+    return tensor ? *tensor : Tensor();
+}
 
 // The normalised dimensions as one, behind the others; a copy only where strides do not allow it.
 class Rows {
@@ -70,17 +72,19 @@ void forward(const Tensor& input, const Rows& rows, const Tensor& weight, const 
              const Tensor& out, const Tensor& mean, const Tensor& rstd) {
     const bool rms = !mean.defined();
     const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
-    const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight), b = rows.parameter(bias);
+    const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight),
+                 b = rows.parameter(bias);
     const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
     kernels::launch_rows("layer_norm_forward", rows.axis(),
                          {{x}, {y, kWrite}, {w}, {b}, {m, kWrite, true}, {r, kWrite, true}},
                          {static_cast<float>(eps)}, {rms, affine});
 }
 
-void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, const Tensor& mean, const Tensor& rstd,
-                    const Tensor& weight, const Tensor& grad_input) {
+void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, const Tensor& mean,
+                    const Tensor& rstd, const Tensor& weight, const Tensor& grad_input) {
     const bool rms = !mean.defined();
-    const Tensor g = rows.rows(grad), x = rows.rows(input), dx = rows.rows(grad_input), w = rows.parameter(weight);
+    const Tensor g = rows.rows(grad), x = rows.rows(input), dx = rows.rows(grad_input),
+                 w = rows.parameter(weight);
     const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
     kernels::launch_rows("layer_norm_backward", rows.axis(),
                          {{g}, {x}, {dx, kWrite}, {w}, {m, {}, true}, {r, {}, true}}, {},
@@ -89,10 +93,13 @@ void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, c
 
 }  // namespace
 
-// -> (output, mean, rstd); the statistics have size 1 in the normalised dimensions and are float32 whatever the input.
-std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& input, IntArrayRef normalized_shape,
+// -> (output, mean, rstd); the statistics have size 1 in the normalised dimensions and are float32 whatever
+// the input.
+std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& input,
+                                                                  IntArrayRef normalized_shape,
                                                                   const std::optional<Tensor>& weight_opt,
-                                                                  const std::optional<Tensor>& bias_opt, double eps) {
+                                                                  const std::optional<Tensor>& bias_opt,
+                                                                  double eps) {
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     at::native::_check_layer_norm_inputs(input, normalized_shape, weight, bias);
     check_mixed(input, weight, bias);
@@ -105,8 +112,9 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
 }
 
 std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm_backward)(
-    const Tensor& grad_out, const Tensor& input, IntArrayRef normalized_shape, const Tensor& mean, const Tensor& rstd,
-    const std::optional<Tensor>& weight_opt, const std::optional<Tensor>& bias_opt, std::array<bool, 3> output_mask) {
+    const Tensor& grad_out, const Tensor& input, IntArrayRef normalized_shape, const Tensor& mean,
+    const Tensor& rstd, const std::optional<Tensor>& weight_opt, const std::optional<Tensor>& bias_opt,
+    std::array<bool, 3> output_mask) {
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     const Rows rows(input, normalized_shape);
     Tensor grad_input, grad_weight, grad_bias;
@@ -114,8 +122,10 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm_backward)(
         grad_input = empty_as(input, input.sizes(), input.scalar_type());
         backward_input(grad_out, input, rows, mean, rstd, weight, grad_input);
     }
-    if (output_mask[1]) grad_weight = empty_as(input, normalized_shape, (weight.defined() ? weight : input).scalar_type());
-    if (output_mask[2]) grad_bias = empty_as(input, normalized_shape, (bias.defined() ? bias : input).scalar_type());
+    if (output_mask[1])
+        grad_weight = empty_as(input, normalized_shape, (weight.defined() ? weight : input).scalar_type());
+    if (output_mask[2])
+        grad_bias = empty_as(input, normalized_shape, (bias.defined() ? bias : input).scalar_type());
     if (output_mask[1] || output_mask[2]) {
         const auto flat = [](const Tensor& t) { return t.defined() ? t.view({-1}) : t; };
         kernels::reduce(rows::norm_gradients,
@@ -134,12 +144,14 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm)(const Tensor& input, Int
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
-    forward(input, rows, weight, Tensor(), eps.value_or(std::numeric_limits<float>::epsilon()), out, Tensor(), rstd);
+    forward(input, rows, weight, Tensor(), eps.value_or(std::numeric_limits<float>::epsilon()), out, Tensor(),
+            rstd);
     return {out, rstd};
 }
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm_backward)(const Tensor& grad_out, const Tensor& input,
-                                                                 IntArrayRef normalized_shape, const Tensor& rstd,
+                                                                 IntArrayRef normalized_shape,
+                                                                 const Tensor& rstd,
                                                                  const std::optional<Tensor>& weight_opt,
                                                                  std::array<bool, 2> output_mask) {
     const Tensor weight = optional(weight_opt);
@@ -151,8 +163,9 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm_backward)(const Tensor& g
     }
     if (output_mask[1] && weight.defined()) {
         grad_weight = empty_as(input, normalized_shape, weight.scalar_type());
-        kernels::reduce(rows::rms_norm_gradient, {rows.rows(grad_out), rows.rows(input), rows.statistic(rstd)},
-                        rows.all_rows(), {grad_weight.view({-1})});
+        kernels::reduce(rows::rms_norm_gradient,
+                        {rows.rows(grad_out), rows.rows(input), rows.statistic(rstd)}, rows.all_rows(),
+                        {grad_weight.view({-1})});
     }
     return {grad_input, grad_weight};
 }

@@ -19,14 +19,17 @@ namespace {
 
 void reduce_into(const Tensor& out, const Tensor& loss, int64_t reduction) {
     Tensor result = out;
-    if (reduction == at::Reduction::Mean) at::mean_out(result, loss, IntArrayRef{});
-    else at::sum_out(result, loss, IntArrayRef{});
+    if (reduction == at::Reduction::Mean)
+        at::mean_out(result, loss, IntArrayRef{});
+    else
+        at::sum_out(result, loss, IntArrayRef{});
 }
 
-// A loss of `self` and `target` for which `iter` (of a structured op) holds an output of the inputs' shape only
-// where there is no reduction.
-void loss(at::TensorIteratorBase& iter, const kernels::PointwiseKernel& row, const Tensor& self, const Tensor& target,
-          int64_t reduction, const Tensor& out, std::initializer_list<Scalar> scalars = {}) {
+// A loss of `self` and `target` for which `iter` (of a structured op) holds an output of the inputs' shape
+// only where there is no reduction.
+void loss(at::TensorIteratorBase& iter, const kernels::PointwiseKernel& row, const Tensor& self,
+          const Tensor& target, int64_t reduction, const Tensor& out,
+          std::initializer_list<Scalar> scalars = {}) {
     if (reduction == at::Reduction::None) return pointwise(iter, row, scalars);
     Tensor elements;
     auto whole = at::TensorIterator::borrowing_binary_op(elements, self, target);
@@ -50,12 +53,14 @@ double norm_of(const Tensor& self, int64_t reduction, double factor) {
 
 }  // namespace
 
-TORCH_IMPL_FUNC(mse_loss_out)(const Tensor& self, const Tensor& target, int64_t reduction, const Tensor& out) {
+TORCH_IMPL_FUNC(mse_loss_out)
+(const Tensor& self, const Tensor& target, int64_t reduction, const Tensor& out) {
     loss(*this, rows::mse_loss, self, target, reduction, out);
 }
 
-Tensor& ANYMPS_FUNC(mse_loss_backward_grad_input)(const Tensor& grad, const Tensor& self, const Tensor& target,
-                                                  int64_t reduction, Tensor& grad_input) {
+Tensor& ANYMPS_FUNC(mse_loss_backward_grad_input)(const Tensor& grad, const Tensor& self,
+                                                  const Tensor& target, int64_t reduction,
+                                                  Tensor& grad_input) {
     auto iter = backward_iterator(grad_input, self, target, grad);
     pointwise(iter, rows::mse_loss_backward, {norm_of(self, reduction, 2.0)});
     return grad_input;
@@ -72,8 +77,9 @@ TORCH_IMPL_FUNC(smooth_l1_loss_out)
     loss(*this, rows::smooth_l1_loss, self, target, reduction, out, {beta});
 }
 
-Tensor& ANYMPS_FUNC(smooth_l1_loss_backward_grad_input)(const Tensor& grad, const Tensor& self, const Tensor& target,
-                                                        int64_t reduction, double beta, Tensor& grad_input) {
+Tensor& ANYMPS_FUNC(smooth_l1_loss_backward_grad_input)(const Tensor& grad, const Tensor& self,
+                                                        const Tensor& target, int64_t reduction, double beta,
+                                                        Tensor& grad_input) {
     auto iter = backward_iterator(grad_input, self, target, grad);
     pointwise(iter, rows::smooth_l1_loss_backward, {norm_of(self, reduction, 1.0), beta});
     return grad_input;
@@ -107,7 +113,8 @@ Tensor& ANYMPS_FUNC(huber_loss_backward_out)(const Tensor& grad, const Tensor& s
 }
 
 Tensor& ANYMPS_FUNC(binary_cross_entropy_out)(const Tensor& self, const Tensor& target,
-                                              const std::optional<Tensor>& weight, int64_t reduction, Tensor& out) {
+                                              const std::optional<Tensor>& weight, int64_t reduction,
+                                              Tensor& out) {
     Tensor elements = reduction == at::Reduction::None ? out : at::empty(self.sizes(), self.options());
     auto config = at::TensorIteratorConfig();
     config.add_output(elements).add_const_input(self).add_const_input(target);
@@ -119,29 +126,31 @@ Tensor& ANYMPS_FUNC(binary_cross_entropy_out)(const Tensor& self, const Tensor& 
     return out;
 }
 
-Tensor ANYMPS_FUNC(binary_cross_entropy)(const Tensor& self, const Tensor& target, const std::optional<Tensor>& weight,
-                                         int64_t reduction) {
+Tensor ANYMPS_FUNC(binary_cross_entropy)(const Tensor& self, const Tensor& target,
+                                         const std::optional<Tensor>& weight, int64_t reduction) {
     Tensor out = at::empty({0}, self.options());
     return binary_cross_entropy_out(self, target, weight, reduction, out);
 }
 
 Tensor& ANYMPS_FUNC(binary_cross_entropy_backward_grad_input)(const Tensor& grad, const Tensor& self,
                                                               const Tensor& target,
-                                                              const std::optional<Tensor>& weight, int64_t reduction,
-                                                              Tensor& grad_input) {
+                                                              const std::optional<Tensor>& weight,
+                                                              int64_t reduction, Tensor& grad_input) {
     const double norm = norm_of(self, reduction, 1.0);
     auto config = at::TensorIteratorConfig();
     config.add_output(grad_input).add_const_input(grad).add_const_input(self).add_const_input(target);
     const bool weighted = weight.has_value() && weight->defined();
     if (weighted) config.add_const_input(*weight);
     auto iter = config.build();
-    pointwise(iter, weighted ? rows::binary_cross_entropy_backward_weighted : rows::binary_cross_entropy_backward,
+    pointwise(iter,
+              weighted ? rows::binary_cross_entropy_backward_weighted : rows::binary_cross_entropy_backward,
               {norm});
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(binary_cross_entropy_backward)(const Tensor& grad, const Tensor& self, const Tensor& target,
-                                                  const std::optional<Tensor>& weight, int64_t reduction) {
+Tensor ANYMPS_FUNC(binary_cross_entropy_backward)(const Tensor& grad, const Tensor& self,
+                                                  const Tensor& target, const std::optional<Tensor>& weight,
+                                                  int64_t reduction) {
     Tensor grad_input = at::empty({0}, self.options());
     return binary_cross_entropy_backward_grad_input(grad, self, target, weight, reduction, grad_input);
 }

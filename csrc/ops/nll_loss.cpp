@@ -28,7 +28,9 @@ struct Args {
     kernels::FastDivider inner;
 };
 
-uint64_t address_or_0(const Tensor& tensor) { return tensor.defined() ? address(tensor) : 0; }
+uint64_t address_or_0(const Tensor& tensor) {
+    return tensor.defined() ? address(tensor) : 0;
+}
 
 Tensor empty_like(const Tensor& like, IntArrayRef shape, ScalarType dtype) {
     return Tensor(at::detail::empty_mps(shape, like.options().dtype(dtype)));
@@ -42,11 +44,13 @@ Tensor as_classes(const Tensor& x) {
 
 struct Targets {
     Targets(const Tensor& labels, const Tensor& weights, const Tensor& x, int64_t ignore_index)
-        : target(labels.contiguous()), weight(weights.defined() ? weights.contiguous() : weights), ignored(ignore_index) {
+        : target(labels.contiguous()),
+          weight(weights.defined() ? weights.contiguous() : weights),
+          ignored(ignore_index) {
         TORCH_CHECK(labels.scalar_type() == at::kLong || labels.scalar_type() == at::kByte,
                     "expected target dtype to be Long or Byte, but got ", labels.scalar_type());
-        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(x.scalar_type()), "\"nll_loss_out_frame\" not implemented for '",
-                                    x.scalar_type(), "'");
+        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(x.scalar_type()),
+                                    "\"nll_loss_out_frame\" not implemented for '", x.scalar_type(), "'");
         TORCH_CHECK(!weight.defined() || weight.scalar_type() == x.scalar_type(), "expected scalar type ",
                     x.scalar_type(), " but found ", (weight.defined() ? weight : x).scalar_type());
     }
@@ -54,34 +58,50 @@ struct Targets {
     int64_t ignored;
 };
 
-// x: scores to read or the gradient to write, as (batch, class, inner). loss: one element a target to write, or the
-// gradient to read, of that stride. weights: of every target to write, or their sum to divide by; may be undefined.
-void run(bool forward, const char* op, const Targets& targets, const Tensor& x, const Tensor& loss, uint32_t stride,
-         const Tensor& weights) {
+// x: scores to read or the gradient to write, as (batch, class, inner). loss: one element a target to write,
+// or the gradient to read, of that stride. weights: of every target to write, or their sum to divide by; may
+// be undefined.
+void run(bool forward, const char* op, const Targets& targets, const Tensor& x, const Tensor& loss,
+         uint32_t stride, const Tensor& weights) {
     const int64_t count = targets.target.numel(), item = x.element_size();
-    TORCH_CHECK(count < (int64_t{1} << 32), op, ": ", count, " targets; the MPS backend counts to 2^32 - 1 here");
+    TORCH_CHECK(count < (int64_t{1} << 32), op, ": ", count,
+                " targets; the MPS backend counts to 2^32 - 1 here");
     if (count == 0) return;
     const auto error = runtime::encoder().error_slot(op);
-    const Args args{address(x), address(targets.target), address_or_0(targets.weight), address(loss),
-                    address_or_0(weights), x.stride(0) * item, x.stride(1) * item, x.stride(2) * item,
-                    targets.ignored, error.address, error.code, static_cast<uint32_t>(count),
-                    static_cast<uint32_t>(x.size(1)), stride, kernels::FastDivider(static_cast<uint32_t>(x.size(2)))};
+    const Args args{address(x),
+                    address(targets.target),
+                    address_or_0(targets.weight),
+                    address(loss),
+                    address_or_0(weights),
+                    x.stride(0) * item,
+                    x.stride(1) * item,
+                    x.stride(2) * item,
+                    targets.ignored,
+                    error.address,
+                    error.code,
+                    static_cast<uint32_t>(count),
+                    static_cast<uint32_t>(x.size(1)),
+                    stride,
+                    kernels::FastDivider(static_cast<uint32_t>(x.size(2)))};
     const uint32_t workgroup = std::max(64u, kernels::tuning().workgroup);
     kernels::KernelCall call(forward ? "nll_loss_forward" : "nll_loss_backward",
                              {workgroup, 0, code(x.scalar_type()), code(targets.target.scalar_type()),
                               targets.weight.defined() ? code(targets.weight.scalar_type()) : 0,
                               code(loss.scalar_type()), weights.defined()});
     call.read(targets.target).read(targets.weight);
-    if (forward) call.read(x).write(loss).write(weights);
-    else call.write(x).read(loss).read(weights);
+    if (forward)
+        call.read(x).write(loss).write(weights);
+    else
+        call.write(x).read(loss).read(weights);
     call.dispatch_pointer(args, runtime::Grid::linear(kernels::ceil_div(args.count, workgroup)));
 }
 
-void forward(const char* op, const Tensor& self, const Targets& targets, int64_t reduction, const Tensor& output,
-             const Tensor& total_weight) {
+void forward(const char* op, const Tensor& self, const Targets& targets, int64_t reduction,
+             const Tensor& output, const Tensor& total_weight) {
     const Tensor x = as_classes(self);
     if (reduction == at::Reduction::None && self.dim() > 1) {
-        Tensor elements = output.is_contiguous() ? output : empty_like(output, output.sizes(), output.scalar_type());
+        Tensor elements =
+            output.is_contiguous() ? output : empty_like(output, output.sizes(), output.scalar_type());
         run(true, op, targets, x, elements, 1, Tensor());
         if (!elements.is_same(output)) output.copy_(elements);
         total_weight.zero_();
@@ -90,14 +110,15 @@ void forward(const char* op, const Tensor& self, const Targets& targets, int64_t
     const int64_t count = targets.target.numel();
     const Tensor losses = empty_like(x, {count}, at::kFloat), weights = empty_like(x, {count}, at::kFloat);
     run(true, op, targets, x, losses, 1, weights);
-    kernels::reduce(rows::weighted_loss, {losses, weights}, kernels::dim_mask(losses, 0), {output, total_weight},
-                    {reduction == at::Reduction::Mean ? 1.0f : 0.0f});
+    kernels::reduce(rows::weighted_loss, {losses, weights}, kernels::dim_mask(losses, 0),
+                    {output, total_weight}, {reduction == at::Reduction::Mean ? 1.0f : 0.0f});
 }
 
 void backward(const char* op, const Tensor& grad, const Targets& targets, int64_t reduction,
               const Tensor& total_weight, const Tensor& grad_input) {
-    Tensor whole = grad_input.is_contiguous() ? grad_input
-                                              : empty_like(grad_input, grad_input.sizes(), grad_input.scalar_type());
+    Tensor whole = grad_input.is_contiguous()
+                       ? grad_input
+                       : empty_like(grad_input, grad_input.sizes(), grad_input.scalar_type());
     whole.zero_();
     const bool each = reduction == at::Reduction::None && grad_input.dim() > 1;
     run(false, op, targets, as_classes(whole), grad.contiguous(), each ? 1 : 0,
@@ -105,39 +126,48 @@ void backward(const char* op, const Tensor& grad, const Targets& targets, int64_
     if (!whole.is_same(grad_input)) grad_input.copy_(whole);
 }
 
-Tensor optional(at::OptionalTensorRef tensor) { return tensor.has_value() ? *tensor : Tensor(); }
-Tensor optional(const std::optional<Tensor>& tensor) { return tensor ? *tensor : Tensor(); }
+Tensor optional(at::OptionalTensorRef tensor) {
+    return tensor.has_value() ? *tensor : Tensor();
+}
+Tensor optional(const std::optional<Tensor>& tensor) {
+    return tensor ? *tensor : Tensor();
+}
 
 void check_2d(const Tensor& self, const Tensor& target, const Tensor& weight) {
     TORCH_CHECK(target.dim() == 3,
-                "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", target.dim());
-    TORCH_CHECK(self.dim() == 4,
-                "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", self.dim());
+                "only batches of spatial targets supported (3D tensors) but got targets of dimension: ",
+                target.dim());
+    TORCH_CHECK(
+        self.dim() == 4,
+        "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", self.dim());
     TORCH_CHECK(!weight.defined() || weight.numel() == self.size(1),
                 "weight tensor should be defined either for all or no classes");
-    TORCH_CHECK(self.size(0) == target.size(0) && self.size(2) == target.size(1) && self.size(3) == target.size(2),
-                "size mismatch (got input: ", self.sizes(), " , target: ", target.sizes());
+    TORCH_CHECK(
+        self.size(0) == target.size(0) && self.size(2) == target.size(1) && self.size(3) == target.size(2),
+        "size mismatch (got input: ", self.sizes(), " , target: ", target.sizes());
 }
 
 void check_grad_2d(const Tensor& grad, const Tensor& target) {
-    TORCH_CHECK(grad.dim() == 3, "grad_output must have same dimension as target (3) but got dimension: ", grad.sizes());
+    TORCH_CHECK(grad.dim() == 3,
+                "grad_output must have same dimension as target (3) but got dimension: ", grad.sizes());
     TORCH_CHECK(grad.sizes() == target.sizes(), "size mismatch (got grad_output: ", grad.sizes(),
                 " target: ", target.sizes());
 }
 
 }  // namespace
 
-TORCH_IMPL_FUNC(nll_loss_forward_output)(const Tensor& self, const Tensor& target, at::OptionalTensorRef weight,
-                                         int64_t reduction, int64_t ignore_index, const Tensor& output,
-                                         const Tensor& total_weight) {
-    forward("nll_loss", self, {target, optional(weight), self, ignore_index}, reduction, output, total_weight);
+TORCH_IMPL_FUNC(nll_loss_forward_output)
+(const Tensor& self, const Tensor& target, at::OptionalTensorRef weight, int64_t reduction,
+ int64_t ignore_index, const Tensor& output, const Tensor& total_weight) {
+    forward("nll_loss", self, {target, optional(weight), self, ignore_index}, reduction, output,
+            total_weight);
 }
 
-TORCH_IMPL_FUNC(nll_loss_backward_grad_input)(const Tensor& grad_output, const Tensor& self, const Tensor& target,
-                                              at::OptionalTensorRef weight, int64_t reduction, int64_t ignore_index,
-                                              const Tensor& total_weight, const Tensor& grad_input) {
-    backward("nll_loss_backward", grad_output, {target, optional(weight), self, ignore_index}, reduction, total_weight,
-             grad_input);
+TORCH_IMPL_FUNC(nll_loss_backward_grad_input)
+(const Tensor& grad_output, const Tensor& self, const Tensor& target, at::OptionalTensorRef weight,
+ int64_t reduction, int64_t ignore_index, const Tensor& total_weight, const Tensor& grad_input) {
+    backward("nll_loss_backward", grad_output, {target, optional(weight), self, ignore_index}, reduction,
+             total_weight, grad_input);
 }
 
 std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(nll_loss2d_forward_output)(const Tensor& self, const Tensor& target,
@@ -148,14 +178,16 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(nll_loss2d_forward_output)(const Tensor
     const bool none = reduction == at::Reduction::None;
     at::native::resize_output(output, none ? target.sizes() : IntArrayRef());
     at::native::resize_output(total_weight, {});
-    forward("nll_loss2d", self, {target, optional(weight), self, ignore_index}, reduction, output, total_weight);
+    forward("nll_loss2d", self, {target, optional(weight), self, ignore_index}, reduction, output,
+            total_weight);
     return {output, total_weight};
 }
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(nll_loss2d_forward)(const Tensor& self, const Tensor& target,
-                                                           const std::optional<Tensor>& weight, int64_t reduction,
-                                                           int64_t ignore_index) {
-    Tensor output = empty_like(self, {0}, self.scalar_type()), total_weight = empty_like(self, {}, self.scalar_type());
+                                                           const std::optional<Tensor>& weight,
+                                                           int64_t reduction, int64_t ignore_index) {
+    Tensor output = empty_like(self, {0}, self.scalar_type()),
+           total_weight = empty_like(self, {}, self.scalar_type());
     nll_loss2d_forward_output(self, target, weight, reduction, ignore_index, output, total_weight);
     return {output, total_weight};
 }
@@ -173,11 +205,11 @@ Tensor& ANYMPS_FUNC(nll_loss2d_backward_grad_input)(const Tensor& grad_output, c
 }
 
 Tensor ANYMPS_FUNC(nll_loss2d_backward)(const Tensor& grad_output, const Tensor& self, const Tensor& target,
-                                        const std::optional<Tensor>& weight, int64_t reduction, int64_t ignore_index,
-                                        const Tensor& total_weight) {
+                                        const std::optional<Tensor>& weight, int64_t reduction,
+                                        int64_t ignore_index, const Tensor& total_weight) {
     Tensor grad_input = empty_like(self, self.sizes(), self.scalar_type());
-    return nll_loss2d_backward_grad_input(grad_output, self, target, weight, reduction, ignore_index, total_weight,
-                                          grad_input);
+    return nll_loss2d_backward_grad_input(grad_output, self, target, weight, reduction, ignore_index,
+                                          total_weight, grad_input);
 }
 
 }  // namespace anymps::ops

@@ -79,15 +79,15 @@ Scaler scaler_of(const OptionalTensor& grad_scale, const OptionalTensor& found_i
     return {optional_address(grad_scale), optional_address(found_inf)};
 }
 
-// The lists of one optimizer, each row in one dense layout: rows that are not are worked on in contiguous copies,
-// which write_back() copies to where they came from.
+// The lists of one optimizer, each row in one dense layout: rows that are not are worked on in contiguous
+// copies, which write_back() copies to where they came from.
 class Lists {
   public:
     explicit Lists(std::initializer_list<TensorList> lists) {
         for (const TensorList& list : lists) {
             TORCH_CHECK(list.empty() || list.size() == lists.begin()->size(),
-                        "Tensor lists must have the same number of tensors, got ", lists.begin()->size(), " and ",
-                        list.size());
+                        "Tensor lists must have the same number of tensors, got ", lists.begin()->size(),
+                        " and ", list.size());
             lists_.push_back(list.vec());
         }
         for (size_t row = 0; row < lists_[0].size(); ++row) {
@@ -96,9 +96,11 @@ class Lists {
                 if (!list.empty()) tensors.push_back(list[row]);
             }
             for (const Tensor& t : tensors) {
-                TORCH_CHECK(t.sizes() == tensors[0].sizes(), "Tensors of the same index must have the same shape, got ",
-                            tensors[0].sizes(), " and ", t.sizes());
-                TORCH_CHECK(t.is_mps() && t.is_floating_point(), "fused optimizers need floating point tensors on mps");
+                TORCH_CHECK(t.sizes() == tensors[0].sizes(),
+                            "Tensors of the same index must have the same shape, got ", tensors[0].sizes(),
+                            " and ", t.sizes());
+                TORCH_CHECK(t.is_mps() && t.is_floating_point(),
+                            "fused optimizers need floating point tensors on mps");
             }
             if (kernels::same_dense_layout(tensors)) continue;
             for (auto& list : lists_) {
@@ -120,14 +122,15 @@ class Lists {
     std::vector<std::pair<Tensor, Tensor>> copied_;
 };
 
-void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
-          TensorList steps, const LearningRate& lr, double beta1, double beta2, double weight_decay, double eps,
-          bool amsgrad, bool maximize, const OptionalTensor& grad_scale, const OptionalTensor& found_inf,
-          bool decoupled) {
+void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
+          TensorList max_exp_avg_sqs, TensorList steps, const LearningRate& lr, double beta1, double beta2,
+          double weight_decay, double eps, bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
+          const OptionalTensor& found_inf, bool decoupled) {
     if (self.empty()) return;
     Lists lists{self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList{}};
     for (const Tensor& step : steps) {
-        TORCH_CHECK(step.scalar_type() == at::kFloat && step.is_mps(), "state_steps must be float tensors on mps");
+        TORCH_CHECK(step.scalar_type() == at::kFloat && step.is_mps(),
+                    "state_steps must be float tensors on mps");
     }
     AdamArgs args{};
     args.scaler = scaler_of(grad_scale, found_inf);
@@ -189,49 +192,52 @@ void ANYMPS_FUNC(_fused_adam_)(TensorList self, TensorList grads, TensorList exp
                                TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1,
                                double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
                                const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
-         eps, amsgrad, maximize, grad_scale, found_inf, false);
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
+         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, false);
 }
 
 void ANYMPS_FUNC(_fused_adam__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
-                                         TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, TensorList state_steps,
-                                         const Tensor& lr, double beta1, double beta2, double weight_decay, double eps,
-                                         bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
-                                         const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
-         eps, amsgrad, maximize, grad_scale, found_inf, false);
+                                         TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
+                                         TensorList state_steps, const Tensor& lr, double beta1, double beta2,
+                                         double weight_decay, double eps, bool amsgrad, bool maximize,
+                                         const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
+         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, false);
 }
 
-void ANYMPS_FUNC(_fused_adamw_)(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
-                                TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1,
-                                double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
-                                const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
-         eps, amsgrad, maximize, grad_scale, found_inf, true);
+void ANYMPS_FUNC(_fused_adamw_)(TensorList self, TensorList grads, TensorList exp_avgs,
+                                TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, TensorList state_steps,
+                                double lr, double beta1, double beta2, double weight_decay, double eps,
+                                bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
+                                const OptionalTensor& found_inf) {
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
+         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, true);
 }
 
 void ANYMPS_FUNC(_fused_adamw__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
-                                          TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, TensorList state_steps,
-                                          const Tensor& lr, double beta1, double beta2, double weight_decay,
-                                          double eps, bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
+                                          TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
+                                          TensorList state_steps, const Tensor& lr, double beta1,
+                                          double beta2, double weight_decay, double eps, bool amsgrad,
+                                          bool maximize, const OptionalTensor& grad_scale,
                                           const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2, weight_decay,
-         eps, amsgrad, maximize, grad_scale, found_inf, true);
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
+         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, true);
 }
 
-void ANYMPS_FUNC(_fused_sgd_)(TensorList self, TensorList grads, TensorList momentum_buffer_list, double weight_decay,
-                              double momentum, double lr, double dampening, bool nesterov, bool maximize,
-                              bool is_first_step, const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov, maximize,
-        is_first_step, grad_scale, found_inf);
+void ANYMPS_FUNC(_fused_sgd_)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
+                              double weight_decay, double momentum, double lr, double dampening,
+                              bool nesterov, bool maximize, bool is_first_step,
+                              const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov,
+        maximize, is_first_step, grad_scale, found_inf);
 }
 
 void ANYMPS_FUNC(_fused_sgd__tensor_lr)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
-                                        double weight_decay, double momentum, const Tensor& lr, double dampening,
-                                        bool nesterov, bool maximize, bool is_first_step,
+                                        double weight_decay, double momentum, const Tensor& lr,
+                                        double dampening, bool nesterov, bool maximize, bool is_first_step,
                                         const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov, maximize,
-        is_first_step, grad_scale, found_inf);
+    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov,
+        maximize, is_first_step, grad_scale, found_inf);
 }
 
 void ANYMPS_FUNC(_amp_foreach_non_finite_check_and_unscale_)(TensorList self, Tensor& found_inf,
@@ -265,8 +271,11 @@ Tensor& ANYMPS_FUNC(_amp_update_scale_)(Tensor& self, Tensor& growth_tracker, co
     TORCH_CHECK(growth_tracker.scalar_type() == at::kInt, "growth_tracker must be an int tensor.");
     TORCH_CHECK(self.scalar_type() == at::kFloat, "current_scale must be a float tensor.");
     TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
-    const UpdateScaleArgs args{kernels::address(self), kernels::address(growth_tracker), kernels::address(found_inf),
-                               static_cast<float>(scale_growth_factor), static_cast<float>(scale_backoff_factor),
+    const UpdateScaleArgs args{kernels::address(self),
+                               kernels::address(growth_tracker),
+                               kernels::address(found_inf),
+                               static_cast<float>(scale_growth_factor),
+                               static_cast<float>(scale_backoff_factor),
                                static_cast<int32_t>(growth_interval)};
     kernels::KernelCall("amp_update_scale", {1, 0})
         .write(self)

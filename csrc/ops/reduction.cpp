@@ -42,9 +42,10 @@ void check_variance(const Variance& op, const Tensor& self, const DimMask& dims,
     int64_t count = 1, results = 1;
     for (int64_t d = 0; d < self.dim(); ++d) (dims[d] ? count : results) *= self.size(d);
     if (static_cast<double>(results == 0 ? 0 : count) - correction <= 0) {
-        TORCH_WARN(op.name,
-                   "(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor "
-                   "(input numel divided by output numel).");
+        TORCH_WARN(
+            op.name,
+            "(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor "
+            "(input numel divided by output numel).");
     }
 }
 
@@ -53,7 +54,8 @@ void variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
     const double freedom = correction.value_or(1).toDouble();
     const DimMask dims = kernels::dim_mask(self, dim);
     check_variance(op, self, dims, freedom);
-    kernels::reduce(rows::moments, self, dims, {result, mean}, {static_cast<float>(freedom), op.root ? 1.0f : 0.0f});
+    kernels::reduce(rows::moments, self, dims, {result, mean},
+                    {static_cast<float>(freedom), op.root ? 1.0f : 0.0f});
 }
 
 void check_floating(const Tensor& self, const char* what) {
@@ -86,8 +88,8 @@ Tensor& variance_out(const Variance& op, const Tensor& self, OptionalIntArrayRef
                      const std::optional<Scalar>& correction, bool keepdim, Tensor& out) {
     check_floating(self, "std and var");
     at::native::resize_output(out, kernels::reduced_shape(self, kernels::dim_mask(self, dim), keepdim));
-    TORCH_CHECK(at::canCast(c10::toRealValueType(self.scalar_type()), out.scalar_type()), "result type ", self.scalar_type(),
-                " can't be cast to the desired output type ", out.scalar_type());
+    TORCH_CHECK(at::canCast(c10::toRealValueType(self.scalar_type()), out.scalar_type()), "result type ",
+                self.scalar_type(), " can't be cast to the desired output type ", out.scalar_type());
     if (self.is_complex()) return out.copy_(complex_variance(op, self, dim, correction, keepdim));
     variance(op, self, dim, correction, out, Tensor());
     return out;
@@ -97,14 +99,16 @@ std::tuple<Tensor, Tensor> variance_mean(const Variance& op, const Tensor& self,
                                          const std::optional<Scalar>& correction, bool keepdim) {
     check_floating(self, op.name);
     const DimMask dims = kernels::dim_mask(self, dim);
-    if (self.is_complex()) return {complex_variance(op, self, dim, correction, keepdim), self.mean(dim, keepdim)};
+    if (self.is_complex())
+        return {complex_variance(op, self, dim, correction, keepdim), self.mean(dim, keepdim)};
     Tensor result = empty_result(self, dims, keepdim, self.scalar_type());
     Tensor mean = empty_result(self, dims, keepdim, self.scalar_type());
     variance(op, self, dim, correction, result, mean);
     return {result, mean};
 }
 
-// --- norms --------------------------------------------------------------------------------------------------
+// --- norms
+// --------------------------------------------------------------------------------------------------
 
 void vector_norm(const Tensor& self, double order, OptionalIntArrayRef dim, const Tensor& result) {
     const DimMask dims = kernels::dim_mask(self, dim);
@@ -118,15 +122,19 @@ void vector_norm(const Tensor& self, double order, OptionalIntArrayRef dim, cons
     kernels::reduce(row, self, dims, {result}, {static_cast<float>(order), static_cast<float>(1 / order)});
 }
 
-double norm_order(at::OptionalScalarRef p) { return p.has_value() ? p.get().toDouble() : 2.0; }
+double norm_order(at::OptionalScalarRef p) {
+    return p.has_value() ? p.get().toDouble() : 2.0;
+}
 
 Tensor& whole_out(const ReductionRow& row, const char* name, const Tensor& self, Tensor& out) {
-    TORCH_CHECK(self.device() == out.device(), "Expected all tensors to be on the same device, but got out is on ",
-                out.device(), ", different from other tensors on ", self.device());
+    TORCH_CHECK(self.device() == out.device(),
+                "Expected all tensors to be on the same device, but got out is on ", out.device(),
+                ", different from other tensors on ", self.device());
     TORCH_CHECK(at::canCast(self.scalar_type(), out.scalar_type()), "Expected out tensor to have dtype ",
                 self.dtype(), ", but got ", out.dtype(), " instead");
-    TORCH_CHECK(self.numel() > 0, name, "(): Expected reduction dim to be specified for input.numel() == 0. "
-                                        "Specify the reduction dim with the 'dim' argument.");
+    TORCH_CHECK(self.numel() > 0, name,
+                "(): Expected reduction dim to be specified for input.numel() == 0. "
+                "Specify the reduction dim with the 'dim' argument.");
     at::native::resize_output(out, {});
     kernels::reduce(row, self, kernels::dim_mask(self, std::nullopt), {out});
     return out;
@@ -145,11 +153,15 @@ Tensor ANYMPS_FUNC(prod)(const Tensor& self, std::optional<ScalarType> dtype) {
     return result;
 }
 
-Tensor ANYMPS_FUNC(max)(const Tensor& self) { return whole(rows::amax, "max", self); }
+Tensor ANYMPS_FUNC(max)(const Tensor& self) {
+    return whole(rows::amax, "max", self);
+}
 Tensor& ANYMPS_FUNC(max_unary_out)(const Tensor& self, Tensor& out) {
     return whole_out(rows::amax, "max", self, out);
 }
-Tensor ANYMPS_FUNC(min)(const Tensor& self) { return whole(rows::amin, "min", self); }
+Tensor ANYMPS_FUNC(min)(const Tensor& self) {
+    return whole(rows::amin, "min", self);
+}
 Tensor& ANYMPS_FUNC(min_unary_out)(const Tensor& self, Tensor& out) {
     return whole_out(rows::amin, "min", self, out);
 }
@@ -157,8 +169,9 @@ Tensor& ANYMPS_FUNC(min_unary_out)(const Tensor& self, Tensor& out) {
 Tensor& ANYMPS_FUNC(nansum_out)(const Tensor& self, OptionalIntArrayRef dim, bool keepdim,
                                 std::optional<ScalarType> dtype, Tensor& out) {
     TORCH_CHECK(!at::isComplexType(self.scalar_type()), "nansum does not support complex inputs");
-    TORCH_CHECK(!dtype || *dtype == out.scalar_type(), "Expected the dtype for input and out to match, but got ",
-                c10::toString(out.scalar_type()), " for out and ", c10::toString(*dtype), " for dtype.");
+    TORCH_CHECK(!dtype || *dtype == out.scalar_type(),
+                "Expected the dtype for input and out to match, but got ", c10::toString(out.scalar_type()),
+                " for out and ", c10::toString(*dtype), " for dtype.");
     const DimMask dims = kernels::dim_mask(self, dim);
     at::native::resize_output(out, kernels::reduced_shape(self, dims, keepdim));
     const bool integral = at::isIntegralType(out.scalar_type(), /*includeBool=*/true);
@@ -208,27 +221,31 @@ Tensor& ANYMPS_FUNC(std_correction_out)(const Tensor& self, OptionalIntArrayRef 
 }
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(var_mean_correction)(const Tensor& self, OptionalIntArrayRef dim,
-                                                            const std::optional<Scalar>& correction, bool keepdim) {
+                                                            const std::optional<Scalar>& correction,
+                                                            bool keepdim) {
     return variance_mean({"var_mean", false}, self, dim, correction, keepdim);
 }
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(std_mean_correction)(const Tensor& self, OptionalIntArrayRef dim,
-                                                            const std::optional<Scalar>& correction, bool keepdim) {
+                                                            const std::optional<Scalar>& correction,
+                                                            bool keepdim) {
     return variance_mean({"std_mean", true}, self, dim, correction, keepdim);
 }
 
-TORCH_IMPL_FUNC(norm_out)(const Tensor& self, at::OptionalScalarRef p, IntArrayRef dim, bool keepdim,
-                          const Tensor& out) {
+TORCH_IMPL_FUNC(norm_out)
+(const Tensor& self, at::OptionalScalarRef p, IntArrayRef dim, bool keepdim, const Tensor& out) {
     vector_norm(self, norm_order(p), dim, out);
 }
 
-TORCH_IMPL_FUNC(norm_dtype_out)(const Tensor& self, at::OptionalScalarRef p, IntArrayRef dim, bool keepdim,
-                                ScalarType dtype, const Tensor& out) {
+TORCH_IMPL_FUNC(norm_dtype_out)
+(const Tensor& self, at::OptionalScalarRef p, IntArrayRef dim, bool keepdim, ScalarType dtype,
+ const Tensor& out) {
     vector_norm(self, norm_order(p), dim, out);
 }
 
-TORCH_IMPL_FUNC(linalg_vector_norm_out)(const Tensor& self, const Scalar& ord, OptionalIntArrayRef dim, bool keepdim,
-                                        std::optional<ScalarType> dtype, const Tensor& out) {
+TORCH_IMPL_FUNC(linalg_vector_norm_out)
+(const Tensor& self, const Scalar& ord, OptionalIntArrayRef dim, bool keepdim,
+ std::optional<ScalarType> dtype, const Tensor& out) {
     vector_norm(self, ord.toDouble(), dim, out);
 }
 

@@ -42,9 +42,10 @@ void scan_rows(const Tensor& input, const Tensor& out, const Tensor& indices, Sc
     // Integers are added in int64 and cut when they are stored.
     const bool floating = at::isFloatingType(out.scalar_type());
     const auto run = [&](const char* step, uint64_t threads) {
-        kernels::KernelCall(kernels::kernel_id(std::string(step) + (floating ? "_f32" : "_i64")),
-                            std::array<uint32_t, 5>{workgroup, 0, kernels::code(input.scalar_type()),
-                                                    kernels::code(out.scalar_type()), static_cast<uint32_t>(scan)})
+        kernels::KernelCall(
+            kernels::kernel_id(std::string(step) + (floating ? "_f32" : "_i64")),
+            std::array<uint32_t, 5>{workgroup, 0, kernels::code(input.scalar_type()),
+                                    kernels::code(out.scalar_type()), static_cast<uint32_t>(scan)})
             .read(input)
             .write(partials)
             .write(out)
@@ -58,14 +59,16 @@ void scan_rows(const Tensor& input, const Tensor& out, const Tensor& indices, Sc
 
 // out (and indices) along dim; out's dtype is the one to accumulate in (floating types: in float).
 void scan(const Tensor& self, int64_t dim, const Tensor& out, const Tensor& indices, Scan operation) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex() && !out.is_complex(), "cumulative scans of complex tensors are not implemented on mps");
+    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex() && !out.is_complex(),
+                                "cumulative scans of complex tensors are not implemented on mps");
     if (self.numel() == 0) return;
     dim = at::maybe_wrap_dim(dim, self.dim());
     const auto rows = [&](const Tensor& t) {
         return t.dim() == 0 ? t.view({1, 1}) : t.movedim(dim, -1).contiguous().view({-1, t.size(dim)});
     };
     const bool last = self.dim() == 0 || dim == self.dim() - 1;
-    // The input is converted first where that changes values, as on the CPU: int16 sums of int32 numbers, say.
+    // The input is converted first where that changes values, as on the CPU: int16 sums of int32 numbers,
+    // say.
     const Tensor input = rows(at::isFloatingType(out.scalar_type()) ? self : self.to(out.scalar_type()));
     const auto target = [&](const Tensor& t) {
         if (!t.defined() || (last && t.is_contiguous())) return t.defined() ? t.view(input.sizes()) : t;
@@ -99,7 +102,8 @@ TORCH_IMPL_FUNC(cumprod_out)
 }
 
 Tensor& ANYMPS_FUNC(_logcumsumexp_out)(const Tensor& self, int64_t dim, Tensor& out) {
-    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"logcumsumexp_out_mps\" not implemented for '", self.scalar_type(), "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"logcumsumexp_out_mps\" not implemented for '",
+                                self.scalar_type(), "'");
     at::native::resize_output(out, self.sizes());
     scan(self, dim, out, {}, Scan::LogSumExp);
     return out;

@@ -18,7 +18,8 @@ void check_floating(const Tensor& self, bool log) {
 
 void forward(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
     check_floating(self, log);
-    kernels::launch_rows("softmax_forward", at::maybe_wrap_dim(dim, self.dim()), {{self}, {out, kWrite}}, {}, {log});
+    kernels::launch_rows("softmax_forward", at::maybe_wrap_dim(dim, self.dim()), {{self}, {out, kWrite}}, {},
+                         {log});
 }
 
 void backward(const Tensor& grad, const Tensor& output, int64_t dim, const Tensor& grad_input, bool log) {
@@ -38,13 +39,15 @@ TORCH_IMPL_FUNC(_log_softmax_out)(const Tensor& self, int64_t dim, bool half_to_
     forward(self, dim, out, true);
 }
 
-TORCH_IMPL_FUNC(_softmax_backward_data_out)(const Tensor& grad_output, const Tensor& output, int64_t dim,
-                                            ScalarType input_dtype, const Tensor& grad_input) {
+TORCH_IMPL_FUNC(_softmax_backward_data_out)
+(const Tensor& grad_output, const Tensor& output, int64_t dim, ScalarType input_dtype,
+ const Tensor& grad_input) {
     backward(grad_output, output, dim, grad_input, false);
 }
 
-TORCH_IMPL_FUNC(_log_softmax_backward_data_out)(const Tensor& grad_output, const Tensor& output, int64_t dim,
-                                                ScalarType input_dtype, const Tensor& grad_input) {
+TORCH_IMPL_FUNC(_log_softmax_backward_data_out)
+(const Tensor& grad_output, const Tensor& output, int64_t dim, ScalarType input_dtype,
+ const Tensor& grad_input) {
     backward(grad_output, output, dim, grad_input, true);
 }
 

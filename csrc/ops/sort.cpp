@@ -36,7 +36,9 @@ struct TakeArgs {
     uint32_t length, first, kept, pad;
 };
 
-uint32_t workgroup_size() { return runtime::device().info().is_software ? 8 : 256; }
+uint32_t workgroup_size() {
+    return runtime::device().info().is_software ? 8 : 256;
+}
 
 kernels::Grid grid_for(uint64_t threads) {
     return kernels::Grid::linear((threads + workgroup_size() - 1) / workgroup_size());
@@ -44,18 +46,27 @@ kernels::Grid grid_for(uint64_t threads) {
 
 // Rows of `dim`, dense.
 Tensor rows_of(const Tensor& self, int64_t dim) {
-    return self.dim() == 0 ? self.view({1, 1}) : self.movedim(dim, -1).contiguous().view({-1, self.size(dim)});
+    return self.dim() == 0 ? self.view({1, 1})
+                           : self.movedim(dim, -1).contiguous().view({-1, self.size(dim)});
 }
 
 // For each row the positions in sorted order, uint32 in an int32 tensor.
 Tensor sorted_order(const Tensor& rows, bool descending) {
     TORCH_CHECK(!rows.is_complex(), "Sort does not support complex dtypes on MPS");
-    TORCH_CHECK(rows.size(1) <= UINT32_MAX / 2, "sort: rows of ", rows.size(1), " elements are too long for the mps device");
+    TORCH_CHECK(rows.size(1) <= UINT32_MAX / 2, "sort: rows of ", rows.size(1),
+                " elements are too long for the mps device");
     const uint32_t type = kernels::code(rows.scalar_type());
     Tensor from = at::empty(rows.sizes(), rows.options().dtype(at::kLong)), to = at::empty_like(from);
-    Tensor from_index = at::empty(rows.sizes(), rows.options().dtype(at::kInt)), to_index = at::empty_like(from_index);
-    SortArgs args{kernels::address(rows), 0, 0, 0, 0, static_cast<uint64_t>(rows.size(0)),
-                  static_cast<uint32_t>(rows.size(1)), kRun};
+    Tensor from_index = at::empty(rows.sizes(), rows.options().dtype(at::kInt)),
+           to_index = at::empty_like(from_index);
+    SortArgs args{kernels::address(rows),
+                  0,
+                  0,
+                  0,
+                  0,
+                  static_cast<uint64_t>(rows.size(0)),
+                  static_cast<uint32_t>(rows.size(1)),
+                  kRun};
     const auto run = [&](const char* kernel, uint64_t threads) {
         args.from = kernels::address(from);
         args.to = kernels::address(to);
@@ -76,7 +87,8 @@ Tensor sorted_order(const Tensor& rows, bool descending) {
     return from_index;
 }
 
-// Places [first, first + kept) of each sorted row of self along dim, into values and indices of the right sizes.
+// Places [first, first + kept) of each sorted row of self along dim, into values and indices of the right
+// sizes.
 void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64_t kept, const Tensor& values,
           const Tensor& indices) {
     const Tensor rows = rows_of(self, dim);
@@ -90,9 +102,15 @@ void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64
     }
     const Tensor v = direct ? values : at::empty(sizes, values.options());
     const Tensor i = direct ? indices : at::empty(sizes, indices.options());
-    const TakeArgs args{kernels::address(rows), kernels::address(order), kernels::address(v), kernels::address(i),
-                        static_cast<uint64_t>(rows.size(0)), static_cast<uint32_t>(rows.size(1)),
-                        static_cast<uint32_t>(first), static_cast<uint32_t>(kept), 0};
+    const TakeArgs args{kernels::address(rows),
+                        kernels::address(order),
+                        kernels::address(v),
+                        kernels::address(i),
+                        static_cast<uint64_t>(rows.size(0)),
+                        static_cast<uint32_t>(rows.size(1)),
+                        static_cast<uint32_t>(first),
+                        static_cast<uint32_t>(kept),
+                        0};
     kernels::KernelCall("sort_take", {workgroup_size(), 0, kernels::code(self.scalar_type())})
         .read(rows)
         .read(order)
@@ -104,8 +122,8 @@ void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64
     indices.copy_(self.dim() == 0 ? i : i.movedim(-1, dim));
 }
 
-// For each row the place of its median in ascending order, [..., 1]: of all elements, or the first NaN; without the
-// NaNs where they are ignored.
+// For each row the place of its median in ascending order, [..., 1]: of all elements, or the first NaN;
+// without the NaNs where they are ignored.
 Tensor median_place(const Tensor& rows, bool ignore_nan) {
     const int64_t n = rows.size(-1);
     auto sizes = rows.sizes().vec();
@@ -119,7 +137,8 @@ Tensor median_place(const Tensor& rows, bool ignore_nan) {
 
 using Outputs = std::tuple<Tensor&, Tensor&>;
 
-Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_nan, Tensor& values, Tensor& indices) {
+Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_nan, Tensor& values,
+                     Tensor& indices) {
     at::assert_no_overlap(values, indices);
     dim = at::maybe_wrap_dim(dim, self.dim(), true);
     at::native::zero_numel_check_dims(self, dim, "median()");
@@ -156,14 +175,15 @@ TORCH_IMPL_FUNC(sort_values_stable)
 }
 
 TORCH_IMPL_FUNC(topk_values)
-(const Tensor& self, int64_t k, int64_t dim, bool largest, bool sorted, const Tensor& values, const Tensor& indices) {
+(const Tensor& self, int64_t k, int64_t dim, bool largest, bool sorted, const Tensor& values,
+ const Tensor& indices) {
     dim = at::maybe_wrap_dim(dim, self.dim(), true);
     if (self.numel() == 0 || k == 0) return;
     take(self, dim, largest, 0, self.dim() == 0 ? 1 : k, values, indices);
 }
 
-Outputs ANYMPS_FUNC(kthvalue_values)(const Tensor& self, int64_t k, int64_t dim_, bool keepdim, Tensor& values,
-                                     Tensor& indices) {
+Outputs ANYMPS_FUNC(kthvalue_values)(const Tensor& self, int64_t k, int64_t dim_, bool keepdim,
+                                     Tensor& values, Tensor& indices) {
     const int64_t dim = at::maybe_wrap_dim(dim_, self.dim(), true);
     const int64_t size = self.dim() > 0 ? self.size(dim) : 1;
     TORCH_CHECK(k > 0 && k <= size, "kthvalue(): selected number k out of range for dimension ", dim);
@@ -187,8 +207,12 @@ Outputs ANYMPS_FUNC(nanmedian_dim_values)(const Tensor& self, int64_t dim, bool 
     return median_along(self, dim, keepdim, true, values, indices);
 }
 
-Tensor ANYMPS_FUNC(median)(const Tensor& self) { return median_of_all(self, false); }
+Tensor ANYMPS_FUNC(median)(const Tensor& self) {
+    return median_of_all(self, false);
+}
 
-Tensor ANYMPS_FUNC(nanmedian)(const Tensor& self) { return median_of_all(self, true); }
+Tensor ANYMPS_FUNC(nanmedian)(const Tensor& self) {
+    return median_of_all(self, true);
+}
 
 }  // namespace anymps::ops

@@ -17,15 +17,18 @@ namespace anymps::ops {
 using kernels::pointwise;
 namespace rows = kernels::rows;
 
-Tensor& ANYMPS_FUNC(where_self_out)(const Tensor& condition, const Tensor& self, const Tensor& other, Tensor& out) {
+Tensor& ANYMPS_FUNC(where_self_out)(const Tensor& condition, const Tensor& self, const Tensor& other,
+                                    Tensor& out) {
     const auto common = at::result_type(self, other);
-    TORCH_CHECK(out.scalar_type() == common, "Expected out type to be ", common, " but got ", out.scalar_type());
+    TORCH_CHECK(out.scalar_type() == common, "Expected out type to be ", common, " but got ",
+                out.scalar_type());
     TORCH_CHECK(condition.scalar_type() == at::kBool || condition.scalar_type() == at::kByte,
                 "where expected condition to be a boolean tensor, but got a tensor with dtype ",
                 condition.scalar_type());
     if (condition.scalar_type() == at::kByte) {
         TORCH_WARN_ONCE(
-            "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future "
+            "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a "
+            "future "
             "version of PyTorch. Use a boolean condition instead.");
     }
     auto iter = at::TensorIteratorConfig()
@@ -45,7 +48,8 @@ Tensor ANYMPS_FUNC(where_self)(const Tensor& condition, const Tensor& self, cons
     return where_self_out(condition, self, other, out);
 }
 
-TORCH_IMPL_FUNC(clamp_out)(const Tensor& self, at::OptionalScalarRef min, at::OptionalScalarRef max, const Tensor& out) {
+TORCH_IMPL_FUNC(clamp_out)
+(const Tensor& self, at::OptionalScalarRef min, at::OptionalScalarRef max, const Tensor& out) {
     const auto is_nan = [](at::OptionalScalarRef bound) {
         return bound && bound.get().isFloatingPoint() && std::isnan(bound.get().toDouble());
     };
@@ -65,8 +69,8 @@ TORCH_IMPL_FUNC(clamp_Tensor_out)
     pointwise(*this, min && max ? rows::clamp : max ? rows::clamp_max : rows::clamp_min);
 }
 
-Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> nan, std::optional<double> posinf,
-                                    std::optional<double> neginf, Tensor& out) {
+Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> nan,
+                                    std::optional<double> posinf, std::optional<double> neginf, Tensor& out) {
     TORCH_CHECK(self.scalar_type() == out.scalar_type(), "nan_to_num: dtype of out: ", out.scalar_type(),
                 " should be same as input: ", self.scalar_type());
     auto iter = at::TensorIterator::unary_op(out, self);
@@ -77,17 +81,19 @@ Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> na
     const double greatest = self.scalar_type() == at::kHalf       ? 65504.0
                             : self.scalar_type() == at::kBFloat16 ? 0x1.fep127
                                                                   : std::numeric_limits<float>::max();
-    pointwise(iter, rows::nan_to_num, {nan.value_or(0), posinf.value_or(greatest), neginf.value_or(-greatest)});
+    pointwise(iter, rows::nan_to_num,
+              {nan.value_or(0), posinf.value_or(greatest), neginf.value_or(-greatest)});
     return out;
 }
 
 namespace {
 
 void masked_fill(Tensor& self, const Tensor& mask, const Scalar& value) {
-    TORCH_CHECK(self.device() == mask.device(), "expected self and mask to be on the same device, but got mask on ",
-                mask.device(), " and self on ", self.device());
-    TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
-                mask.scalar_type());
+    TORCH_CHECK(self.device() == mask.device(),
+                "expected self and mask to be on the same device, but got mask on ", mask.device(),
+                " and self on ", self.device());
+    TORCH_CHECK(mask.scalar_type() == at::kBool,
+                "masked_fill_ only supports boolean masks, but got mask with dtype ", mask.scalar_type());
     auto iter = at::TensorIteratorConfig()
                     .set_check_mem_overlap(false)
                     .check_all_same_dtype(false)
@@ -109,8 +115,9 @@ Tensor& ANYMPS_FUNC(masked_fill__Scalar)(Tensor& self, const Tensor& mask, const
 }
 
 Tensor& ANYMPS_FUNC(masked_fill__Tensor)(Tensor& self, const Tensor& mask, const Tensor& value) {
-    TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
-                value.dim(), " dimension(s).");
+    TORCH_CHECK(value.dim() == 0,
+                "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
+                " dimension(s).");
     if (!value.is_mps()) return masked_fill__Scalar(self, mask, value.item());
     at::assert_no_internal_overlap(self);
     at::assert_no_overlap(self, mask);

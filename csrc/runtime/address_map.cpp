@@ -39,8 +39,8 @@ BufferRange find_buffer(uint64_t address, uint64_t bytes) {
     TORCH_INTERNAL_ASSERT(next != address_map().buffers.begin(), "no mps buffer holds address ", address);
     const vulkan::Buffer* buffer = std::prev(next)->second;
     const uint64_t offset = address - buffer->address();
-    TORCH_INTERNAL_ASSERT(offset + bytes <= buffer->bytes(), "the range of ", bytes, " bytes at offset ", offset,
-                          " leaves its mps buffer of ", buffer->bytes(), " bytes");
+    TORCH_INTERNAL_ASSERT(offset + bytes <= buffer->bytes(), "the range of ", bytes, " bytes at offset ",
+                          offset, " leaves its mps buffer of ", buffer->bytes(), " bytes");
     return {buffer, offset};
 }
 

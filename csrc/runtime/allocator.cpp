@@ -19,14 +19,16 @@ using c10::CachingAllocator::StatType;
 namespace {
 
 constexpr size_t kMinBlock = 512;
-constexpr size_t kSmallBlock = 1ull << 20;        // blocks up to this come from small segments
+constexpr size_t kSmallBlock = 1ull << 20;  // blocks up to this come from small segments
 constexpr size_t kSmallSegment = 2ull << 20;
-constexpr size_t kMediumBlock = 10ull << 20;      // blocks up to this come from medium segments
+constexpr size_t kMediumBlock = 10ull << 20;  // blocks up to this come from medium segments
 constexpr size_t kMediumSegment = 20ull << 20;
-constexpr size_t kRoundLarge = 2ull << 20;        // larger segments are multiples of this
-constexpr double kDefaultWatermark = 1.7;         // as on a Mac
+constexpr size_t kRoundLarge = 2ull << 20;  // larger segments are multiples of this
+constexpr double kDefaultWatermark = 1.7;   // as on a Mac
 
-size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+size_t round_up(size_t bytes, size_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+}
 
 size_t segment_bytes(size_t block) {
     if (block <= kSmallBlock) return kSmallSegment;
@@ -44,7 +46,8 @@ double watermark_from_environment() {
 
 std::string human(double bytes) {
     char text[32];
-    std::snprintf(text, sizeof(text), bytes >= 1e9 ? "%.2f GiB" : "%.2f MiB", bytes / (bytes >= 1e9 ? 1ull << 30 : 1ull << 20));
+    std::snprintf(text, sizeof(text), bytes >= 1e9 ? "%.2f GiB" : "%.2f MiB",
+                  bytes / (bytes >= 1e9 ? 1ull << 30 : 1ull << 20));
     return text;
 }
 
@@ -58,7 +61,9 @@ void change(StatArray& stat, StatType pool, size_t amount, bool increase) {
 }  // namespace
 
 struct Allocator::Segment {
-    explicit Segment(size_t bytes) : buffer(device(), bytes, vulkan::MemoryKind::Device) { map_buffer(buffer); }
+    explicit Segment(size_t bytes) : buffer(device(), bytes, vulkan::MemoryKind::Device) {
+        map_buffer(buffer);
+    }
     ~Segment() { unmap_buffer(buffer); }
     bool small() const { return buffer.bytes() == kSmallSegment; }
     StatType pool() const { return small() ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
@@ -82,7 +87,9 @@ bool Allocator::BySize::operator()(const Block* a, const Block* b) const {
 
 Allocator::Allocator() : fraction_(watermark_from_environment()) {}
 
-Allocator::Pool& Allocator::pool_of(const Segment& segment) { return segment.small() ? small_ : large_; }
+Allocator::Pool& Allocator::pool_of(const Segment& segment) {
+    return segment.small() ? small_ : large_;
+}
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
     const c10::Device where(c10::DeviceType::MPS, 0);
@@ -96,7 +103,9 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     return {reinterpret_cast<void*>(block->address), block, &delete_block, where};
 }
 
-c10::DeleterFnPtr Allocator::raw_deleter() const { return nullptr; }  // the context is a block, not the pointer
+c10::DeleterFnPtr Allocator::raw_deleter() const {
+    return nullptr;
+}  // the context is a block, not the pointer
 
 void Allocator::copy_data(void* dst, const void* src, size_t bytes) const {
     encoder().copy(reinterpret_cast<uint64_t>(dst), reinterpret_cast<uint64_t>(src), bytes);
@@ -225,23 +234,27 @@ void Allocator::count(Block* block, bool allocate) {
 
 void Allocator::raise_out_of_memory(size_t requested) {
     ++stats_.num_ooms;
-    std::string text = "MPS backend out of memory (MPS allocated: " + human(double(allocated_bytes())) +
-                       ", other allocations: " + human(double(reserved_bytes() - allocated_bytes())) +
-                       ", max allowed: " + human(double(limit_bytes())) + "). Tried to allocate " +
-                       human(double(requested)) +
-                       " on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
-                       "allocations (may cause system failure).";
+    std::string text =
+        "MPS backend out of memory (MPS allocated: " + human(double(allocated_bytes())) +
+        ", other allocations: " + human(double(reserved_bytes() - allocated_bytes())) +
+        ", max allowed: " + human(double(limit_bytes())) + "). Tried to allocate " +
+        human(double(requested)) +
+        " on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+        "allocations (may cause system failure).";
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text));
 }
 
 size_t Allocator::limit_bytes() const {
     if (fraction_ == 0.0) return 0;
-    // Beyond the heap, drivers move memory of other programs out or the system ends the process: never by default.
+    // Beyond the heap, drivers move memory of other programs out or the system ends the process: never by
+    // default.
     return std::min(static_cast<size_t>(fraction_ * double(recommended_bytes())),
                     static_cast<size_t>(device().device_memory()));
 }
 
-bool Allocator::initialized() { return device_created(); }
+bool Allocator::initialized() {
+    return device_created();
+}
 
 void Allocator::emptyCache(c10::MempoolId_t) {
     if (!device_created()) return;

@@ -11,14 +11,14 @@
 
 namespace anymps::runtime {
 
-// Thread-safe. One in-order stream: a freed block may be handed out at once, since whatever still reads it was
-// recorded earlier. Data pointers are device addresses. Lives until the process ends.
+// Thread-safe. One in-order stream: a freed block may be handed out at once, since whatever still reads it
+// was recorded earlier. Data pointers are device addresses. Lives until the process ends.
 class Allocator final : public c10::DeviceAllocator {
   public:
     Allocator();
 
-    // bytes == 0 gives a null pointer on the device. Raises torch.OutOfMemoryError, after the cache was freed and
-    // the driver asked once more.
+    // bytes == 0 gives a null pointer on the device. Raises torch.OutOfMemoryError, after the cache was freed
+    // and the driver asked once more.
     c10::DataPtr allocate(size_t bytes) override;
     c10::DeleterFnPtr raw_deleter() const override;
     void copy_data(void* dst, const void* src, size_t bytes) const override;

@@ -61,7 +61,8 @@ std::string features_json(const vulkan::DeviceInfo& info) {
 std::string heaps_json(const vulkan::DeviceInfo& info) {
     std::string list;
     for (const auto& heap : info.heaps) {
-        const auto json = JsonObject().number("bytes", heap.bytes).boolean("device_local", heap.device_local).str();
+        const auto json =
+            JsonObject().number("bytes", heap.bytes).boolean("device_local", heap.device_local).str();
         list += (list.empty() ? "" : ", ") + json;
     }
     return "[" + list + "]";
@@ -75,7 +76,9 @@ std::string device_info_json() {
         .number("vendor_id", info.vendor_id)
         .text("driver", info.driver_name + " " + info.driver_info)
         .text("vulkan_version", vulkan::version_string(info.api_version))
-        .text("kind", info.is_software ? "software" : info.is_integrated ? "integrated GPU" : "discrete GPU")
+        .text("kind", info.is_software     ? "software"
+                      : info.is_integrated ? "integrated GPU"
+                                           : "discrete GPU")
         .raw("features", features_json(info))
         .number("compute_units", info.compute_units)
         .number("min_subgroup_size", info.min_subgroup_size)
@@ -86,16 +89,19 @@ std::string device_info_json() {
         .str();
 }
 
-// A CPU tensor over the same bytes as a contiguous mps tensor, which it keeps alive. The caller orders the accesses
-// of both sides by torch.mps.synchronize(). Raises RuntimeError where the host cannot see the device's memory.
+// A CPU tensor over the same bytes as a contiguous mps tensor, which it keeps alive. The caller orders the
+// accesses of both sides by torch.mps.synchronize(). Raises RuntimeError where the host cannot see the
+// device's memory.
 at::Tensor host_alias(const at::Tensor& tensor) {
     TORCH_CHECK(tensor.is_mps() && tensor.is_contiguous(), "host_alias: expected a contiguous tensor on mps");
     if (tensor.numel() == 0) return at::from_blob(nullptr, tensor.sizes(), tensor.options().device(at::kCPU));
     encoder().synchronize();
     const auto address = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
     void* host = host_pointer(address, tensor.nbytes());
-    TORCH_CHECK(host, "Aliasing an MPS storage from the host needs unified memory, which this device has not.");
-    return at::from_blob(host, tensor.sizes(), [tensor](void*) {}, tensor.options().device(at::kCPU));
+    TORCH_CHECK(host,
+                "Aliasing an MPS storage from the host needs unified memory, which this device has not.");
+    return at::from_blob(
+        host, tensor.sizes(), [tensor](void*) {}, tensor.options().device(at::kCPU));
 }
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {

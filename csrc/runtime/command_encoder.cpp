@@ -90,7 +90,8 @@ class CommandEncoder::Impl {
         return slice;
     }
 
-    void copy_regions(uint64_t dst, VkBuffer src_buffer, uint64_t src_offset, uint64_t src_address, uint64_t bytes) {
+    void copy_regions(uint64_t dst, VkBuffer src_buffer, uint64_t src_offset, uint64_t src_address,
+                      uint64_t bytes) {
         const BufferRange to = find_buffer(dst, bytes);
         const Access accesses[] = {{src_address, bytes, false}, {dst, bytes, true}};
         const VkBufferCopy region{src_offset, to.offset, bytes};
@@ -177,7 +178,8 @@ class CommandEncoder::Impl {
         hazards_.clear();
         device_.api().vkCmdResetQueryPool(commands, pool.handle(), index, 1);
         // At the end of the pipe: the top would be written before earlier kernels have run.
-        device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.handle(), index);
+        device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.handle(),
+                                          index);
         recorded();
     }
 
@@ -186,7 +188,8 @@ class CommandEncoder::Impl {
         const auto& api = device_.api();
         CommandBuffer& current = buffers_.back();
         // Makes the writes visible to the next submission and to the host.
-        barrier(current.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT, kReads | kWrites | VK_ACCESS_HOST_READ_BIT);
+        barrier(current.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT,
+                kReads | kWrites | VK_ACCESS_HOST_READ_BIT);
         hazards_.clear();
         recording_ = false;
         VK_CHECK(api.vkEndCommandBuffer(current.handle));
@@ -216,10 +219,11 @@ class CommandEncoder::Impl {
             std::lock_guard lock(mutex_);
             if (code <= error_ops_.size()) op = error_ops_[code - 1];
         }
-        throw c10::AcceleratorError(
-            {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, static_cast<int32_t>(code),
-            "MPS error: device-side assert triggered: index out of range in " + op +
-                ". Kernel errors are reported at the next synchronization, so the stack trace may be of a later call.");
+        throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                    static_cast<int32_t>(code),
+                                    "MPS error: device-side assert triggered: index out of range in " + op +
+                                        ". Kernel errors are reported at the next synchronization, so the "
+                                        "stack trace may be of a later call.");
     }
 
     ErrorSlot error_slot(const char* op) {
@@ -241,7 +245,8 @@ class CommandEncoder::Impl {
         VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
         memory.srcAccessMask = kWrites;
         memory.dstAccessMask = accesses;
-        device_.api().vkCmdPipelineBarrier(commands, kDeviceStages, stages, 0, 1, &memory, 0, nullptr, 0, nullptr);
+        device_.api().vkCmdPipelineBarrier(commands, kDeviceStages, stages, 0, 1, &memory, 0, nullptr, 0,
+                                           nullptr);
     }
 
     VkCommandBuffer prepare(std::span<const Access> accesses) {
@@ -258,7 +263,8 @@ class CommandEncoder::Impl {
 
     void begin() {
         const auto& api = device_.api();
-        // The oldest command buffer is reused once it has completed; the list stays as long as the queue needs.
+        // The oldest command buffer is reused once it has completed; the list stays as long as the queue
+        // needs.
         if (!buffers_.empty() && buffers_.front().serial <= semaphore_.value()) {
             ring_.reclaim(semaphore_.value());
             buffers_.push_back(buffers_.front());
@@ -292,7 +298,8 @@ class CommandEncoder::Impl {
 
     Staging& next_staging() {
         if (staging_.size() < kMostStaging) {
-            staging_.push_back({std::make_unique<vulkan::Buffer>(device_, kStagingBytes, vulkan::MemoryKind::Staging), 0});
+            staging_.push_back(
+                {std::make_unique<vulkan::Buffer>(device_, kStagingBytes, vulkan::MemoryKind::Staging), 0});
             return staging_.back();
         }
         staging_.splice(staging_.end(), staging_, staging_.begin());
@@ -315,16 +322,16 @@ class CommandEncoder::Impl {
 CommandEncoder::CommandEncoder(const vulkan::Device& device) : impl_(std::make_unique<Impl>(device)) {}
 CommandEncoder::~CommandEncoder() = default;
 
-void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid,
-                              std::span<const Access> accesses) {
+void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
+                              Grid grid, std::span<const Access> accesses) {
     std::lock_guard lock(impl_->mutex_);
     impl_->dispatch(pipeline, push, push_bytes, grid, accesses);
 }
 
-void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes, Grid grid,
-                                      std::span<const Access> accesses) {
-    TORCH_CHECK(bytes <= ArgumentRing::kMostBytes, "kernel arguments of ", bytes, " bytes exceed the argument ring's ",
-                ArgumentRing::kMostBytes);
+void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
+                                      Grid grid, std::span<const Access> accesses) {
+    TORCH_CHECK(bytes <= ArgumentRing::kMostBytes, "kernel arguments of ", bytes,
+                " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
     std::lock_guard lock(impl_->mutex_);
     const ArgumentRing::Slice slice = impl_->reserve(bytes);
     std::memcpy(slice.host, args, bytes);
@@ -368,16 +375,22 @@ uint64_t CommandEncoder::submit() {
     return impl_->submit();
 }
 
-void CommandEncoder::wait(uint64_t serial) { impl_->semaphore_.wait(serial); }
+void CommandEncoder::wait(uint64_t serial) {
+    impl_->semaphore_.wait(serial);
+}
 
-bool CommandEncoder::completed(uint64_t serial) const { return impl_->semaphore_.value() >= serial; }
+bool CommandEncoder::completed(uint64_t serial) const {
+    return impl_->semaphore_.value() >= serial;
+}
 
 void CommandEncoder::synchronize() {
     wait(submit());
     impl_->check_errors();
 }
 
-ErrorSlot CommandEncoder::error_slot(const char* op) { return impl_->error_slot(op); }
+ErrorSlot CommandEncoder::error_slot(const char* op) {
+    return impl_->error_slot(op);
+}
 
 CommandEncoder& encoder() {
     check_not_forked();

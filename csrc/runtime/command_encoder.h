@@ -81,8 +81,8 @@ class CommandEncoder {
     std::unique_ptr<Impl> impl_;
 };
 
-// The encoder of the current device's stream. Initialises the device at the first use; raises RuntimeError when
-// there is none, or in a forked child.
+// The encoder of the current device's stream. Initialises the device at the first use; raises RuntimeError
+// when there is none, or in a forked child.
 CommandEncoder& encoder();
 
 }  // namespace anymps::runtime

@@ -55,7 +55,8 @@ Probe probe() {
     } else if (devices.empty()) {
         result.reason = "No Vulkan device was found. Install a driver: apt install mesa-vulkan-drivers.";
     } else if (!selection.empty()) {
-        result.reason = "ANYMPS_DEVICE=" + selection + " names none of the suitable Vulkan devices: " + describe(devices) + ".";
+        result.reason = "ANYMPS_DEVICE=" + selection +
+                        " names none of the suitable Vulkan devices: " + describe(devices) + ".";
     } else {
         result.reason = "No Vulkan device is suitable: " + describe(devices) + ".";
     }
@@ -73,14 +74,19 @@ void save_pipelines() {
 
 }  // namespace
 
-bool in_bad_fork() noexcept { return g_bad_fork.load(std::memory_order_relaxed); }
+bool in_bad_fork() noexcept {
+    return g_bad_fork.load(std::memory_order_relaxed);
+}
 
-bool device_created() noexcept { return g_created.load(std::memory_order_acquire); }
+bool device_created() noexcept {
+    return g_created.load(std::memory_order_acquire);
+}
 
 void check_not_forked() {
-    TORCH_CHECK(!in_bad_fork(),
-                "Cannot re-initialize MPS in forked subprocess. To use MPS with multiprocessing, you must use the "
-                "'spawn' start method");
+    TORCH_CHECK(
+        !in_bad_fork(),
+        "Cannot re-initialize MPS in forked subprocess. To use MPS with multiprocessing, you must use the "
+        "'spawn' start method");
 }
 
 bool device_available() noexcept {
@@ -93,7 +99,8 @@ bool device_available() noexcept {
 }
 
 std::string unavailable_reason() {
-    if (in_bad_fork()) return "This process was forked from one that had used the mps device; start it by 'spawn'.";
+    if (in_bad_fork())
+        return "This process was forked from one that had used the mps device; start it by 'spawn'.";
     return probed().reason;
 }
 

@@ -7,15 +7,15 @@
 
 namespace anymps::runtime {
 
-// True when a suitable device exists (creates the Vulkan instance, not the device). False in a forked child of a
-// process that had used the device.
+// True when a suitable device exists (creates the Vulkan instance, not the device). False in a forked child
+// of a process that had used the device.
 bool device_available() noexcept;
 
 // Why device_available() is false, and what to do, in a sentence; empty when it is true.
 std::string unavailable_reason();
 
-// The device that was chosen (environment variable ANYMPS_DEVICE: an index or a part of a name). Creates it at the
-// first call. Raises RuntimeError when there is none, or in a forked child.
+// The device that was chosen (environment variable ANYMPS_DEVICE: an index or a part of a name). Creates it
+// at the first call. Raises RuntimeError when there is none, or in a forked child.
 const vulkan::Device& device();
 
 // Properties of the chosen device without creating it; raises as device() does.
@@ -28,7 +28,8 @@ bool device_created() noexcept;
 void check_not_forked();
 bool in_bad_fork() noexcept;
 
-// Folder for pipelines on disk: ANYMPS_CACHE_DIR, else XDG_CACHE_HOME/torch_anymps, else ~/.cache/torch_anymps.
+// Folder for pipelines on disk: ANYMPS_CACHE_DIR, else XDG_CACHE_HOME/torch_anymps, else
+// ~/.cache/torch_anymps.
 std::string cache_folder();
 
 }  // namespace anymps::runtime

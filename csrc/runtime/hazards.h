@@ -18,8 +18,8 @@ struct Access {
 // Not thread-safe; owned by the encoder.
 class Hazards {
   public:
-    // Notes the accesses of the next command. True when a barrier must come before it: it reads what was written,
-    // or writes what was read or written.
+    // Notes the accesses of the next command. True when a barrier must come before it: it reads what was
+    // written, or writes what was read or written.
     bool add(std::span<const Access> accesses) {
         const bool barrier = pending_.size() + accesses.size() > kMostPending || conflicts(accesses);
         if (barrier) pending_.clear();
@@ -35,7 +35,8 @@ class Hazards {
     bool conflicts(std::span<const Access> accesses) const {
         for (const Access& a : accesses) {
             for (const Access& p : pending_) {
-                if ((a.write || p.write) && a.address < p.address + p.bytes && p.address < a.address + a.bytes) {
+                if ((a.write || p.write) && a.address < p.address + p.bytes &&
+                    p.address < a.address + a.bytes) {
                     return true;
                 }
             }

@@ -18,7 +18,8 @@ Buffer::Buffer(const Device& device, uint64_t bytes, MemoryKind kind) : device_(
         api.vkGetBufferMemoryRequirements(device.handle(), handle_, &requirements);
         const uint32_t type = device.memory_type(kind);
         if (!(requirements.memoryTypeBits & (1u << type))) {
-            throw Error(VK_ERROR_FEATURE_NOT_PRESENT, device.info().name + " refuses storage buffers in its memory type " +
+            throw Error(VK_ERROR_FEATURE_NOT_PRESENT, device.info().name +
+                                                          " refuses storage buffers in its memory type " +
                                                           std::to_string(type) + ".");
         }
         VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO};
@@ -42,7 +43,9 @@ Buffer::Buffer(const Device& device, uint64_t bytes, MemoryKind kind) : device_(
     }
 }
 
-Buffer::~Buffer() { release(); }
+Buffer::~Buffer() {
+    release();
+}
 
 void Buffer::release() {
     const auto& api = device_.api();

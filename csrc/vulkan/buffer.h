@@ -8,8 +8,8 @@
 
 namespace anymps::vulkan {
 
-// Bytes past the end of every buffer that kernels may read (never write): drivers compile masked loop tails to
-// whole vector loads.
+// Bytes past the end of every buffer that kernels may read (never write): drivers compile masked loop tails
+// to whole vector loads.
 constexpr uint64_t kGuardTailBytes = 256;
 
 // RAII, immovable. Any thread may read its members.

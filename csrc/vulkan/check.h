@@ -27,10 +27,10 @@ class Error : public std::runtime_error {
 
 }  // namespace anymps::vulkan
 
-#define VK_CHECK(call)                                                                   \
-    do {                                                                                 \
-        const VkResult vk_check_result = (call);                                         \
-        if (vk_check_result < 0) {                                                       \
-            ::anymps::vulkan::throw_error(vk_check_result, #call, __FILE__, __LINE__);   \
-        }                                                                                \
+#define VK_CHECK(call)                                                                 \
+    do {                                                                               \
+        const VkResult vk_check_result = (call);                                       \
+        if (vk_check_result < 0) {                                                     \
+            ::anymps::vulkan::throw_error(vk_check_result, #call, __FILE__, __LINE__); \
+        }                                                                              \
     } while (false)

@@ -39,7 +39,8 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT};
     VkPhysicalDeviceSubgroupSizeControlFeatures control{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
-    VkPhysicalDeviceMaintenance4Features maintenance4{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES};
+    VkPhysicalDeviceMaintenance4Features maintenance4{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES};
     VkPhysicalDeviceVulkan12Features v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
     VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
     VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
@@ -134,7 +135,8 @@ uint32_t Device::memory_type(MemoryKind kind) const {
             if (type < 0) type = find(kMapped, 0);
             break;
     }
-    if (type < 0) throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type that is needed.");
+    if (type < 0)
+        throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type that is needed.");
     return static_cast<uint32_t>(type);
 }
 
@@ -144,11 +146,14 @@ uint64_t Device::device_memory() const {
 
 uint64_t Device::free_memory() const {
     if (!info_.memory_budget) return device_memory();
-    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
-    VkPhysicalDeviceMemoryProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget};
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
+                                                 &budget};
     vkGetPhysicalDeviceMemoryProperties2(physical_, &properties);
     const uint32_t heap = memory_.memoryTypes[memory_type(MemoryKind::Device)].heapIndex;
-    return budget.heapBudget[heap] > budget.heapUsage[heap] ? budget.heapBudget[heap] - budget.heapUsage[heap] : 0;
+    return budget.heapBudget[heap] > budget.heapUsage[heap] ? budget.heapBudget[heap] - budget.heapUsage[heap]
+                                                            : 0;
 }
 
 std::string Device::cache_file(const std::string& folder) const {

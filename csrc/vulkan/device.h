@@ -42,8 +42,8 @@ class Device {
     uint64_t free_memory() const;
     uint64_t device_memory() const;
 
-    // Reads and writes the pipeline cache of this driver in a folder (created when absent). Errors of the file
-    // system are ignored: the cache is only a speed-up. save writes a new file and renames it.
+    // Reads and writes the pipeline cache of this driver in a folder (created when absent). Errors of the
+    // file system are ignored: the cache is only a speed-up. save writes a new file and renames it.
     void load_pipeline_cache(const std::string& folder);
     void save_pipeline_cache(const std::string& folder) const;
 

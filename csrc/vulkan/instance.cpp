@@ -1,10 +1,10 @@
 #include "vulkan/instance.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 #include <cctype>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "vulkan/check.h"
 
@@ -60,7 +60,8 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES, &control);
     auto driver = chained<VkPhysicalDeviceDriverProperties>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES, &subgroup);
-    auto properties = chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver);
+    auto properties =
+        chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver);
     vkGetPhysicalDeviceProperties2(handle, &properties);
 
     const VkPhysicalDeviceProperties& p = properties.properties;
@@ -77,7 +78,8 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.subgroup_size = subgroup.subgroupSize;
     info.min_subgroup_size = control.minSubgroupSize ? control.minSubgroupSize : subgroup.subgroupSize;
     info.max_subgroup_size = control.maxSubgroupSize ? control.maxSubgroupSize : subgroup.subgroupSize;
-    info.max_workgroup_size = std::min(p.limits.maxComputeWorkGroupInvocations, p.limits.maxComputeWorkGroupSize[0]);
+    info.max_workgroup_size =
+        std::min(p.limits.maxComputeWorkGroupInvocations, p.limits.maxComputeWorkGroupSize[0]);
     info.shared_memory_bytes = p.limits.maxComputeSharedMemorySize;
     info.push_constant_bytes = p.limits.maxPushConstantsSize;
     info.timestamp_period_ns = p.limits.timestampPeriod;
@@ -96,10 +98,9 @@ void read_memory(VkPhysicalDevice handle, DeviceInfo& info) {
         info.heaps.push_back({memory.memoryHeaps[i].size,
                               (memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0});
     }
-    constexpr VkMemoryPropertyFlags kUnified = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
-                                               VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
-                                               VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
-                                               VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    constexpr VkMemoryPropertyFlags kUnified =
+        VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+        VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     // A discrete card may offer such a type too, in a small window or in system memory: never there.
     for (uint32_t i = 0; i < memory.memoryTypeCount && (info.is_software || info.is_integrated); ++i) {
         info.unified_memory |= (memory.memoryTypes[i].propertyFlags & kUnified) == kUnified;
@@ -134,7 +135,10 @@ uint32_t read_compute_units(VkPhysicalDevice handle, const std::vector<VkExtensi
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM);
     auto properties = chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
     void** tail = &properties.pNext;
-    const auto append = [&](auto& s) { *tail = &s; tail = &s.pNext; };
+    const auto append = [&](auto& s) {
+        *tail = &s;
+        tail = &s.pNext;
+    };
     if (contains(extensions, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) append(nvidia);
     if (contains(extensions, VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME)) append(amd);
     if (contains(extensions, VK_ARM_SHADER_CORE_BUILTINS_EXTENSION_NAME)) append(arm);
@@ -153,11 +157,16 @@ std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
     auto maintenance4 = chained<VkPhysicalDeviceMaintenance4Features>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES);
-    auto v12 = chained<VkPhysicalDeviceVulkan12Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
-    auto v11 = chained<VkPhysicalDeviceVulkan11Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, &v12);
+    auto v12 =
+        chained<VkPhysicalDeviceVulkan12Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
+    auto v11 = chained<VkPhysicalDeviceVulkan11Features>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, &v12);
     auto features = chained<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &v11);
     void** tail = &v12.pNext;
-    const auto append = [&](auto& s) { *tail = &s; tail = &s.pNext; };
+    const auto append = [&](auto& s) {
+        *tail = &s;
+        tail = &s.pNext;
+    };
     const bool v13 = info.api_version >= VK_API_VERSION_1_3;
     if (v13 || contains(extensions, VK_KHR_MAINTENANCE_4_EXTENSION_NAME)) append(maintenance4);
     if (v13 || contains(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME)) append(control);
@@ -217,20 +226,24 @@ PhysicalDevice describe(VkPhysicalDevice handle) {
     return device;
 }
 
-int rank(const DeviceInfo& info) { return info.is_software ? 2 : info.is_integrated ? 1 : 0; }
+int rank(const DeviceInfo& info) {
+    return info.is_software ? 2 : info.is_integrated ? 1 : 0;
+}
 
 }  // namespace
 
 std::string version_string(uint32_t version) {
-    return std::to_string(VK_API_VERSION_MAJOR(version)) + "." + std::to_string(VK_API_VERSION_MINOR(version)) + "." +
+    return std::to_string(VK_API_VERSION_MAJOR(version)) + "." +
+           std::to_string(VK_API_VERSION_MINOR(version)) + "." +
            std::to_string(VK_API_VERSION_PATCH(version));
 }
 
 Instance::Instance() {
     if (volkInitialize() != VK_SUCCESS) {
-        throw Error(VK_ERROR_INITIALIZATION_FAILED,
-                    "The Vulkan loader (libvulkan.so.1) was not found. Install it: apt install libvulkan1 on Debian "
-                    "and Ubuntu, dnf install vulkan-loader on Fedora.");
+        throw Error(
+            VK_ERROR_INITIALIZATION_FAILED,
+            "The Vulkan loader (libvulkan.so.1) was not found. Install it: apt install libvulkan1 on Debian "
+            "and Ubuntu, dnf install vulkan-loader on Fedora.");
     }
     uint32_t count = 0;
     VK_CHECK(vkEnumerateInstanceExtensionProperties(nullptr, &count, nullptr));
@@ -267,8 +280,8 @@ int choose_device(const std::vector<PhysicalDevice>& devices, const std::string&
         std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return std::tolower(c); });
         return s;
     };
-    const bool by_index = !selection.empty() &&
-                          std::all_of(selection.begin(), selection.end(), [](unsigned char c) { return std::isdigit(c); });
+    const bool by_index = !selection.empty() && std::all_of(selection.begin(), selection.end(),
+                                                            [](unsigned char c) { return std::isdigit(c); });
     int best = -1;
     for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
         if (!devices[i].unsuitable.empty()) continue;

@@ -28,9 +28,10 @@ struct DeviceInfo {
     uint32_t driver_version = 0;
     std::array<uint8_t, VK_UUID_SIZE> pipeline_cache_uuid{};
 
-    bool is_software = false;   // runs on CPU cores: barriers and shared memory are expensive there
+    bool is_software = false;  // runs on CPU cores: barriers and shared memory are expensive there
     bool is_integrated = false;
-    bool unified_memory = false;  // the whole device-local memory is host-visible and cached: CPU and GPU share it
+    bool unified_memory =
+        false;  // the whole device-local memory is host-visible and cached: CPU and GPU share it
 
     // Optional features, each with another way where it is absent.
     bool float16 = false;
@@ -63,8 +64,8 @@ struct PhysicalDevice {
     std::string unsuitable;  // empty, or a sentence: which required feature it lacks
 };
 
-// Owner: runtime::device, once a process. Construction throws Error with a sentence when there is no loader or
-// no driver.
+// Owner: runtime::device, once a process. Construction throws Error with a sentence when there is no loader
+// or no driver.
 class Instance {
   public:
     Instance();
@@ -84,8 +85,9 @@ class Instance {
     std::vector<PhysicalDevice> physical_devices_;
 };
 
-// Chooses among suitable devices. selection: empty for the best one (discrete, integrated, virtual, then software),
-// a decimal index into `devices`, or a part of a device's name in any case. Returns its index, or -1.
+// Chooses among suitable devices. selection: empty for the best one (discrete, integrated, virtual, then
+// software), a decimal index into `devices`, or a part of a device's name in any case. Returns its index, or
+// -1.
 int choose_device(const std::vector<PhysicalDevice>& devices, const std::string& selection);
 
 // "1.3.302" of a packed version number.

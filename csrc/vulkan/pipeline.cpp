@@ -60,6 +60,8 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     device.set_name(VK_OBJECT_TYPE_PIPELINE, reinterpret_cast<uint64_t>(handle_), name);
 }
 
-Pipeline::~Pipeline() { device_.api().vkDestroyPipeline(device_.handle(), handle_, nullptr); }
+Pipeline::~Pipeline() {
+    device_.api().vkDestroyPipeline(device_.handle(), handle_, nullptr);
+}
 
 }  // namespace anymps::vulkan

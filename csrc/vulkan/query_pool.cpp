@@ -12,9 +12,13 @@ QueryPool::QueryPool(const Device& device, uint32_t count) : device_(device), co
     device.api().vkResetQueryPool(device.handle(), handle_, 0, count);
 }
 
-QueryPool::~QueryPool() { device_.api().vkDestroyQueryPool(device_.handle(), handle_, nullptr); }
+QueryPool::~QueryPool() {
+    device_.api().vkDestroyQueryPool(device_.handle(), handle_, nullptr);
+}
 
-void QueryPool::reset(uint32_t index) { device_.api().vkResetQueryPool(device_.handle(), handle_, index, 1); }
+void QueryPool::reset(uint32_t index) {
+    device_.api().vkResetQueryPool(device_.handle(), handle_, index, 1);
+}
 
 bool QueryPool::read(uint32_t index, uint64_t* ticks) const {
     const VkResult result = device_.api().vkGetQueryPoolResults(

@@ -59,8 +59,8 @@ std::vector<uint32_t> module_for_device(std::span<const uint32_t> spirv, FloatCo
     }
     const size_t rest = out.size();
     out.insert(out.end(), spirv.begin() + at, spirv.end());
-    // [noinline] keeps modules small. NVIDIA's compiler (580) obeys it with calls that are 4 times slower and lose
-    // results of functions with array outputs; the others inline everything.
+    // [noinline] keeps modules small. NVIDIA's compiler (580) obeys it with calls that are 4 times slower and
+    // lose results of functions with array outputs; the others inline everything.
     for (size_t i = rest; i < out.size() && (out[i] >> 16) != 0; i += out[i] >> 16) {
         if ((out[i] & 0xffffu) == kOpFunction) out[i + 3] &= ~kDontInline;
     }

@@ -13,7 +13,8 @@ struct FloatControls {
     bool preserve_denormals = false;  // DenormPreserve: without it drivers may flush denormals to zero
 };
 
-// The module with these execution modes at every entry point, and their capabilities; no function forbids inlining.
+// The module with these execution modes at every entry point, and their capabilities; no function forbids
+// inlining.
 std::vector<uint32_t> module_for_device(std::span<const uint32_t> spirv, FloatControls controls);
 
 }  // namespace anymps::vulkan

@@ -20,7 +20,6 @@ A row:
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from torchgen.api.types import NativeSignature
 from torchgen.context import native_function_manager
 from torchgen.model import NativeFunction
 
+from .pointwise_table import pointwise_table
 from .registration import Entry, Family, family_outputs, shard_of
 from .schema import CodegenError, Schema, marker_name, pytorch_schema
 
@@ -116,7 +116,7 @@ def families(table: Path) -> list[Family]:
         }
         result.append(Family(_stem(shard), entries, texts))
     result[0].texts["anymps/kernels/pointwise_kernels.h"] = _kernels_header(rows)
-    result[0].texts["pointwise_table.json"] = _table(rows)
+    result[0].texts["pointwise_table.json"] = pointwise_table(rows, DTYPES)
     return result
 
 
@@ -145,7 +145,22 @@ def _stem(shard: int) -> str:
     return f"pointwise_{shard}"
 
 
-_KEYS = {"name", "op", "rule", "expr", "types", "inputs", "scalars", "variants", "label", "opmath", "bits", "error", "none", "heavy"}
+_KEYS = {
+    "name",
+    "op",
+    "rule",
+    "expr",
+    "types",
+    "inputs",
+    "scalars",
+    "variants",
+    "label",
+    "opmath",
+    "bits",
+    "error",
+    "none",
+    "heavy",
+}
 
 
 def _row(data: dict, schema: Schema) -> Row:
@@ -377,22 +392,3 @@ def _equals(name: str, value: str | bool | None, optional: bool) -> str:
 
 
 # --- the table for tests, docs and torch.compile --------------------------------------------------------------------
-
-
-def _table(rows: list[Row]) -> str:
-    table = []
-    for row in rows:
-        for functor, choice in zip(row.functors, row.choices or [None] * len(row.functors), strict=False):
-            table.append(
-                {
-                    "name": functor.name,
-                    "ops": row.ops,
-                    "rule": row.rule,
-                    "inputs": row.inputs,
-                    "scalars": row.scalars,
-                    "expr": functor.exprs,
-                    "dtypes": [dtype for kind in functor.exprs for dtype in DTYPES[kind]],
-                    "choice": {row.choice: choice} if row.choice else {},
-                }
-            )
-    return json.dumps(table, indent=1) + "\n"

@@ -60,7 +60,8 @@ void SlangCompiler::create_session() {
     std::vector<slang::PreprocessorMacroDesc> macros;
     for (const auto& define : options_.defines) macros.push_back({define.c_str(), "1"});
 
-    // "Profile implicitly upgraded": spirv_1_5 is the floor, subgroup operations add their capabilities to it.
+    // "Profile implicitly upgraded": spirv_1_5 is the floor, subgroup operations add their capabilities to
+    // it.
     slang::CompilerOptionEntry no_upgrade_warning;
     no_upgrade_warning.name = slang::CompilerOptionName::DisableWarning;
     no_upgrade_warning.value.kind = slang::CompilerOptionValueKind::String;

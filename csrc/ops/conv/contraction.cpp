@@ -55,8 +55,8 @@ struct Variant {
 };
 
 uint32_t narrow(int64_t value) {
-    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max(), "convolution: a size or stride of ", value,
-                " elements is too large for the mps device");
+    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max(),
+                "convolution: a size or stride of ", value, " elements is too large for the mps device");
     return static_cast<uint32_t>(value);
 }
 
@@ -69,14 +69,17 @@ bool aligned(const Tensor& tensor) {
 }
 
 // One stride leads along all of k.
-bool flat(const AffineFactor& a, int64_t k) { return a.k0_size == k || a.k1_stride == a.k0_size * a.k0_stride; }
+bool flat(const AffineFactor& a, int64_t k) {
+    return a.k0_size == k || a.k1_stride == a.k0_size * a.k0_stride;
+}
 
 BlockLayout layout_of(const AffineFactor& a, int64_t k, int64_t groups) {
     const int64_t group_stride = groups > 1 ? a.group_stride : 0;
     const bool one_stride = flat(a, k);
     const bool wide = aligned(*a.tensor) && multiple_of_4({group_stride, one_stride ? 0 : a.k1_stride});
     if (a.k0_stride == 1 && a.k0_size > 1) {
-        return wide && multiple_of_4({one_stride ? k : a.k0_size, a.row_stride}) ? BlockLayout::AlongWide : BlockLayout::Along;
+        return wide && multiple_of_4({one_stride ? k : a.k0_size, a.row_stride}) ? BlockLayout::AlongWide
+                                                                                 : BlockLayout::Along;
     }
     const bool rows = a.row_stride == 1 && wide && multiple_of_4({a.rows, a.k0_stride});
     return rows ? BlockLayout::RowsWide : BlockLayout::Across;
@@ -85,7 +88,8 @@ BlockLayout layout_of(const AffineFactor& a, int64_t k, int64_t groups) {
 // Four channels of one position lie in one word where channels are the fastest digit and have stride 1.
 BlockLayout layout_of(const GatheredFactor& b, int64_t groups) {
     const int64_t group_stride = groups > 1 ? b.group_stride : 0;
-    const bool wide = aligned(*b.tensor) && multiple_of_4({group_stride, b.strides[0], b.strides[1], b.strides[2]});
+    const bool wide =
+        aligned(*b.tensor) && multiple_of_4({group_stride, b.strides[0], b.strides[1], b.strides[2]});
     const auto channels = [&](const GatheredFactor::Digits& fast, const GatheredFactor::Digits& other) {
         return wide && fast.plain_fastest && fast.plain_stride == 1 && fast.plain_size % 4 == 0 &&
                (other.plain_stride % 4 == 0 || other.plain_size == 1);
@@ -93,13 +97,15 @@ BlockLayout layout_of(const GatheredFactor& b, int64_t groups) {
     if (channels(b.k, b.row)) return BlockLayout::AlongWide;
     if (channels(b.row, b.k)) return BlockLayout::RowsWide;
     // Neighbouring threads follow the direction in which positions move by one element.
-    return b.k_step[2] == 1 && b.row_step[2] != 1 && b.strides[2] == 1 ? BlockLayout::Along : BlockLayout::Across;
+    return b.k_step[2] == 1 && b.row_step[2] != 1 && b.strides[2] == 1 ? BlockLayout::Along
+                                                                       : BlockLayout::Across;
 }
 
 void fill_dividers(FastDivider (&dividers)[3], const GatheredFactor::Digits& digits, uint32_t spatial) {
     uint32_t next = 0;
     if (digits.plain_fastest) dividers[next++] = FastDivider(narrow(digits.plain_size));
-    for (uint32_t s = 0; s < spatial && next < 3; ++s) dividers[next++] = FastDivider(narrow(digits.spatial_sizes[2 - s]));
+    for (uint32_t s = 0; s < spatial && next < 3; ++s)
+        dividers[next++] = FastDivider(narrow(digits.spatial_sizes[2 - s]));
 }
 
 GatherArgs gather_args(const GatheredFactor& b, uint32_t spatial) {
@@ -125,8 +131,12 @@ GatherArgs gather_args(const GatheredFactor& b, uint32_t spatial) {
 ConvArgs arguments(const Contraction& c, uint32_t spatial) {
     ConvArgs args{};
     const AffineFactor& a = c.affine;
-    args.affine = {kernels::address(*a.tensor), static_cast<uint64_t>(a.group_stride), narrow(a.rows),
-                   a.rows > 1 ? narrow(a.row_stride) : 0, FastDivider(narrow(a.k0_size)), narrow(a.k0_stride),
+    args.affine = {kernels::address(*a.tensor),
+                   static_cast<uint64_t>(a.group_stride),
+                   narrow(a.rows),
+                   a.rows > 1 ? narrow(a.row_stride) : 0,
+                   FastDivider(narrow(a.k0_size)),
+                   narrow(a.k0_stride),
                    narrow(a.k1_stride)};
     args.gather = gather_args(c.gathered, spatial);
     const ConvTarget& t = c.target;
@@ -197,17 +207,32 @@ void dispatch(const Contraction& c, const Plan& plan, Compute compute, bool swap
     const std::string kernel =
         std::string("conv_") + tile.style + (swapped ? "_swapped_" : "_") + kernels::suffix(compute);
     const GatheredFactor& b = c.gathered;
-    const uint32_t specialization[] = {
-        tile.workgroup, info.subgroup_size, kernels::code(c.affine.tensor->scalar_type()),
-        kernels::code(b.tensor->scalar_type()), kernels::code(c.target.tensor->scalar_type()),
-        static_cast<uint32_t>(v.affine), static_cast<uint32_t>(v.gathered), c.target.bias != nullptr, v.wide_out,
-        tile.m, tile.n, tile.k, tile.thread_m, tile.thread_n,
-        v.spatial, v.flat_k, b.row.plain_fastest, b.k.plain_fastest, v.checked, v.divided};
+    const uint32_t specialization[] = {tile.workgroup,
+                                       info.subgroup_size,
+                                       kernels::code(c.affine.tensor->scalar_type()),
+                                       kernels::code(b.tensor->scalar_type()),
+                                       kernels::code(c.target.tensor->scalar_type()),
+                                       static_cast<uint32_t>(v.affine),
+                                       static_cast<uint32_t>(v.gathered),
+                                       c.target.bias != nullptr,
+                                       v.wide_out,
+                                       tile.m,
+                                       tile.n,
+                                       tile.k,
+                                       tile.thread_m,
+                                       tile.thread_n,
+                                       v.spatial,
+                                       v.flat_k,
+                                       b.row.plain_fastest,
+                                       b.k.plain_fastest,
+                                       v.checked,
+                                       v.divided};
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*c.affine.tensor).read(*b.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     const int64_t f = c.affine.rows, g = b.row.count();
-    call.dispatch_pointer(args, Grid::linear(plan_groups(info, plan, c.groups, swapped ? g : f, swapped ? f : g)));
+    call.dispatch_pointer(args,
+                          Grid::linear(plan_groups(info, plan, c.groups, swapped ? g : f, swapped ? f : g)));
 }
 
 void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
@@ -229,11 +254,12 @@ void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
 void Contraction::run() const {
     const auto type = target.tensor->scalar_type();
     const Compute compute = kernels::compute_of(type);
-    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong || type == at::kShort ||
-                       type == at::kChar || type == at::kByte;
+    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong ||
+                       type == at::kShort || type == at::kChar || type == at::kByte;
     TORCH_CHECK_NOT_IMPLEMENTED(known, "\"convolution\" not implemented for '", c10::toString(type), "'");
     const auto& info = runtime::device().info();
-    const bool swapped = uses_shared_memory(info) && compute == Compute::F32 && target.f_stride == 1 && target.g0_stride != 1;
+    const bool swapped =
+        uses_shared_memory(info) && compute == Compute::F32 && target.f_stride == 1 && target.g0_stride != 1;
     const int64_t f = affine.rows, g = gathered.row.count();
     Problem problem;
     problem.batch = groups;
@@ -245,7 +271,9 @@ void Contraction::run() const {
     problem.longest_part = longest_part;
     const Plan plan = choose_plan(info, problem);
     if (plan.parts == 1) return dispatch(*this, plan, compute, swapped);
-    const auto accumulator = compute == Compute::F32 ? at::kFloat : compute == Compute::I32 ? at::kInt : at::kLong;
+    const auto accumulator = compute == Compute::F32   ? at::kFloat
+                             : compute == Compute::I32 ? at::kInt
+                                                       : at::kLong;
     const Tensor parts = at::empty({plan.parts, groups, f, g}, target.tensor->options().dtype(accumulator));
     Contraction partial = *this;
     partial.target = {&parts, g, g, 1, 0, f * g, nullptr};

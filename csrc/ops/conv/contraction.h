@@ -16,9 +16,9 @@ struct AffineFactor {
     int64_t group_stride;
 };
 
-// Elements of an image. Rows g and the reduction index k are each cut into a plain digit (batch or channel) and three
-// spatial ones; the position along an axis is (digit of g * row_step + digit of k * k_step + start) / divisor and
-// must be whole and inside the image, else the element is 0.
+// Elements of an image. Rows g and the reduction index k are each cut into a plain digit (batch or channel)
+// and three spatial ones; the position along an axis is (digit of g * row_step + digit of k * k_step + start)
+// / divisor and must be whole and inside the image, else the element is 0.
 struct GatheredFactor {
     const at::Tensor* tensor;
     struct Digits {

@@ -1,5 +1,6 @@
-// at::native::AdvancedIndex is declared in ATen's headers but its constructor is not exported by libtorch_cpu: this is
-// the definition that at::native::make_info links to. The semantics are NumPy's advanced indexing.
+// at::native::AdvancedIndex is declared in ATen's headers but its constructor is not exported by
+// libtorch_cpu: this is the definition that at::native::make_info links to. The semantics are NumPy's
+// advanced indexing.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/IndexingUtils.h>
 
@@ -20,7 +21,9 @@ AdvancedIndex::AdvancedIndex(const Tensor& self, TensorList list) : dims_before(
         indexed_sizes.push_back(self.size(d));
         indexed_strides.push_back(self.stride(d) * static_cast<int64_t>(self.element_size()));
     }
-    const auto has_zero = [](IntArrayRef sizes) { return std::find(sizes.begin(), sizes.end(), 0) != sizes.end(); };
+    const auto has_zero = [](IntArrayRef sizes) {
+        return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+    };
     TORCH_CHECK_INDEX(!has_zero(indexed_sizes) || has_zero(replacement),
                       "index is out of bounds for dimension with size 0");
 

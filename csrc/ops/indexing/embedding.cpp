@@ -8,8 +8,9 @@
 
 namespace anymps::ops {
 
-Tensor ANYMPS_FUNC(embedding_dense_backward)(const Tensor& grad_output, const Tensor& indices, int64_t num_weights,
-                                             int64_t padding_idx, bool scale_grad_by_freq) {
+Tensor ANYMPS_FUNC(embedding_dense_backward)(const Tensor& grad_output, const Tensor& indices,
+                                             int64_t num_weights, int64_t padding_idx,
+                                             bool scale_grad_by_freq) {
     const at::TensorArg index_arg(indices, "indices", 2);
     at::checkScalarTypes("embedding_backward", index_arg, {at::kLong, at::kInt});
     const int64_t width = grad_output.size(-1);

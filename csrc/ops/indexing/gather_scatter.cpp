@@ -3,10 +3,10 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/ReductionType.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
-#include <ATen/native/ReductionType.h>
 
 #include "ops/indexing/indexed_copy.h"
 
@@ -18,10 +18,14 @@ using at::native::ReductionType;
 IndexedOperation operation_of(ReductionType reduction) {
     switch (reduction) {
         case ReductionType::SUM:
-        case ReductionType::MEAN: return IndexedOperation::Add;
-        case ReductionType::PROD: return IndexedOperation::Multiply;
-        case ReductionType::MIN: return IndexedOperation::Minimum;
-        case ReductionType::MAX: return IndexedOperation::Maximum;
+        case ReductionType::MEAN:
+            return IndexedOperation::Add;
+        case ReductionType::PROD:
+            return IndexedOperation::Multiply;
+        case ReductionType::MIN:
+            return IndexedOperation::Minimum;
+        case ReductionType::MAX:
+            return IndexedOperation::Maximum;
     }
     TORCH_INTERNAL_ASSERT(false);
 }
@@ -32,15 +36,18 @@ Scalar identity_of(ReductionType reduction, ScalarType type) {
     const double infinity = std::numeric_limits<double>::infinity();
     switch (reduction) {
         case ReductionType::SUM:
-        case ReductionType::MEAN: return 0;
-        case ReductionType::PROD: return 1;
+        case ReductionType::MEAN:
+            return 0;
+        case ReductionType::PROD:
+            return 1;
         case ReductionType::MIN:
         case ReductionType::MAX: {
             const bool low = reduction == ReductionType::MAX;
             if (floating) return low ? -infinity : infinity;
             if (type == at::kBool) return !low;
             return AT_DISPATCH_INTEGRAL_TYPES(type, "scatter_reduce", [&] {
-                return Scalar(low ? std::numeric_limits<scalar_t>::lowest() : std::numeric_limits<scalar_t>::max());
+                return Scalar(low ? std::numeric_limits<scalar_t>::lowest()
+                                  : std::numeric_limits<scalar_t>::max());
             });
         }
     }
@@ -57,7 +64,8 @@ void scatter(const Tensor& self, int64_t dim, const Tensor& index, const Tensor&
 
 // A number as a source of index's shape.
 Tensor source(const Scalar& value, const Tensor& index, const Tensor& self) {
-    return at::scalar_tensor(value, self.options()).expand(index.dim() == 0 ? IntArrayRef({1}) : index.sizes());
+    return at::scalar_tensor(value, self.options())
+        .expand(index.dim() == 0 ? IntArrayRef({1}) : index.sizes());
 }
 
 }  // namespace
@@ -80,8 +88,10 @@ TORCH_IMPL_FUNC(scatter_value_out)
 }
 
 TORCH_IMPL_FUNC(scatter_reduce_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce, const Tensor& out) {
-    scatter(self, dim, index, src, out, operation_of(at::native::get_operator_enum(reduce, false)), "scatter");
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce,
+ const Tensor& out) {
+    scatter(self, dim, index, src, out, operation_of(at::native::get_operator_enum(reduce, false)),
+            "scatter");
 }
 
 TORCH_IMPL_FUNC(scatter_value_reduce_out)
@@ -97,8 +107,8 @@ TORCH_IMPL_FUNC(scatter_add_out)
 }
 
 TORCH_IMPL_FUNC(scatter_reduce_two_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce, bool include_self,
- const Tensor& out) {
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce,
+ bool include_self, const Tensor& out) {
     dim = at::maybe_wrap_dim(dim, self.dim());
     const ReductionType reduction = at::native::get_operator_enum(reduce, true);
     if (!self.is_same(out)) out.copy_(self);

@@ -1,8 +1,8 @@
 // Advanced indexing: tensor[indices], tensor[indices] = values, take, put and the masked forms.
 #include <anymps/ops/indexing/index_ops.h>
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorAdvancedIndexing.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
@@ -17,8 +17,9 @@ namespace {
 using OptionalTensors = c10::List<std::optional<Tensor>>;
 
 at::TensorIterator index_put_iterator(const at::native::AdvancedIndex& info, const Tensor& value) {
-    TORCH_CHECK(at::is_expandable_to(value.sizes(), info.src.sizes()), "shape mismatch: value tensor of shape ",
-                value.sizes(), " cannot be broadcast to indexing result of shape ", info.src.sizes());
+    TORCH_CHECK(at::is_expandable_to(value.sizes(), info.src.sizes()),
+                "shape mismatch: value tensor of shape ", value.sizes(),
+                " cannot be broadcast to indexing result of shape ", info.src.sizes());
     TORCH_CHECK(value.scalar_type() == info.src.scalar_type(),
                 "Index put requires the source and destination dtypes match, got ", info.src.scalar_type(),
                 " for the destination and ", value.scalar_type(), " for the source.");
@@ -43,18 +44,21 @@ TORCH_IMPL_FUNC(index_Tensor_out)
 
 Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indices, const Tensor& values,
                                       bool accumulate, bool unsafe) {
-    TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()), "too many indices for tensor of dimension ",
-                      self.dim(), " (got ", indices.size(), ")");
+    TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()),
+                      "too many indices for tensor of dimension ", self.dim(), " (got ", indices.size(), ")");
     if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
-        TORCH_WARN("Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing "
-                   "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+        TORCH_WARN(
+            "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before "
+            "performing "
+            "this operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
     }
     if (!accumulate) {
         auto [possible, mask] = at::native::canDispatchToMaskedFill(self, indices, values);
         if (possible) return self.masked_fill_(mask, values.item());
     }
     Tensor value = values;
-    if (values.device() != self.device() && values.numel() == 1 && values.dim() == 0) value = values.to(self.device());
+    if (values.device() != self.device() && values.numel() == 1 && values.dim() == 0)
+        value = values.to(self.device());
     at::assert_no_overlap(self, value);
     for (const std::optional<Tensor>& index : indices) {
         if (index.has_value()) at::assert_no_overlap(self, *index);
@@ -72,9 +76,11 @@ Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indic
 
 Tensor& ANYMPS_FUNC(take_out)(const Tensor& self, const Tensor& index, Tensor& out) {
     check_take(self, index, "take");
-    TORCH_CHECK(self.scalar_type() == out.scalar_type(), "take(): self and out expected to have the same dtype, but got self.dtype = ",
+    TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+                "take(): self and out expected to have the same dtype, but got self.dtype = ",
                 self.scalar_type(), " and out.dtype = ", out.scalar_type());
-    TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "take(): tried to take from an empty tensor");
+    TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0),
+                      "take(): tried to take from an empty tensor");
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, self);
     at::assert_no_overlap(out, index);
@@ -96,12 +102,14 @@ Tensor ANYMPS_FUNC(take)(const Tensor& self, const Tensor& index) {
 Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
     check_take(self, index, "put_");
     TORCH_CHECK(self.scalar_type() == source.scalar_type(),
-                "put_(): self and source expected to have the same dtype, but got self.dtype = ", self.scalar_type(),
-                " and source.dtype = ", source.scalar_type());
-    TORCH_CHECK(index.numel() == source.numel(),
-                "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
-                source.numel(), ", index.numel() = ", index.numel());
-    TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "put_(): tried to put elements into an empty tensor");
+                "put_(): self and source expected to have the same dtype, but got self.dtype = ",
+                self.scalar_type(), " and source.dtype = ", source.scalar_type());
+    TORCH_CHECK(
+        index.numel() == source.numel(),
+        "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
+        source.numel(), ", index.numel() = ", index.numel());
+    TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0),
+                      "put_(): tried to put elements into an empty tensor");
     at::assert_no_internal_overlap(self);
     at::assert_no_overlap(self, index);
     at::assert_no_overlap(self, source);
@@ -118,7 +126,8 @@ Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& sourc
 
 Tensor& ANYMPS_FUNC(masked_select_out)(const Tensor& self, const Tensor& mask, Tensor& out) {
     TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
-    TORCH_CHECK(self.scalar_type() == out.scalar_type(), "masked_select(): self and result must have the same scalar type");
+    TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+                "masked_select(): self and result must have the same scalar type");
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, self);
     at::assert_no_overlap(out, mask);
@@ -139,14 +148,15 @@ Tensor ANYMPS_FUNC(masked_select)(const Tensor& self, const Tensor& mask) {
 Tensor& ANYMPS_FUNC(masked_scatter_)(Tensor& self, const Tensor& mask, const Tensor& source) {
     at::assert_no_internal_overlap(self);
     TORCH_CHECK(self.scalar_type() == source.scalar_type(),
-                "masked_scatter_: expected self and source to have same dtypes but got ", self.scalar_type(), " and ",
-                source.scalar_type());
-    TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
-                mask.scalar_type());
+                "masked_scatter_: expected self and source to have same dtypes but got ", self.scalar_type(),
+                " and ", source.scalar_type());
+    TORCH_CHECK(mask.scalar_type() == at::kBool,
+                "masked_scatter_ only supports boolean masks, but got mask with dtype ", mask.scalar_type());
     if (self.numel() == 0) return self;
     const Tensor to = self.dim() == 0 ? self.unsqueeze(0) : self;
     const Tensor where = mask.expand(self.sizes()).view_as(to).nonzero();
-    TORCH_CHECK(where.size(0) <= source.numel(), "masked_scatter: expected self and source to have enough elements: ",
+    TORCH_CHECK(where.size(0) <= source.numel(),
+                "masked_scatter: expected self and source to have enough elements: ",
                 "Number of elements of source < number of ones in mask");
     OptionalTensors indices;
     for (const Tensor& column : where.unbind(1)) indices.push_back(column);

@@ -19,11 +19,13 @@ Tensor along(const Tensor& index, int64_t dim, IntArrayRef shape) {
     return index.as_strided(shape, strides);
 }
 
-Tensor at_least_1d(const Tensor& tensor) { return tensor.dim() == 0 ? tensor.view(1) : tensor; }
+Tensor at_least_1d(const Tensor& tensor) {
+    return tensor.dim() == 0 ? tensor.view(1) : tensor;
+}
 
 // out.select(dim, index[i]) op= source.select(dim, i).
-void into(const Tensor& out, int64_t dim, const Tensor& index, const Tensor& source, IndexedOperation operation,
-          bool wrap, const char* op) {
+void into(const Tensor& out, int64_t dim, const Tensor& index, const Tensor& source,
+          IndexedOperation operation, bool wrap, const char* op) {
     if (index.numel() == 0 || source.numel() == 0) return;
     const Tensor from = at_least_1d(source);
     indexed_copy_dim(at_least_1d(out), from, along(index, dim, from.sizes()), dim,
@@ -35,8 +37,10 @@ void check_index_fill(const Tensor& self, int64_t dim, const Tensor& index) {
                       "index_fill_(): Expected dtype int64 for index.");
     TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
     if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
-        TORCH_WARN("Use of index_fill_ on expanded tensors is deprecated. Please clone() the tensor before performing "
-                   "this operation. This also applies to advanced indexing e.g. tensor[mask] = scalar");
+        TORCH_WARN(
+            "Use of index_fill_ on expanded tensors is deprecated. Please clone() the tensor before "
+            "performing "
+            "this operation. This also applies to advanced indexing e.g. tensor[mask] = scalar");
     }
     at::assert_no_overlap(self, index);
 }
@@ -50,8 +54,10 @@ Tensor& ANYMPS_FUNC(index_select_out)(const Tensor& self, int64_t dim, const Ten
                 "index_select(): Index to scalar can have only 1 value, got ", index.numel(), " value(s)");
     TORCH_CHECK(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
                 "index_select(): Expected dtype int32 or int64 for index");
-    TORCH_CHECK(self.scalar_type() == out.scalar_type(), "index_select(): self and result must have the same scalar type");
-    TORCH_CHECK(dim == 0 || dim < self.dim(), "index_select(): Indexing dim ", dim, " is out of bounds of tensor");
+    TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+                "index_select(): self and result must have the same scalar type");
+    TORCH_CHECK(dim == 0 || dim < self.dim(), "index_select(): Indexing dim ", dim,
+                " is out of bounds of tensor");
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, self);
     at::assert_no_overlap(out, index);
@@ -70,9 +76,11 @@ Tensor ANYMPS_FUNC(index_select)(const Tensor& self, int64_t dim, const Tensor& 
 }
 
 TORCH_IMPL_FUNC(index_add_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha, const Tensor& out) {
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha,
+ const Tensor& out) {
     if (!out.is_same(self)) out.copy_(self);
-    const bool scaled = !(alpha.isIntegral(true) && alpha.to<int64_t>() == 1) && alpha.toComplexDouble() != 1.0;
+    const bool scaled =
+        !(alpha.isIntegral(true) && alpha.to<int64_t>() == 1) && alpha.toComplexDouble() != 1.0;
     into(out, dim, index, scaled ? source.mul(alpha) : source, IndexedOperation::Add, false, "index_add");
 }
 
@@ -82,20 +90,23 @@ TORCH_IMPL_FUNC(index_copy_out)
     into(out, dim, index, source, IndexedOperation::Assign, false, "index_copy_");
 }
 
-Tensor& ANYMPS_FUNC(index_fill__int_Scalar)(Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+Tensor& ANYMPS_FUNC(index_fill__int_Scalar)(Tensor& self, int64_t dim, const Tensor& index,
+                                            const Scalar& value) {
     check_index_fill(self, dim, index);
     dim = at::maybe_wrap_dim(dim, self.dim());
     const Tensor to = at_least_1d(self);
     auto shape = to.sizes().vec();
     shape[dim] = index.numel();
-    into(self, dim, index, at::scalar_tensor(value, self.options()).expand(shape), IndexedOperation::Assign, true,
-         "index_fill_");
+    into(self, dim, index, at::scalar_tensor(value, self.options()).expand(shape), IndexedOperation::Assign,
+         true, "index_fill_");
     return self;
 }
 
-Tensor& ANYMPS_FUNC(index_fill__int_Tensor)(Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
-    TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
-                value.dim(), " dimension(s).");
+Tensor& ANYMPS_FUNC(index_fill__int_Tensor)(Tensor& self, int64_t dim, const Tensor& index,
+                                            const Tensor& value) {
+    TORCH_CHECK(value.dim() == 0,
+                "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
+                " dimension(s).");
     return index_fill__int_Scalar(self, dim, index, value.item());
 }
 

@@ -29,7 +29,8 @@ struct IndexTensor {
     int64_t size, stride;
 };
 
-// The argument block: IndexingArgs, the index tensors, then rows of {FastDivider, strides of dst, src, indices}.
+// The argument block: IndexingArgs, the index tensors, then rows of {FastDivider, strides of dst, src,
+// indices}.
 class Arguments {
   public:
     explicit Arguments(const IndexingArgs& args) { append(args); }
@@ -52,7 +53,8 @@ struct Line {
 void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
               std::span<const int64_t> strides, const Line* line) {
     const int indices = iter.ntensors() - 2;
-    TORCH_CHECK(indices <= kMostIndices, "indexing by more than ", kMostIndices, " tensors is not supported on mps");
+    TORCH_CHECK(indices <= kMostIndices, "indexing by more than ", kMostIndices,
+                " tensors is not supported on mps");
     const auto address = [&](int arg) { return reinterpret_cast<uint64_t>(iter.data_ptr(arg)); };
     const auto error = runtime::encoder().error_slot(how.op);
     Arguments args({address(0), address(1), error.address, error.code, static_cast<uint32_t>(iter.numel()),
@@ -137,11 +139,16 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
         indexed_copy(iter, how, std::span(&size, 1), std::span(&stride, 1));
         return;
     }
-    const auto byte_stride = [&](const at::Tensor& t) { return static_cast<int32_t>(t.stride(dim) * t.element_size()); };
-    const Line line{static_cast<uint32_t>(at_index.size(dim)), {byte_stride(to), byte_stride(from), byte_stride(at_index)}};
-    const at::Tensor first_to = to.select(dim, 0), first_from = from.select(dim, 0), first_index = at_index.select(dim, 0);
+    const auto byte_stride = [&](const at::Tensor& t) {
+        return static_cast<int32_t>(t.stride(dim) * t.element_size());
+    };
+    const Line line{static_cast<uint32_t>(at_index.size(dim)),
+                    {byte_stride(to), byte_stride(from), byte_stride(at_index)}};
+    const at::Tensor first_to = to.select(dim, 0), first_from = from.select(dim, 0),
+                     first_index = at_index.select(dim, 0);
     auto lines = iterator(first_to, first_from, first_index);  // borrows them
-    TORCH_CHECK(lines.can_use_32bit_indexing(), how.op, ": the tensor is too large for an ordered scatter on mps");
+    TORCH_CHECK(lines.can_use_32bit_indexing(), how.op,
+                ": the tensor is too large for an ordered scatter on mps");
     dispatch(lines, how, std::span(&size, 1), std::span(&stride, 1), &line);
 }
 

@@ -1,4 +1,5 @@
-// Elements moved between tensors where one side is addressed by index tensors; the base of index, gather, scatter...
+// Elements moved between tensors where one side is addressed by index tensors; the base of index, gather,
+// scatter...
 #pragma once
 
 #include <ATen/TensorIterator.h>
@@ -17,20 +18,20 @@ struct IndexedCopy {
     const char* op;  // named when an index is out of range
     bool indexed_destination = false;
     IndexedOperation operation = IndexedOperation::Assign;
-    bool wrap = false;  // negative indices count from the end
+    bool wrap = false;                                   // negative indices count from the end
     int64_t skip = std::numeric_limits<int64_t>::min();  // elements with this index are left out
 };
 
-// iter: output dst, then inputs src and one or more index tensors (int64 or int32), all on mps, src and dst of one
-// dtype. The side that is indexed moves by sum(index_k * strides[k]) bytes; 0 <= index_k < sizes[k], else the next
-// synchronization raises torch.AcceleratorError. Several elements for one place: Assign keeps any of them, the others
-// combine atomically, in any order.
+// iter: output dst, then inputs src and one or more index tensors (int64 or int32), all on mps, src and dst
+// of one dtype. The side that is indexed moves by sum(index_k * strides[k]) bytes; 0 <= index_k < sizes[k],
+// else the next synchronization raises torch.AcceleratorError. Several elements for one place: Assign keeps
+// any of them, the others combine atomically, in any order.
 void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
                   std::span<const int64_t> strides);
 
-// dst.select(dim, index[i]) op= src.select(dim, i) for gather and scatter: dst or src (the indexed one) has its own
-// extent in `dim`, the other two have index's sizes. Elements for one place are taken in order where that is needed:
-// 8-byte integers that are not added, and torch.use_deterministic_algorithms(True).
+// dst.select(dim, index[i]) op= src.select(dim, i) for gather and scatter: dst or src (the indexed one) has
+// its own extent in `dim`, the other two have index's sizes. Elements for one place are taken in order where
+// that is needed: 8-byte integers that are not added, and torch.use_deterministic_algorithms(True).
 void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
                       const IndexedCopy& how);
 

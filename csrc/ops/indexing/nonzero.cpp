@@ -34,7 +34,8 @@ struct WriteArgs {
 }  // namespace
 
 Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
-    TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
+    TORCH_CHECK(out.scalar_type() == at::kLong,
+                "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
                 out.scalar_type());
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, self);
@@ -62,8 +63,14 @@ Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
     at::native::resize_output(out, {found, ndim});
     if (found == 0 || ndim == 0) return out;
     const Tensor rows = out.is_contiguous() ? out : at::empty({found, ndim}, out.options());
-    WriteArgs args{kernels::address(input), kernels::address(counts), kernels::address(rows), count, spans,
-                   static_cast<uint32_t>(ndim), 0, {}};
+    WriteArgs args{kernels::address(input),
+                   kernels::address(counts),
+                   kernels::address(rows),
+                   count,
+                   spans,
+                   static_cast<uint32_t>(ndim),
+                   0,
+                   {}};
     for (int64_t d = 0; d < ndim; ++d) args.sizes[d] = input.size(d);
     kernels::KernelCall("nonzero_write", {workgroup, 0, type, kSpan})
         .read(input)
@@ -83,7 +90,8 @@ Tensor ANYMPS_FUNC(nonzero)(const Tensor& self) {
 Tensor& ANYMPS_FUNC(nonzero_static_out)(const Tensor& self, int64_t size, int64_t fill_value, Tensor& out) {
     TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
     TORCH_CHECK(out.scalar_type() == at::kLong,
-                "nonzero_static: Expected out tensor to have scalar type Long but got scalar type ", out.scalar_type());
+                "nonzero_static: Expected out tensor to have scalar type Long but got scalar type ",
+                out.scalar_type());
     const Tensor found = nonzero(self);
     const int64_t kept = std::min(size, found.size(0));
     at::native::resize_output(out, {size, self.dim()});

@@ -55,7 +55,8 @@ bool aligned4(uint64_t address, uint64_t item, uint32_t size, uint32_t other_str
 BlockLayout layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
                       uint32_t k_stride, uint32_t batch_stride) {
     if (k_stride == 1) {
-        return aligned4(address, item, k, row_stride, batch_stride) ? BlockLayout::AlongWide : BlockLayout::Along;
+        return aligned4(address, item, k, row_stride, batch_stride) ? BlockLayout::AlongWide
+                                                                    : BlockLayout::Along;
     }
     const bool wide = row_stride == 1 && aligned4(address, item, rows, k_stride, batch_stride);
     return wide ? BlockLayout::RowsWide : BlockLayout::Across;
@@ -116,11 +117,20 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
     const std::string kernel = std::string("matmul_") + tile.style + "_" + kernels::suffix(compute);
-    const uint32_t specialization[] = {
-        tile.workgroup, info.subgroup_size, kernels::code(g.a.tensor->scalar_type()),
-        kernels::code(g.b.tensor->scalar_type()), kernels::code(g.out.tensor->scalar_type()),
-        static_cast<uint32_t>(a), static_cast<uint32_t>(b), g.self.tensor != nullptr, wide_out,
-        tile.m, tile.n, tile.k, tile.thread_m, tile.thread_n};
+    const uint32_t specialization[] = {tile.workgroup,
+                                       info.subgroup_size,
+                                       kernels::code(g.a.tensor->scalar_type()),
+                                       kernels::code(g.b.tensor->scalar_type()),
+                                       kernels::code(g.out.tensor->scalar_type()),
+                                       static_cast<uint32_t>(a),
+                                       static_cast<uint32_t>(b),
+                                       g.self.tensor != nullptr,
+                                       wide_out,
+                                       tile.m,
+                                       tile.n,
+                                       tile.k,
+                                       tile.thread_m,
+                                       tile.thread_n};
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*g.a.tensor).read(*g.b.tensor).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
@@ -135,8 +145,9 @@ void sum_parts(const Gemm& g, const Tensor& parts, Compute compute) {
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
     const bool software = runtime::device().info().is_software;
     const uint32_t workgroup = software ? 8 : 128;
-    KernelCall call(std::string("matmul_sum_") + kernels::suffix(compute),
-                    {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr});
+    KernelCall call(
+        std::string("matmul_sum_") + kernels::suffix(compute),
+        {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr});
     call.read(parts).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
@@ -153,8 +164,8 @@ Matrices matrices(const Tensor& tensor) {
 void Gemm::run() {
     const auto type = out.tensor->scalar_type();
     const Compute compute = kernels::compute_of(type);
-    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong || type == at::kShort ||
-                       type == at::kChar || type == at::kByte;
+    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong ||
+                       type == at::kShort || type == at::kChar || type == at::kByte;
     TORCH_CHECK_NOT_IMPLEMENTED(known, "\"", name, "\" not implemented for '", c10::toString(type), "'");
     if ((batch == 0 && !sum_batch) || m == 0 || n == 0) return;
     Gemm g = *this;
@@ -173,7 +184,9 @@ void Gemm::run() {
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
     if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);
-    const auto accumulator = compute == Compute::F32 ? at::kFloat : compute == Compute::I32 ? at::kInt : at::kLong;
+    const auto accumulator = compute == Compute::F32   ? at::kFloat
+                             : compute == Compute::I32 ? at::kInt
+                                                       : at::kLong;
     const auto options = out.tensor->options().dtype(accumulator);
     const Tensor parts = at::empty({plan.parts * g.batch, g.m, g.n}, options);
     Gemm partial = g;

@@ -8,8 +8,8 @@
 
 namespace anymps::ops {
 
-// A tensor as a batch of matrices: element strides of batch, row and column. The tensor names the storage and the
-// first element; nullptr: there is none.
+// A tensor as a batch of matrices: element strides of batch, row and column. The tensor names the storage and
+// the first element; nullptr: there is none.
 struct Matrices {
     const at::Tensor* tensor;
     int64_t batch, row, column;
@@ -21,8 +21,8 @@ struct Matrices {
 Matrices matrices(const at::Tensor& tensor);
 constexpr Matrices kNoMatrices{nullptr, 0, 0, 0};
 
-// out[z] = alpha * a[z] @ b[z] + beta * self[z]. Integers are of one dtype and wrap; floating dtypes may be mixed and
-// compute in f32 (self has out's dtype).
+// out[z] = alpha * a[z] @ b[z] + beta * self[z]. Integers are of one dtype and wrap; floating dtypes may be
+// mixed and compute in f32 (self has out's dtype).
 struct Gemm {
     const char* name;  // of the op, for messages
     int64_t batch, m, n, k;
@@ -37,6 +37,5 @@ struct Gemm {
     // Raises NotImplementedError for bool, complex and unsigned integers above 8 bits.
     void run();
 };
-
 
 }  // namespace anymps::ops

@@ -1,8 +1,8 @@
 // linear and its backward: one product over all rows of the input, the bias added as it is written.
 #include <anymps/ops/matmul/linear_ops.h>
 
-#include <ATen/TensorUtils.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
@@ -12,8 +12,8 @@
 namespace anymps::ops {
 namespace {
 
-// The rows of a tensor [..., columns] as matrices: one where a single stride leads from row to row, else one for each
-// index of the first dimension; else of a contiguous copy.
+// The rows of a tensor [..., columns] as matrices: one where a single stride leads from row to row, else one
+// for each index of the first dimension; else of a contiguous copy.
 struct Rows {
     Tensor tensor;  // 3-d: batch, rows, columns
     explicit Rows(const Tensor& input) {
@@ -21,7 +21,8 @@ struct Rows {
         int64_t rows = 1;
         for (const int64_t size : input.sizes().slice(0, input.dim() - 1)) rows *= size;
         const auto flat = [&](const Tensor& t) {
-            return at::detail::computeStride(t.sizes(), t.strides(), std::vector<int64_t>{1, rows, columns}).has_value();
+            return at::detail::computeStride(t.sizes(), t.strides(), std::vector<int64_t>{1, rows, columns})
+                .has_value();
         };
         if (input.dim() == 3 && !flat(input)) {
             tensor = input;
@@ -32,18 +33,22 @@ struct Rows {
 };
 
 void check_shapes(const Tensor& input, const Tensor& weight, const Tensor& bias) {
-    TORCH_CHECK(input.dim() != 0 && weight.dim() != 0, "both arguments to linear need to be at least 1D, but they are ",
-                input.dim(), "D and ", weight.dim(), "D");
-    TORCH_CHECK(weight.dim() <= 2, "t() expects a tensor with <= 2 dimensions, but self is ", weight.dim(), "D");
+    TORCH_CHECK(input.dim() != 0 && weight.dim() != 0,
+                "both arguments to linear need to be at least 1D, but they are ", input.dim(), "D and ",
+                weight.dim(), "D");
+    TORCH_CHECK(weight.dim() <= 2, "t() expects a tensor with <= 2 dimensions, but self is ", weight.dim(),
+                "D");
     const int64_t columns = input.size(-1);
     TORCH_CHECK(columns == weight.size(-1), "mat1 and mat2 shapes cannot be multiplied (",
                 columns == 0 ? 0 : input.numel() / columns, "x", columns, " and ", weight.size(-1), "x",
                 weight.dim() == 2 ? weight.size(0) : 1, ")");
     if (bias.defined()) {
-        TORCH_CHECK(bias.scalar_type() == weight.scalar_type(), "self and mat2 must have the same dtype, but got ",
-                    bias.scalar_type(), " and ", weight.scalar_type());
+        TORCH_CHECK(bias.scalar_type() == weight.scalar_type(),
+                    "self and mat2 must have the same dtype, but got ", bias.scalar_type(), " and ",
+                    weight.scalar_type());
     }
-    TORCH_CHECK(input.dtype() == weight.dtype(), "expected m1 and m2 to have the same dtype, but got: ", input.dtype(),
+    TORCH_CHECK(input.dtype() == weight.dtype(),
+                "expected m1 and m2 to have the same dtype, but got: ", input.dtype(),
                 " != ", weight.dtype());
 }
 
@@ -60,7 +65,14 @@ Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std:
     const Rows rows(input);
     const Tensor& x = rows.tensor;
     const int64_t m = x.size(1), n = weights.size(0);
-    Gemm gemm{"linear", x.size(0), m, n, x.size(2), matrices(x), matrices(weights).transposed(), {&out, m * n, n, 1},
+    Gemm gemm{"linear",
+              x.size(0),
+              m,
+              n,
+              x.size(2),
+              matrices(x),
+              matrices(weights).transposed(),
+              {&out, m * n, n, 1},
               kNoMatrices};
     Tensor expanded;
     if (bias.defined()) {
@@ -74,7 +86,8 @@ Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std:
 
 // Gradients of linear: grad [..., out] @ weight, grad^T @ input over all rows, grad summed over all rows.
 std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& self, const Tensor& grad_output,
-                                                                const Tensor& weight, std::array<bool, 3> output_mask) {
+                                                                const Tensor& weight,
+                                                                std::array<bool, 3> output_mask) {
     const Tensor weights = weight.dim() == 2 ? weight : weight.unsqueeze(0);
     const Tensor grad = weight.dim() == 2 ? grad_output : grad_output.unsqueeze(-1);
     const int64_t in = weights.size(1), out = weights.size(0);
@@ -84,8 +97,15 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
         const Rows rows(grad);
         const Tensor& g = rows.tensor;
         const int64_t m = g.size(1);
-        Gemm{"linear_backward", g.size(0), m, in, out, matrices(g), {&weights, 0, weights.stride(0), weights.stride(1)},
-             {&grad_input, m * in, in, 1}, kNoMatrices}
+        Gemm{"linear_backward",
+             g.size(0),
+             m,
+             in,
+             out,
+             matrices(g),
+             {&weights, 0, weights.stride(0), weights.stride(1)},
+             {&grad_input, m * in, in, 1},
+             kNoMatrices}
             .run();
     }
     if (output_mask[1] || output_mask[2]) {
@@ -93,8 +113,15 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
         if (output_mask[1]) {
             const Tensor x = self.reshape({-1, in});
             grad_weight = at::empty(weight.sizes(), weight.options());
-            Gemm{"linear_backward", 1, out, in, g.size(0), matrices(g).transposed(), matrices(x),
-                 {&grad_weight, 0, in, 1}, kNoMatrices}
+            Gemm{"linear_backward",
+                 1,
+                 out,
+                 in,
+                 g.size(0),
+                 matrices(g).transposed(),
+                 matrices(x),
+                 {&grad_weight, 0, in, 1},
+                 kNoMatrices}
                 .run();
         }
         if (output_mask[2]) grad_bias = at::sum(g, at::IntArrayRef{0});

@@ -21,7 +21,8 @@ bool overlaps(const Tensor& out, const Matrices& input) {
            at::get_overlap_status(out, *input.tensor) != at::MemOverlapStatus::No;
 }
 
-// Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by element.
+// Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by
+// element.
 void run_apart(Gemm gemm, const Tensor& out) {
     const bool self_apart = overlaps(out, gemm.self) &&
                             at::get_overlap_status(out, *gemm.self.tensor) != at::MemOverlapStatus::Full;
@@ -40,19 +41,29 @@ Tensor expand_self(const Tensor& self, const Tensor& out, const char* name) {
 void multiply(const char* name, const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
               const Scalar& alpha, const Tensor& out) {
     const bool batched = out.dim() == 3;
-    Gemm gemm{name, batched ? a.size(0) : 1, a.size(-2), b.size(-1), a.size(-1), matrices(a), matrices(b), matrices(out),
-              self.defined() ? matrices(self) : kNoMatrices, beta, alpha};
+    Gemm gemm{name,
+              batched ? a.size(0) : 1,
+              a.size(-2),
+              b.size(-1),
+              a.size(-1),
+              matrices(a),
+              matrices(b),
+              matrices(out),
+              self.defined() ? matrices(self) : kNoMatrices,
+              beta,
+              alpha};
     run_apart(gemm, out);
 }
 
 void check_dot(const Tensor& self, const Tensor& other) {
-    TORCH_CHECK(self.dim() == 1 && other.dim() == 1, "1D tensors expected, but got ", self.dim(), "D and ", other.dim(),
-                "D tensors");
-    TORCH_CHECK(self.scalar_type() == other.scalar_type(), "dot : expected both vectors to have same dtype, but found ",
-                self.scalar_type(), " and ", other.scalar_type());
-    TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(), "] and src [",
-                other.numel(), "] to have the same number of elements, but got ", self.numel(), " and ", other.numel(),
-                " elements respectively");
+    TORCH_CHECK(self.dim() == 1 && other.dim() == 1, "1D tensors expected, but got ", self.dim(), "D and ",
+                other.dim(), "D tensors");
+    TORCH_CHECK(self.scalar_type() == other.scalar_type(),
+                "dot : expected both vectors to have same dtype, but found ", self.scalar_type(), " and ",
+                other.scalar_type());
+    TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(),
+                "] and src [", other.numel(), "] to have the same number of elements, but got ", self.numel(),
+                " and ", other.numel(), " elements respectively");
 }
 
 void check_addbmm(const Tensor& batch1, const Tensor& batch2) {
@@ -72,14 +83,15 @@ TORCH_IMPL_FUNC(mm_out)(const Tensor& self, const Tensor& mat2, const Tensor& ou
 }
 
 TORCH_IMPL_FUNC(addmm_out)
-(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha, const Tensor& out) {
+(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha,
+ const Tensor& out) {
     check_same_dtype(mat1, mat2);
     multiply("addmm", expand_self(self, out, "addmm_out"), mat1, mat2, beta, alpha, out);
 }
 
 TORCH_IMPL_FUNC(bmm_out)(const Tensor& self, const Tensor& mat2, const Tensor& out) {
-    TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "expected scalar type ", self.scalar_type(), " but found ",
-                mat2.scalar_type());
+    TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "expected scalar type ", self.scalar_type(),
+                " but found ", mat2.scalar_type());
     multiply("bmm", {}, self, mat2, 0, 1, out);
 }
 
@@ -92,36 +104,56 @@ TORCH_IMPL_FUNC(baddbmm_out)
 }
 
 TORCH_IMPL_FUNC(addmv_out)
-(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha, const Tensor& out) {
-    TORCH_CHECK(mat.scalar_type() == vec.scalar_type(), "expected scalar type ", mat.scalar_type(), " but found ",
-                vec.scalar_type());
+(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha,
+ const Tensor& out) {
+    TORCH_CHECK(mat.scalar_type() == vec.scalar_type(), "expected scalar type ", mat.scalar_type(),
+                " but found ", vec.scalar_type());
     const Tensor expanded = expand_self(self, out, "addmv_out");
-    Gemm gemm{"addmv", 1, mat.size(0), 1, mat.size(1), matrices(mat), {&vec, 0, vec.stride(0), 0},
-              {&out, 0, out.stride(0), 0}, {&expanded, 0, expanded.stride(0), 0}, beta, alpha};
+    Gemm gemm{"addmv",
+              1,
+              mat.size(0),
+              1,
+              mat.size(1),
+              matrices(mat),
+              {&vec, 0, vec.stride(0), 0},
+              {&out, 0, out.stride(0), 0},
+              {&expanded, 0, expanded.stride(0), 0},
+              beta,
+              alpha};
     run_apart(gemm, out);
 }
 
 Tensor ANYMPS_FUNC(dot)(const Tensor& self, const Tensor& other) {
     check_dot(self, other);
     const Tensor out = at::empty({}, self.options());
-    Gemm{"dot", 1, 1, 1, self.numel(), {&self, 0, 0, self.stride(0)}, {&other, 0, other.stride(0), 0}, {&out, 0, 0, 0},
+    Gemm{"dot",
+         1,
+         1,
+         1,
+         self.numel(),
+         {&self, 0, 0, self.stride(0)},
+         {&other, 0, other.stride(0), 0},
+         {&out, 0, 0, 0},
          kNoMatrices}
         .run();
     return out;
 }
 
 // The conjugate of a real vector is itself; gemm refuses complex ones.
-Tensor ANYMPS_FUNC(vdot)(const Tensor& self, const Tensor& other) { return dot(self, other); }
+Tensor ANYMPS_FUNC(vdot)(const Tensor& self, const Tensor& other) {
+    return dot(self, other);
+}
 
-Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta,
-                                const Scalar& alpha, Tensor& out) {
+Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                                const Scalar& beta, const Scalar& alpha, Tensor& out) {
     check_addbmm(batch1, batch2);
     const int64_t sizes[] = {batch1.size(1), batch2.size(2)};
     const Tensor expanded = *at::expand_size(self, sizes, "addbmm_out");
     check_same_dtype(batch1, batch2);
     at::native::resize_output(out, sizes);
-    Gemm gemm{"addbmm", batch1.size(0), sizes[0], sizes[1], batch1.size(2), matrices(batch1), matrices(batch2),
-              matrices(out), matrices(expanded), beta, alpha, true};
+    Gemm gemm{
+        "addbmm",         batch1.size(0), sizes[0],           sizes[1], batch1.size(2), matrices(batch1),
+        matrices(batch2), matrices(out),  matrices(expanded), beta,     alpha,          true};
     run_apart(gemm, out);
     return out;
 }

@@ -35,7 +35,9 @@ constexpr uint64_t kFewRows = 4;
 
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
 
-uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+uint64_t ceil_div(uint64_t a, uint64_t b) {
+    return (a + b - 1) / b;
+}
 
 uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
     return batch * ceil_div(m, tile.m) * ceil_div(n, tile.n);
@@ -48,7 +50,9 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, bool floating) 
 }
 
 // Workgroups that run at once; Vulkan does not tell the number of cores.
-uint64_t concurrent_groups(const vulkan::DeviceInfo& device) { return device.is_software ? 2 : 128; }
+uint64_t concurrent_groups(const vulkan::DeviceInfo& device) {
+    return device.is_software ? 2 : 128;
+}
 
 Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
     if (p.floating && p.k_contiguous && std::min(p.m, p.n) <= kFewRows) {
@@ -60,7 +64,8 @@ Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
-            const uint64_t cost = std::max(groups, concurrent_groups(device)) * tile.cost;  // idle cores are paid for
+            const uint64_t cost =
+                std::max(groups, concurrent_groups(device)) * tile.cost;  // idle cores are paid for
             if (cost < best_cost) {
                 best_cost = cost;
                 best = {&tile, swapped, 1, 0};
@@ -77,7 +82,8 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device) {
     return !device.is_software || (chosen != nullptr && std::string_view(chosen) == "gpu");
 }
 
-uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m, uint64_t n) {
+uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
+                     uint64_t n) {
     const uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;
     const bool subgroups = std::string_view(plan.tile->style) == "subgroup";
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
@@ -87,7 +93,8 @@ Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& p) {
     const uint64_t enough = 2 * concurrent_groups(device);
     const uint64_t shortest_part = device.is_software ? 1024 : 256;  // worth a workgroup of its own
     Plan best = cheapest_tile(device, p);
-    const uint64_t groups = groups_of(*best.tile, p.batch, best.swapped ? p.n : p.m, best.swapped ? p.m : p.n);
+    const uint64_t groups =
+        groups_of(*best.tile, p.batch, best.swapped ? p.n : p.m, best.swapped ? p.m : p.n);
     uint64_t parts = ceil_div(p.k, p.longest_part);
     if (groups < enough) parts = std::max(parts, std::min(enough / groups, p.k / shortest_part));
     parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));

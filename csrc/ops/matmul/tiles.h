@@ -16,15 +16,15 @@ struct Tile {
     uint32_t cost;  // of a workgroup and one k, in any unit, whether its results are all needed or not
 };
 
-// True where tiles stage factors in shared memory: on GPUs. The environment variable ANYMPS_TILES=gpu chooses them on
-// a CPU driver too, for tests.
+// True where tiles stage factors in shared memory: on GPUs. The environment variable ANYMPS_TILES=gpu chooses
+// them on a CPU driver too, for tests.
 bool uses_shared_memory(const vulkan::DeviceInfo& device);
 
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;
-    bool floating = true;       // f32 arithmetic
-    bool may_swap = false;      // rows and columns may change places
-    bool k_contiguous = false;  // both factors follow one another along k
+    bool floating = true;                // f32 arithmetic
+    bool may_swap = false;               // rows and columns may change places
+    bool k_contiguous = false;           // both factors follow one another along k
     uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
 };
 
@@ -40,6 +40,7 @@ struct Plan {
 Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem);
 
 // Workgroups of a plan.
-uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m, uint64_t n);
+uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
+                     uint64_t n);
 
 }  // namespace anymps::ops

@@ -20,11 +20,13 @@ MemoryFormat format_of(const Tensor& tensor, int64_t spatial) {
 std::vector<int64_t> average_sizes(const Tensor& input, IntArrayRef output_size, int64_t spatial) {
     const char* name = kAverage[spatial - 2];
     TORCH_CHECK(static_cast<int64_t>(output_size.size()) == spatial, name, ": output_size must be ", spatial);
-    TORCH_CHECK(input.dim() == spatial + 1 || input.dim() == spatial + 2, name, "(): Expected ", spatial + 1, "D or ",
-                spatial + 2, "D tensor, but got ", input.sizes());
+    TORCH_CHECK(input.dim() == spatial + 1 || input.dim() == spatial + 2, name, "(): Expected ", spatial + 1,
+                "D or ", spatial + 2, "D tensor, but got ", input.sizes());
     for (int64_t dim = -spatial; dim < 0; ++dim) {
-        TORCH_CHECK(input.size(dim) > 0, name, "(): Expected input to have non-zero size for non-batch dimensions, "
-                    "but input has sizes ", input.sizes(), " with dimension ", dim + input.dim(), " being empty");
+        TORCH_CHECK(input.size(dim) > 0, name,
+                    "(): Expected input to have non-zero size for non-batch dimensions, "
+                    "but input has sizes ",
+                    input.sizes(), " with dimension ", dim + input.dim(), " being empty");
     }
     std::vector<int64_t> sizes(input.sizes().begin(), input.sizes().end() - spatial);
     sizes.insert(sizes.end(), output_size.begin(), output_size.end());
@@ -33,7 +35,8 @@ std::vector<int64_t> average_sizes(const Tensor& input, IntArrayRef output_size,
 
 Tensor& average_out(const Tensor& self, IntArrayRef output_size, int64_t spatial, Tensor& out) {
     const auto sizes = average_sizes(self, output_size, spatial);
-    TORCH_CHECK(self.dtype() == out.dtype(), "expected dtype ", self.dtype(), " for `output` but got dtype ", out.dtype());
+    TORCH_CHECK(self.dtype() == out.dtype(), "expected dtype ", self.dtype(), " for `output` but got dtype ",
+                out.dtype());
     at::native::resize_output(out, sizes);
     avg_pool(kAverage[spatial - 2], Windows::adapting(spatial), self, out);
     return out;
@@ -46,14 +49,16 @@ Tensor average(const Tensor& self, IntArrayRef output_size, int64_t spatial) {
     return out;
 }
 
-void average_backward(const Tensor& grad_output, const Tensor& self, int64_t spatial, const Tensor& grad_input) {
+void average_backward(const Tensor& grad_output, const Tensor& self, int64_t spatial,
+                      const Tensor& grad_input) {
     const char* name = kAverageBackward[spatial - 2];
-    TORCH_CHECK(grad_output.dim() == spatial + 1 || grad_output.dim() == spatial + 2, name, "(): Expected ", spatial + 1,
-                "D or ", spatial + 2, "D tensor, but got ", grad_output.sizes());
+    TORCH_CHECK(grad_output.dim() == spatial + 1 || grad_output.dim() == spatial + 2, name, "(): Expected ",
+                spatial + 1, "D or ", spatial + 2, "D tensor, but got ", grad_output.sizes());
     for (int64_t dim = 1; dim < grad_output.dim(); ++dim) {
-        TORCH_CHECK(grad_output.size(dim) > 0, name, "(): Expected grad_output to have non-zero size for non-batch "
-                    "dimensions, but grad_output has sizes ", grad_output.sizes(), " with dimension ", dim,
-                    " being empty");
+        TORCH_CHECK(grad_output.size(dim) > 0, name,
+                    "(): Expected grad_output to have non-zero size for non-batch "
+                    "dimensions, but grad_output has sizes ",
+                    grad_output.sizes(), " with dimension ", dim, " being empty");
     }
     TORCH_CHECK(self.dtype() == grad_output.dtype(), name, "(): Expected dtype ", self.dtype(),
                 " for `grad_output` but got dtype ", grad_output.dtype());
@@ -67,8 +72,8 @@ Tensor average_backward(const Tensor& grad_output, const Tensor& self, int64_t s
 }
 
 void check_floating(const char* name, const Tensor& tensor) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(tensor.scalar_type()), "\"", name, "\" not implemented for '",
-                                c10::toString(tensor.scalar_type()), "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(tensor.scalar_type()), "\"", name,
+                                "\" not implemented for '", c10::toString(tensor.scalar_type()), "'");
 }
 
 }  // namespace

@@ -49,9 +49,11 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
             return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
         };
         const int64_t middle = image.size(0) / 2, rest = image.size(0) - middle;
-        launch(kernel, w, {half(t.input, 0, middle), half(t.output, 0, middle), half(t.indices, 0, middle), t.backward});
-        launch(kernel, w, {half(t.input, middle, rest), half(t.output, middle, rest), half(t.indices, middle, rest),
-                           t.backward});
+        launch(kernel, w,
+               {half(t.input, 0, middle), half(t.output, 0, middle), half(t.indices, 0, middle), t.backward});
+        launch(kernel, w,
+               {half(t.input, middle, rest), half(t.output, middle, rest), half(t.indices, middle, rest),
+                t.backward});
         return;
     }
     PoolArgs args{};
@@ -74,23 +76,27 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     args.count_padding = w.count_padding;
     args.divisor = w.divisor;
     const uint32_t workgroup = runtime::device().info().is_software ? 8 : 256;
-    kernels::KernelCall call(kernel, {workgroup, 0, kernels::code(result.scalar_type()), image.channels_fast(), w.adaptive});
+    kernels::KernelCall call(
+        kernel, {workgroup, 0, kernels::code(result.scalar_type()), image.channels_fast(), w.adaptive});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
     call.dispatch_pointer(args, kernels::Grid::linear((uint64_t{args.total} + workgroup - 1) / workgroup));
 }
 
 void refuse(const char* op, const Tensor& tensor) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" not implemented for '", c10::toString(tensor.scalar_type()), "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" not implemented for '",
+                                c10::toString(tensor.scalar_type()), "'");
 }
 
 }  // namespace
 
-Windows Windows::fixed(int64_t spatial, c10::IntArrayRef kernel, c10::IntArrayRef stride, c10::IntArrayRef padding,
-                       c10::IntArrayRef dilation) {
+Windows Windows::fixed(int64_t spatial, c10::IntArrayRef kernel, c10::IntArrayRef stride,
+                       c10::IntArrayRef padding, c10::IntArrayRef dilation) {
     Windows w;
     w.spatial = spatial;
-    const auto at = [](c10::IntArrayRef values, int64_t i) { return values.size() == 1 ? values[0] : values[i]; };
+    const auto at = [](c10::IntArrayRef values, int64_t i) {
+        return values.size() == 1 ? values[0] : values[i];
+    };
     for (int64_t i = 0; i < spatial; ++i) {
         const int64_t axis = 3 - spatial + i;
         w.kernel[axis] = at(kernel, i);
@@ -108,15 +114,17 @@ Windows Windows::adapting(int64_t spatial) {
     return w;
 }
 
-void max_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output, const Tensor& indices) {
+void max_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output,
+              const Tensor& indices) {
     const auto type = input.scalar_type();
     const Compute compute = kernels::compute_of(type);
-    if (type == at::kBool || compute == Compute::C64 || (compute == Compute::I64 && type != at::kLong)) refuse(op, input);
+    if (type == at::kBool || compute == Compute::C64 || (compute == Compute::I64 && type != at::kLong))
+        refuse(op, input);
     launch(std::string("max_pool_") + kernels::suffix(compute), windows, {input, output, indices, false});
 }
 
-void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output, const Tensor& indices,
-                       const Tensor& grad_input) {
+void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
+                       const Tensor& indices, const Tensor& grad_input) {
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     launch("max_pool_backward", windows, {grad_input, grad_output, indices, true});
 }
@@ -127,7 +135,8 @@ void avg_pool(const char* op, const Windows& windows, const Tensor& input, const
     launch(std::string("avg_pool_") + kernels::suffix(compute), windows, {input, output, Tensor(), false});
 }
 
-void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output, const Tensor& grad_input) {
+void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
+                       const Tensor& grad_input) {
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     launch("avg_pool_backward", windows, {grad_input, grad_output, Tensor(), true});
 }

@@ -9,28 +9,29 @@
 
 namespace anymps::ops {
 
-// Windows over the last two or three dimensions, as the ops are given them: lists of one or of `spatial` numbers,
-// an empty stride is the kernel's size.
+// Windows over the last two or three dimensions, as the ops are given them: lists of one or of `spatial`
+// numbers, an empty stride is the kernel's size.
 struct Windows {
     std::array<int64_t, 3> kernel{1, 1, 1}, stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1};
     int64_t spatial;
-    bool adaptive = false;  // window o of O covers floor(o * size / O) to ceil((o + 1) * size / O); the rest is ignored
+    bool adaptive =
+        false;  // window o of O covers floor(o * size / O) to ceil((o + 1) * size / O); the rest is ignored
     bool count_padding = true;
     int32_t divisor = 0;  // of averages; 0: the number of elements
 
-    static Windows fixed(int64_t spatial, c10::IntArrayRef kernel, c10::IntArrayRef stride, c10::IntArrayRef padding,
-                         c10::IntArrayRef dilation);
+    static Windows fixed(int64_t spatial, c10::IntArrayRef kernel, c10::IntArrayRef stride,
+                         c10::IntArrayRef padding, c10::IntArrayRef dilation);
     static Windows adapting(int64_t spatial);
 };
 
 // Kernels of shaders/pool.slang. Tensors are [channels, ...] or [batch, channels, ...], of any strides.
 // indices (i64, undefined for averages) are positions in the plane of the input.
-// Raise NotImplementedError naming `op` for types without arithmetic there: bool, complex, and for averages and
-// gradients integers other than int64 (averages alone).
+// Raise NotImplementedError naming `op` for types without arithmetic there: bool, complex, and for averages
+// and gradients integers other than int64 (averages alone).
 void max_pool(const char* op, const Windows& windows, const at::Tensor& input, const at::Tensor& output,
               const at::Tensor& indices);
-void max_pool_backward(const char* op, const Windows& windows, const at::Tensor& grad_output, const at::Tensor& indices,
-                       const at::Tensor& grad_input);
+void max_pool_backward(const char* op, const Windows& windows, const at::Tensor& grad_output,
+                       const at::Tensor& indices, const at::Tensor& grad_input);
 void avg_pool(const char* op, const Windows& windows, const at::Tensor& input, const at::Tensor& output);
 void avg_pool_backward(const char* op, const Windows& windows, const at::Tensor& grad_output,
                        const at::Tensor& grad_input);

@@ -31,7 +31,8 @@ TEST(ChooseDevice, SkipsUnsuitableOnes) {
 }
 
 TEST(ChooseDevice, TakesIndexOrPartOfTheNameInAnyCase) {
-    const std::vector<PhysicalDevice> devices = {named("Radeon RX", false, false), named("LLVMpipe 15", true, false)};
+    const std::vector<PhysicalDevice> devices = {named("Radeon RX", false, false),
+                                                 named("LLVMpipe 15", true, false)};
     EXPECT_EQ(choose_device(devices, "1"), 1);
     EXPECT_EQ(choose_device(devices, "llvm"), 1);
     EXPECT_EQ(choose_device(devices, "RADEON"), 0);
@@ -52,7 +53,9 @@ TEST(Instance, FindsASuitableDevice) {
     EXPECT_FALSE(info.heaps.empty());
 }
 
-TEST(Version, IsThreeNumbers) { EXPECT_EQ(version_string(VK_MAKE_API_VERSION(0, 1, 3, 302)), "1.3.302"); }
+TEST(Version, IsThreeNumbers) {
+    EXPECT_EQ(version_string(VK_MAKE_API_VERSION(0, 1, 3, 302)), "1.3.302");
+}
 
 }  // namespace
 }  // namespace anymps::vulkan

@@ -28,9 +28,8 @@ TEST(Spirv, FloatControlsFollowTheEntryPoint) {
     const Words nan_capability{op(17, 2), 4466}, nan_mode{op(16, 4), 2, 4461, 32};
     const Words denorm_capability{op(17, 2), 4464}, denorm_mode{op(16, 4), 2, 4459, 32};
     const Words module = join({kHeader, kShader, kEntry, kRest});
-    EXPECT_EQ(
-        module_for_device(module, {true, true}),
-        join({kHeader, nan_capability, denorm_capability, kShader, kEntry, nan_mode, denorm_mode, kRest}));
+    EXPECT_EQ(module_for_device(module, {true, true}), join({kHeader, nan_capability, denorm_capability,
+                                                             kShader, kEntry, nan_mode, denorm_mode, kRest}));
     EXPECT_EQ(module_for_device(module, {true, false}),
               join({kHeader, nan_capability, kShader, kEntry, nan_mode, kRest}));
     EXPECT_EQ(module_for_device(module, {}), module);
