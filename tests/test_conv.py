@@ -151,9 +151,8 @@ def test_padding_modes_and_unbatched():
 def test_integers():
     x, w = torch.randint(-9, 9, (2, 3, 7, 8)), torch.randint(-9, 9, (4, 3, 3, 2))
     for dtype in (torch.int64, torch.int32, torch.uint8):
-        assert torch.equal(
-            F.conv2d(x.to(dtype).to("mps"), w.to(dtype).to("mps")).cpu(), F.conv2d(x.to(dtype), w.to(dtype))
-        )
+        a, b = x.to(dtype), w.to(dtype)
+        assert torch.equal(F.conv2d(a.to("mps"), b.to("mps")).cpu(), F.conv2d(a, b))
 
 
 def test_empty_batches(mps):

@@ -1,4 +1,4 @@
-"""The shared-memory tiles of GPUs on any driver: products and convolutions again, with ANYMPS_TILES=gpu."""
+"""The shared-memory tiles of GPUs on whatever driver there is: other files' tests again, with ANYMPS_TILES=gpu."""
 
 from __future__ import annotations
 

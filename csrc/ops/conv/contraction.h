@@ -1,52 +1,72 @@
-// One dispatch of the convolution kernels: a contraction of an affine factor with a gathered one.
+// The convolution kernels' launcher: contractions of an affine factor (weights, or the gradient of the
+// output) with a gathered one (an image).
+//
+// out[group, f, g] = sum over k of affine[group, f, k] * gathered[group, g, k] + bias[group, f]. The rows g
+// of the gathered factor and the reduction index k are each cut into a plain digit (batch or channel) and
+// three spatial ones. All strides are in elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace anymps::ops {
 
-// Rows f and a reduction index k = (k1, k0), each with one stride (in elements).
+using Triple = std::array<int64_t, 3>;  // depth, height, width
+
+struct Digits {
+    Triple spatial;
+    int64_t plain;
+    bool plain_fastest;  // else the slowest
+
+    int64_t count() const { return plain * spatial[0] * spatial[1] * spatial[2]; }
+};
+
+struct DigitStrides {
+    Triple spatial;
+    int64_t plain;
+};
+
 struct AffineFactor {
     const at::Tensor* tensor;
+    int64_t offset;  // of the first element
     int64_t rows, row_stride;
-    int64_t k0_size, k0_stride, k1_stride;
+    DigitStrides k;
     int64_t group_stride;
 };
 
-// Elements of an image. Rows g and the reduction index k are each cut into a plain digit (batch or channel)
-// and three spatial ones; the position along an axis is (digit of g * row_step + digit of k * k_step + start)
-// / divisor and must be whole and inside the image, else the element is 0.
+// The position along an axis is row digit * row_step + k digit * k_step + start; outside of 0..size it is
+// padding.
 struct GatheredFactor {
     const at::Tensor* tensor;
-    struct Digits {
-        int64_t plain_size, plain_stride;
-        std::array<int64_t, 3> spatial_sizes;
-        bool plain_fastest;
-        int64_t count() const { return plain_size * spatial_sizes[0] * spatial_sizes[1] * spatial_sizes[2]; }
-    } row, k;
-    std::array<int64_t, 3> row_step, k_step, start, divisor, sizes, strides;
+    int64_t row_plain_stride, k_plain_stride;
+    Triple row_step, k_step, start, size, stride;
     int64_t group_stride;
 };
 
-// Where results go: out[group, f, g], g = (g1, g0).
 struct ConvTarget {
     const at::Tensor* tensor;
-    int64_t f_stride, g0_size, g0_stride, g1_stride, group_stride;
-    const at::Tensor* bias = nullptr;  // 1-d, of groups * f
+    int64_t offset;
+    int64_t row_stride;  // of f
+    DigitStrides g;
+    int64_t group_stride;
+    const at::Tensor* bias;  // 1-d, of groups * f; or nullptr
 };
 
 struct Contraction {
+    Digits g, k;
     AffineFactor affine;
     GatheredFactor gathered;
     ConvTarget target;
     int64_t groups;
-    int64_t longest_part = UINT32_MAX;  // of k; parts are summed in order
-
-    // All sizes are at least 1. Raises NotImplementedError for bool and complex.
-    void run() const;
 };
+
+// Runs contractions that differ in offsets, digit sizes, steps and starts alone (the phases of a strided
+// gradient), as few dispatches. Phases without k write the bias or 0; ones without results are left out.
+// longest_part: k is cut into parts no longer than this, summed in order (of one contraction only).
+// Raises NotImplementedError for bool and complex.
+void run_contractions(std::vector<Contraction> phases, int64_t longest_part = UINT32_MAX);
 
 }  // namespace anymps::ops

@@ -6,17 +6,15 @@
 // convolution has y as its input.
 #include <anymps/ops/conv/conv_ops.h>
 
-#include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
+
+#include <numeric>
 
 #include "ops/conv/contraction.h"
 
 namespace anymps::ops {
 namespace {
-
-using Triple = std::array<int64_t, 3>;
 
 // The parameters of the three spatial axes, unused leading ones neutral.
 struct Axes {
@@ -37,40 +35,42 @@ struct Axes {
 // A [batch, channels, ...] image or [channels of y, channels of x, taps...] weight, with three spatial
 // dimensions.
 struct Image {
-    Tensor tensor;
+    const Tensor& tensor;
     Triple sizes{1, 1, 1}, strides{0, 0, 0};
-    int64_t spatial = 1;  // sizes multiplied
-    int64_t spatial_stride = 0;
-    bool flat = true;  // spatial_stride leads through all positions
 
-    explicit Image(Tensor t) : tensor(std::move(t)) {
+    explicit Image(const Tensor& t) : tensor(t) {
         const int64_t dims = tensor.dim() - 2;
         for (int64_t i = 0; i < dims; ++i) {
             sizes[3 - dims + i] = tensor.size(2 + i);
-            strides[3 - dims + i] = tensor.size(2 + i) > 1 ? tensor.stride(2 + i) : 0;
-        }
-        for (int axis = 2; axis >= 0; --axis) {
-            if (sizes[axis] == 1) continue;
-            if (spatial == 1)
-                spatial_stride = strides[axis];
-            else
-                flat = flat && strides[axis] == spatial_stride * spatial;
-            spatial *= sizes[axis];
+            strides[3 - dims + i] = tensor.stride(2 + i);
         }
     }
-    int64_t batch() const { return tensor.size(0); }
-    int64_t channels() const { return tensor.size(1); }
-    int64_t stride(int64_t dim) const { return tensor.size(dim) > 1 ? tensor.stride(dim) : 0; }
+    int64_t size(int64_t dim) const { return tensor.size(dim); }
+    int64_t stride(int64_t dim) const { return tensor.stride(dim); }
+    // Channels follow one another, positions do not.
     bool channels_fastest() const {
-        return tensor.size(1) > 1 && tensor.stride(1) == 1 && spatial_stride != 1;
+        return size(1) > 1 && stride(1) == 1 && (sizes[2] == 1 || strides[2] != 1);
     }
 };
 
-// Of a tensor whose positions may need a copy to be reached by one stride.
-Image flat_image(const Tensor& tensor) {
-    Image image(tensor);
-    return image.flat ? image : Image(tensor.contiguous());
-}
+// The taps of one axis that reach the positions q * stride + phase, as an arithmetic progression; for such a
+// position tap number m reads y at q + start - m * step.
+struct Phase {
+    int64_t positions, first_tap, tap_step, taps, start, step;
+
+    Phase(int64_t phase, int64_t size, int64_t all_taps, int64_t stride, int64_t padding, int64_t dilation) {
+        positions = phase < size ? (size - phase + stride - 1) / stride : 0;
+        const int64_t common = std::gcd(stride, dilation);
+        tap_step = stride / common;
+        step = dilation / common;
+        first_tap = 0;
+        // Among the first tap_step taps at most one lands on a whole position.
+        while (first_tap < tap_step && (phase + padding - first_tap * dilation) % stride != 0) ++first_tap;
+        taps =
+            first_tap < std::min(tap_step, all_taps) ? (all_taps - first_tap + tap_step - 1) / tap_step : 0;
+        start = taps > 0 ? (phase + padding - first_tap * dilation) / stride : 0;
+    }
+};
 
 struct Convolution {
     Axes axes;
@@ -78,91 +78,72 @@ struct Convolution {
 
     // y from x and w.
     void forward(const Image& x, const Image& w, const Tensor* bias, const Image& y) const {
-        const int64_t fy = y.channels() / groups, fx = x.channels() / groups;
-        const bool fast = x.channels_fastest();
-        Contraction c{affine_of(w, fy, 0, fx, 1, fast), {}, target_of(y, fy, bias), groups};
-        c.gathered = {&x.tensor,
-                      {x.batch(), x.stride(0), y.sizes, false},
-                      {fx, x.stride(1), w.sizes, fast},
-                      axes.stride,
-                      axes.dilation,
-                      negative(axes.padding),
-                      {1, 1, 1},
-                      x.sizes,
-                      x.strides,
-                      fx * x.stride(1)};
-        c.run();
+        const int64_t fy = y.size(1) / groups, fx = x.size(1) / groups;
+        Contraction c;
+        c.g = {y.sizes, y.size(0), false};
+        c.k = {w.sizes, fx, x.channels_fastest()};
+        c.affine = {&w.tensor, 0, fy, w.stride(0), {w.strides, w.stride(1)}, fy * w.stride(0)};
+        c.gathered = {&x.tensor,   x.stride(0),   x.stride(1),
+                      axes.stride, axes.dilation, negative(axes.padding),
+                      x.sizes,     x.strides,     fx * x.stride(1)};
+        c.target = {&y.tensor, 0, y.stride(1), {y.strides, y.stride(0)}, fy * y.stride(1), bias};
+        c.groups = groups;
+        run_contractions({c});
     }
 
-    // x from y and w: the taps that reach a position lie at whole multiples of the stride.
+    // x from y and w. Positions of x that leave the same remainder by the stride are reached by the same
+    // taps: each such phase is a contraction of its own, with a step of 1.
     void backward(const Image& y, const Image& w, const Tensor* bias, const Image& x) const {
-        const int64_t fy = y.channels() / groups, fx = x.channels() / groups;
-        const bool fast = y.channels_fastest();
-        Contraction c{affine_of(w, fx, 1, fy, 0, fast), {}, target_of(x, fx, bias), groups};
-        c.gathered = {&y.tensor,
-                      {y.batch(), y.stride(0), x.sizes, false},
-                      {fy, y.stride(1), w.sizes, fast},
-                      {1, 1, 1},
-                      negative(axes.dilation),
-                      axes.padding,
-                      axes.stride,
-                      y.sizes,
-                      y.strides,
-                      fy * y.stride(1)};
-        c.run();
+        const int64_t fy = y.size(1) / groups, fx = x.size(1) / groups;
+        std::vector<Contraction> phases;
+        const Triple& s = axes.stride;
+        for (int64_t index = 0; index < s[0] * s[1] * s[2]; ++index) {
+            const Triple phase{index / (s[1] * s[2]), index / s[2] % s[1], index % s[2]};
+            Contraction c;
+            c.g = {{}, x.size(0), false};
+            c.k = {{}, fy, y.channels_fastest()};
+            c.affine = {&w.tensor, 0, fx, w.stride(1), {{}, w.stride(0)}, fy * w.stride(0)};
+            c.gathered = {&y.tensor, y.stride(0), y.stride(1), {1, 1, 1},       {},
+                          {},        y.sizes,     y.strides,   fy * y.stride(1)};
+            c.target = {&x.tensor, 0, x.stride(1), {{}, x.stride(0)}, fx * x.stride(1), bias};
+            c.groups = groups;
+            for (int axis = 0; axis < 3; ++axis) {
+                const Phase p(phase[axis], x.sizes[axis], w.sizes[axis], s[axis], axes.padding[axis],
+                              axes.dilation[axis]);
+                c.g.spatial[axis] = p.positions;
+                c.k.spatial[axis] = p.taps;
+                c.affine.offset += p.first_tap * w.strides[axis];
+                c.affine.k.spatial[axis] = p.tap_step * w.strides[axis];
+                c.gathered.k_step[axis] = -p.step;
+                c.gathered.start[axis] = p.start;
+                c.target.offset += phase[axis] * x.strides[axis];
+                c.target.g.spatial[axis] = s[axis] * x.strides[axis];
+            }
+            if (c.k.count() == 0) c.affine.offset = 0;
+            phases.push_back(c);
+        }
+        run_contractions(std::move(phases));
     }
 
     // w from x and y. Sums are long: batch times positions of y.
     void weight(const Image& x, const Image& y, const Image& w) const {
-        const int64_t fy = y.channels() / groups, fx = x.channels() / groups;
-        const bool fast = w.channels_fastest();
-        Contraction c{
-            {&y.tensor, fy, y.stride(1), y.spatial, y.spatial_stride, y.stride(0), fy * y.stride(1)},
-            {},
-            {},
-            groups,
-            kLongestSum};
-        c.gathered = {&x.tensor,
-                      {fx, x.stride(1), w.sizes, fast},
-                      {x.batch(), x.stride(0), y.sizes, false},
-                      axes.dilation,
-                      axes.stride,
-                      negative(axes.padding),
-                      {1, 1, 1},
-                      x.sizes,
-                      x.strides,
-                      fx * x.stride(1)};
-        c.target = {&w.tensor,
-                    w.stride(0),
-                    fast ? fx : w.spatial,
-                    fast ? w.stride(1) : w.spatial_stride,
-                    fast ? w.spatial_stride : w.stride(1),
-                    fy * w.stride(0),
-                    nullptr};
-        c.run();
+        const int64_t fy = y.size(1) / groups, fx = x.size(1) / groups;
+        Contraction c;
+        c.g = {w.sizes, fx, w.channels_fastest()};
+        c.k = {y.sizes, y.size(0), false};
+        c.affine = {&y.tensor, 0, fy, y.stride(1), {y.strides, y.stride(0)}, fy * y.stride(1)};
+        c.gathered = {&x.tensor,     x.stride(1), x.stride(0),
+                      axes.dilation, axes.stride, negative(axes.padding),
+                      x.sizes,       x.strides,   fx * x.stride(1)};
+        c.target = {&w.tensor, 0, w.stride(0), {w.strides, w.stride(1)}, fy * w.stride(0), nullptr};
+        c.groups = groups;
+        run_contractions({c}, kLongestSum);
     }
 
   private:
     static constexpr int64_t kLongestSum = 4096;
 
     static Triple negative(const Triple& v) { return {-v[0], -v[1], -v[2]}; }
-
-    // Weights as the affine factor: rows along one channel dimension, k along the other and the taps.
-    AffineFactor affine_of(const Image& w, int64_t rows, int64_t row_dim, int64_t channels, int64_t k_dim,
-                           bool channels_fast) const {
-        const int64_t group_stride = w.stride(0) * (row_dim == 0 ? rows : channels);
-        if (channels_fast) {
-            return {&w.tensor,        rows,        w.stride(row_dim), channels, w.stride(k_dim),
-                    w.spatial_stride, group_stride};
-        }
-        return {&w.tensor,       rows,        w.stride(row_dim), w.spatial, w.spatial_stride,
-                w.stride(k_dim), group_stride};
-    }
-
-    ConvTarget target_of(const Image& image, int64_t rows, const Tensor* bias) const {
-        return {&image.tensor,   image.stride(1),        image.spatial, image.spatial_stride,
-                image.stride(0), rows * image.stride(1), bias};
-    }
 };
 
 // CPU's choice: channels last where an input or the weight is.
@@ -214,7 +195,7 @@ Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& 
     const Tensor out = fresh(sizes, input, result_format(input, weight));
     if (out.numel() == 0) return out;
     const Convolution convolution{axes, groups};
-    const Image w = flat_image(weight);
+    const Image w(weight);
     const Tensor* bias_or_null = bias.defined() ? &bias : nullptr;
     if (transposed)
         convolution.backward(Image(input), w, bias_or_null, Image(out));
@@ -232,7 +213,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
     Tensor grad_input, grad_weight, grad_bias;
     if (output_mask[0]) {
         grad_input = fresh(input.sizes(), input, format);
-        const Image g(grad_output), w = flat_image(weight), result(grad_input);
+        const Image g(grad_output), w(weight), result(grad_input);
         if (grad_input.numel() > 0 && transposed)
             convolution.forward(g, w, nullptr, result);
         else if (grad_input.numel() > 0)
@@ -242,9 +223,9 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
         grad_weight = fresh(weight.sizes(), weight, format);
         const Image result(grad_weight);
         if (grad_weight.numel() > 0 && transposed)
-            convolution.weight(Image(grad_output), flat_image(input), result);
+            convolution.weight(Image(grad_output), Image(input), result);
         else if (grad_weight.numel() > 0)
-            convolution.weight(Image(input), flat_image(grad_output), result);
+            convolution.weight(Image(input), Image(grad_output), result);
     }
     if (output_mask[2]) {
         std::vector<int64_t> dims{0};

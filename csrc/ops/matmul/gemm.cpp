@@ -116,7 +116,7 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     const bool wide_out = args.out_n == 1 && aligned4(args.out, out_item, args.n, args.out_m, args.out_z);
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
-    const std::string kernel = std::string("matmul_") + tile.style + "_" + kernels::suffix(compute);
+    const std::string kernel = std::string("matmul_") + tile.kernel + "_" + kernels::suffix(compute);
     const uint32_t specialization[] = {tile.workgroup,
                                        info.subgroup_size,
                                        kernels::code(g.a.tensor->scalar_type()),
@@ -126,11 +126,7 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
                                        static_cast<uint32_t>(b),
                                        g.self.tensor != nullptr,
                                        wide_out,
-                                       tile.m,
-                                       tile.n,
-                                       tile.k,
-                                       tile.thread_m,
-                                       tile.thread_n};
+                                       tile.m};
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*g.a.tensor).read(*g.b.tensor).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);

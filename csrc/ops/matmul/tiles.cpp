@@ -10,27 +10,27 @@ namespace {
 
 // CPU drivers: a workgroup is one subgroup of 8 lanes with 4 columns each. Costs measured on lavapipe.
 constexpr Tile kSoftware[] = {
-    {"register", 16, 32, 4, 16, 4, 8, 88},
-    {"register", 8, 32, 4, 8, 4, 8, 56},
-    {"register", 4, 32, 4, 4, 4, 8, 40},
+    {"register", 16, 32, 8, 88},
+    {"register", 8, 32, 8, 56},
+    {"register", 4, 32, 8, 40},
 };
 
 // GPUs: shared memory. A result costs its multiplication and its share of the loads.
 constexpr Tile kShared[] = {
-    {"shared", 128, 128, 16, 8, 8, 256, 24576},
-    {"shared", 64, 64, 16, 4, 4, 256, 8192},
-    {"shared", 32, 32, 16, 4, 4, 64, 3072},
+    {"shared_128x128", 128, 128, 256, 24576},
+    {"shared_64x64", 64, 64, 256, 8192},
+    {"shared_32x32", 32, 32, 64, 3072},
 };
 
 // Integers on GPUs, where speed matters less.
 constexpr Tile kRegister[] = {
-    {"register", 8, 256, 4, 8, 4, 64, 2048},
-    {"register", 4, 128, 4, 4, 4, 32, 512},
+    {"register", 8, 256, 64, 2048},
+    {"register", 4, 128, 32, 512},
 };
 
 // Few results: each is a subgroup's.
-constexpr Tile kSubgroupSoftware{"subgroup", 1, 1, 1, 1, 1, 8, 1};
-constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 1, 1, 1, 128, 1};
+constexpr Tile kSubgroupSoftware{"subgroup", 1, 1, 8, 1};
+constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 128, 1};
 constexpr uint64_t kFewRows = 4;
 
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
@@ -85,7 +85,7 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device) {
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
                      uint64_t n) {
     const uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;
-    const bool subgroups = std::string_view(plan.tile->style) == "subgroup";
+    const bool subgroups = std::string_view(plan.tile->kernel) == "subgroup";
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
 }
 

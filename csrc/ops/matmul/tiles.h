@@ -7,13 +7,13 @@
 
 namespace anymps::ops {
 
-// One way to run a contraction: a kernel of shaders/lib/contract*.slang and its specialization.
+// One way to run a contraction: shaders/lib/contract.slang (register, subgroup), contract_shared.slang
+// (shared).
 struct Tile {
-    const char* style;            // of the kernel's name
-    uint32_t m, n, k;             // results of a workgroup, and its step along k
-    uint32_t thread_m, thread_n;  // results of a thread
-    uint32_t workgroup;
-    uint32_t cost;  // of a workgroup and one k, in any unit, whether its results are all needed or not
+    const char* kernel;  // the kernels' names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
+    uint32_t m, n;       // results of a workgroup
+    uint32_t workgroup;  // invocations
+    uint32_t cost;       // of a workgroup and one k, in any unit, whether its results are all needed or not
 };
 
 // True where tiles stage factors in shared memory: on GPUs. The environment variable ANYMPS_TILES=gpu chooses
