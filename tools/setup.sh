@@ -26,14 +26,15 @@ logged() {
 # --- system packages -------------------------------------------------------------------------------
 has_file() { local f; for f in "$@"; do [ ! -e "$f" ] || return 0; done; return 1; }
 has_header() { has_file {/usr,/usr/local}/include/"$1"; }
-has_loader() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'; }
+# No `ldconfig | grep -q`: grep leaves at the first match, and pipefail then reports ldconfig's SIGPIPE as a failure.
+has_loader() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *libvulkan.so.1* ]]; }
 has_lavapipe() { has_file /usr/share/vulkan/icd.d/lvp_icd*.json; }
 has_layers() { has_file /{usr/share,usr/local/share,etc}/vulkan/explicit_layer.d/VkLayer_khronos_validation.json; }
 has_python() { "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; }
 has_venv() { "$PYTHON" -c 'import venv, ensurepip'; }
 has_python_headers() { "$PYTHON" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'; }
 # Bookworm's own Mesa (22.3) works, but its software driver is about 8 times slower than the one of its backports.
-has_old_mesa() { dpkg-query -W -f '${Version}' mesa-vulkan-drivers 2>/dev/null | grep -q '^22\.'; }
+has_old_mesa() { [[ $(dpkg-query -W -f '${Version}' mesa-vulkan-drivers 2>/dev/null) == 22.* ]]; }
 on_bookworm() { (. /etc/os-release && [ "${VERSION_CODENAME:-}" = bookworm ]) 2>/dev/null; }
 
 # what | test | Debian and Ubuntu | Fedora
