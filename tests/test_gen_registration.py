@@ -14,6 +14,10 @@ import gen_registration  # noqa: E402
 from anymps_codegen import registration  # noqa: E402
 
 
+def registration_of(stem: str) -> str:
+    return registration.registration_outputs()[registration.shard_of(stem, registration.REGISTRATIONS)]
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """Runs the tool over sources in this process (PyTorch's list of operators is read once); out is its folder."""
@@ -41,21 +45,22 @@ def test_structured_group_and_plain_function(run):
     header = (out / "anymps/ops/softmax_ops.h").read_text()
     assert "struct structured__softmax_out : public at::meta::structured__softmax {" in header
     assert "TORCH_API" not in header
-    source = (out / "anymps/ops/softmax_register.cpp").read_text()
+    source = (out / registration_of("softmax")).read_text()
     for op in ("_softmax", "_softmax.out", "add.Tensor", "add_.Tensor", "add.out"):
         assert f'm.impl("{op}",' in source
     header = (out / "anymps/ops/matmul/gemm_ops.h").read_text()
     assert "linear(const at::Tensor & input, const at::Tensor & weight" in header
-    assert (out / "anymps/ops/matmul/gemm_register.cpp").read_text().count("m.impl(") == 1
+    assert 'm.impl("linear",' in (out / registration_of("matmul/gemm")).read_text()
+    assert sum(path.read_text().count("m.impl(") for path in out.rglob("registration_*.cpp")) == 6
 
 
 def test_unchanged_files_keep_their_time(run):
     _, out = run({"a.cpp": "Tensor ANYMPS_FUNC(view)()", "b.cpp": "Tensor ANYMPS_FUNC(linear)()"})
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*")}
-    assert len(before) == 4
+    assert len(before) == 2 + registration.REGISTRATIONS
     run({"b.cpp": "Tensor ANYMPS_FUNC(linear)() ANYMPS_FUNC(alias)"})
     changed = {p.name for p in out.rglob("*.*") if p.stat().st_mtime_ns != before[p]}
-    assert changed == {"b_ops.h", "b_register.cpp"}
+    assert changed == {"b_ops.h", Path(registration_of("b")).name}
 
 
 @pytest.mark.parametrize(
@@ -96,9 +101,19 @@ def test_one_overload_in_two_files_is_refused(run):
 
 def test_table_entries(tmp_path):
     entries = [registration.Entry("mul.out", "mul_out", structured=True), registration.Entry("relu", "relu", False)]
-    paths = registration.write_family("table_0", entries, tmp_path)
-    assert [p.name for p in paths] == ["table_0_ops.h", "table_0_register.cpp"]
-    assert paths[1].read_text().count("m.impl(") == 4
+    paths = registration.write_families([registration.Family("table_0", entries, {"table_0.txt": "rows"})], tmp_path)
+    names = {str(path.relative_to(tmp_path)) for path in paths}
+    assert names == {"table_0.txt", "anymps/ops/table_0_ops.h", *registration.registration_outputs()}
+    assert (tmp_path / registration_of("table_0")).read_text().count("m.impl(") == 4
+
+
+def test_two_families_share_a_registration(run):
+    stems = [s for s in "abcdefghijklmnop" if registration_of(s) == registration_of("a")][:2]
+    result, out = run({f"{s}.cpp": f"Tensor ANYMPS_FUNC({op})()" for s, op in zip(stems, ("view", "linear"))})
+    assert result.status == 0, result.stderr
+    source = (out / registration_of("a")).read_text()
+    assert all(f"#include <anymps/ops/{stem}_ops.h>" in source for stem in stems)
+    assert source.count("m.impl(") == 2 and source.count("TORCH_LIBRARY_IMPL(") == 1
 
 
 def test_a_shard_does_not_move():

@@ -63,7 +63,7 @@ def test_a_pointwise_row(tmp_path, build):
     assert "0.5f * self + self * self" in shader.read_text()
     assert {"sinc_f32_dense", "sinc_f32_strided"} <= set(kernels(build, shader))
     (source,) = holding(out / "anymps", "pointwise_*.cpp", "structured_sinc_out::impl")
-    (register,) = holding(out / "anymps" / "ops", "*_register.cpp", '"sinc.out"')
+    (register,) = holding(out / "anymps" / "ops", "registration_*.cpp", '"sinc.out"')
     assert set(re.findall(r'm\.impl\("([\w.]+)"', register.read_text())) == {"sinc", "sinc_", "sinc.out"}
     check_cpp(build, out, [source, register])
 
@@ -83,6 +83,6 @@ sum_of_cubes:
     (shader,) = holding(out / "shaders", "reduction_*.slang", "struct Op_sum_of_cubes_f32")
     assert any(name.startswith("sum_of_cubes_f32") for name in kernels(build, shader))
     (source,) = holding(out / "anymps" / "ops", "*.cpp", "TORCH_IMPL_FUNC(sum_IntList_out)")
-    (register,) = holding(out / "anymps" / "ops", "*_register.cpp", '"sum.IntList_out"')
+    (register,) = holding(out / "anymps" / "ops", "registration_*.cpp", '"sum.IntList_out"')
     assert set(re.findall(r'm\.impl\("([\w.]+)"', register.read_text())) == {"sum.dim_IntList", "sum.IntList_out"}
     check_cpp(build, out, [source, register])

@@ -34,9 +34,10 @@ def tables(ops: Path) -> list[tuple[Path, object]]:
 
 
 def outputs(ops: Path) -> list[str]:
-    from anymps_codegen.registration import family_outputs
+    from anymps_codegen.registration import family_outputs, registration_outputs
 
-    names = [name for source in op_sources(ops) for name in family_outputs(stem_of(source, ops))]
+    names = registration_outputs()
+    names += [name for source in op_sources(ops) for name in family_outputs(stem_of(source, ops))]
     for _, module in tables(ops):
         names += module.outputs()
     return names
@@ -45,7 +46,7 @@ def outputs(ops: Path) -> list[str]:
 def generate(ops: Path, out: Path) -> None:
     """Raises CodegenError for a mistake in the sources or tables."""
     from anymps_codegen.markers import entries_of_source
-    from anymps_codegen.registration import Family, check_unique, write_family, write_if_changed
+    from anymps_codegen.registration import Family, write_families
     from anymps_codegen.schema import CodegenError, pytorch_schema
 
     families = []
@@ -53,13 +54,7 @@ def generate(ops: Path, out: Path) -> None:
         families.append(Family(stem_of(source, ops), entries_of_source(source, str(source), pytorch_schema())))
     for path, module in tables(ops):
         families += module.families(path)
-    check_unique(entry for family in families for entry in family.entries)
-    written = set()
-    for family in families:
-        written.update(str(p.relative_to(out)) for p in write_family(family.stem, family.entries, out))
-        for name, text in family.texts.items():
-            write_if_changed(out / name, text)
-            written.add(name)
+    written = {str(path.relative_to(out)) for path in write_families(families, out)}
     promised = set(outputs(ops))
     if written != promised:
         raise CodegenError(f"the files written and the files listed differ: {sorted(written ^ promised)}.")

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from torchgen.api import structured
 
-from .registration import NAMESPACE, Entry, Family
+from .registration import NAMESPACE, Entry, Family, family_outputs
 from .schema import CodegenError, marker_name, pytorch_schema
 
 SHADER_SHARDS = 4
@@ -59,8 +59,8 @@ class Row:
 
 def outputs() -> list[str]:
     shaders = [_shader_path(shard) for shard in range(SHADER_SHARDS)]
-    header, register = f"anymps/ops/{STEM}_ops.h", f"anymps/ops/{STEM}_register.cpp"
-    return [*shaders, f"anymps/ops/{STEM}.h", f"anymps/ops/{STEM}.cpp", "reduction.json", header, register]
+    own = [f"anymps/ops/{STEM}.h", f"anymps/ops/{STEM}.cpp", "reduction.json"]
+    return [*shaders, *own, *family_outputs(STEM)]
 
 
 def families(path: Path) -> list[Family]:

@@ -1,11 +1,12 @@
-"""Writes a family's declarations and dispatcher registrations, by driving PyTorch's torchgen out of tree.
+"""Writes families' declarations and dispatcher registrations, by driving PyTorch's torchgen out of tree.
 
 A table generator (pointwise, reduction) hands in its operators as a `Family`:
 
     Family("pointwise_0", [Entry("add.out", "add_out", structured=True), ...], {"anymps/ops/pointwise_0.cpp": text})
 
-and gets `anymps/ops/pointwise_0_ops.h` (declarations in namespace anymps::ops) and `..._register.cpp` beside its own
-text. A structured entry names the `.out` overload: the functional, in-place and out variants are registered, all
+and gets `anymps/ops/pointwise_0_ops.h` (declarations in namespace anymps::ops) beside its own text. What registers
+them is in `anymps/ops/registration_<n>.cpp`, several families a file: most of such a file's compile time is PyTorch's
+headers. A structured entry names the `.out` overload: the functional, in-place and out variants are registered, all
 calling `void structured_<kernel>::impl(...)`. Any other entry registers that one overload, calling `<kernel>(...)`.
 """
 
@@ -26,6 +27,7 @@ from .schema import CodegenError, Schema, pytorch_schema
 
 NAMESPACE = "anymps::ops"
 FOLDER = "anymps/ops"
+REGISTRATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Entry:
 
 @dataclass
 class Family:
-    """One generated header and one registration source, and texts that its generator adds (path in out_dir -> text)."""
+    """Operators with one generated header, and texts that its generator adds (path in out_dir -> text)."""
 
     stem: str
     entries: list[Entry]
@@ -46,28 +48,41 @@ class Family:
 
 
 def family_outputs(stem: str) -> list[str]:
-    """The two files of a family, relative to the output folder."""
-    return [f"{FOLDER}/{stem}_ops.h", f"{FOLDER}/{stem}_register.cpp"]
+    """The header of a family, relative to the output folder."""
+    return [f"{FOLDER}/{stem}_ops.h"]
 
 
-def write_family(stem: str, entries: list[Entry], out_dir: Path, schema: Schema | None = None) -> list[Path]:
-    """Writes <stem>_ops.h and <stem>_register.cpp under out_dir, each only if its text changed. Returns the paths.
+def registration_outputs() -> list[str]:
+    """The sources that register all families, relative to the output folder."""
+    return [f"{FOLDER}/registration_{n}.cpp" for n in range(REGISTRATIONS)]
 
-    stem may hold folders ("matmul/gemm"). Raises CodegenError for an unknown operator, or one handed in twice.
+
+def write_families(families: list[Family], out_dir: Path, schema: Schema | None = None) -> list[Path]:
+    """Writes headers, texts and registrations under out_dir, each only if its text changed. Returns the paths.
+
+    A stem may hold folders ("matmul/gemm"). Raises CodegenError for an unknown operator, or one handed in twice.
     """
     schema = schema or pytorch_schema()
-    targets = _targets(entries, schema)
-    backend = _backend_index(entries, targets)
-    texts = [_header(stem, entries, targets, backend), _register_source(stem, targets, backend)]
-    paths = [out_dir / name for name in family_outputs(stem)]
-    for path, text in zip(paths, texts, strict=True):
-        write_if_changed(path, text)
-    return paths
+    check_unique(entry for family in families for entry in family.entries)
+    texts: dict[str, str] = {}
+    groups: list[list[_Registered]] = [[] for _ in range(REGISTRATIONS)]
+    for family in families:
+        targets = [_target(entry, schema) for entry in family.entries]
+        backend = _backend_index(family.entries, targets)
+        texts[family_outputs(family.stem)[0]] = _header(family.stem, targets, backend)
+        texts |= family.texts
+        if targets:
+            groups[shard_of(family.stem, REGISTRATIONS)].append(_Registered(family.stem, targets, backend))
+    for name, group in zip(registration_outputs(), groups, strict=True):
+        texts[name] = _registration_source(group)
+    for name, text in texts.items():
+        write_if_changed(out_dir / name, text)
+    return [out_dir / name for name in texts]
 
 
-def shard_of(op: str, shards: int) -> int:
-    """A fixed shard for an operator: adding a row to a table recompiles one shard only."""
-    return zlib.crc32(op.encode()) % shards
+def shard_of(name: str, shards: int) -> int:
+    """A fixed shard for a name: adding a row to a table, or a marker to a source, recompiles one shard only."""
+    return zlib.crc32(name.encode()) % shards
 
 
 def check_unique(entries: Iterable[Entry]) -> None:
@@ -110,11 +125,6 @@ def _target(entry: Entry, schema: Schema) -> NativeFunction | NativeFunctionsGro
     return group
 
 
-def _targets(entries: list[Entry], schema: Schema) -> list[NativeFunction | NativeFunctionsGroup]:
-    check_unique(entries)
-    return [_target(entry, schema) for entry in entries]
-
-
 def _backend_index(entries: list[Entry], targets: list[NativeFunction | NativeFunctionsGroup]) -> BackendIndex:
     index = {}
     for entry, target in zip(entries, targets, strict=True):
@@ -137,7 +147,7 @@ _HEADER_INCLUDES = """\
 """
 
 
-def _header(stem, entries, targets, backend) -> str:
+def _header(stem, targets, backend) -> str:
     groups = [t for t in targets if isinstance(t, NativeFunctionsGroup)]
     metas = "".join(f"#include <ATen/ops/{name}_meta.h>\n" for name in sorted({g.root_name for g in groups}))
     declarations = []
@@ -175,30 +185,41 @@ TORCH_API bool resize_output(const Tensor& output, IntArrayRef shape);
 """
 
 
-def _register_source(stem, targets, backend) -> str:
-    first = f"// Generated by tools/gen_registration.py for {stem}.\n"
-    if not targets:
-        return first + "// This source has no markers: nothing to register.\n"
-    definitions = _run(Target.ANONYMOUS_DEFINITION, targets, backend)
-    registrations = _run(Target.REGISTRATION, targets, backend)
-    structured = any(isinstance(t, NativeFunctionsGroup) for t in targets)
-    helpers = "\n".join(gen_registration_helpers(backend)) if structured else ""
-    includes = _REGISTER_INCLUDES + (_STRUCTURED_INCLUDES if structured else "")
-    return f"""\
-{first}#include <{FOLDER}/{stem}_ops.h>
+@dataclass(frozen=True)
+class _Registered:
+    stem: str
+    targets: list[NativeFunction | NativeFunctionsGroup]
+    backend: BackendIndex
 
+
+def _registration_source(group: list[_Registered]) -> str:
+    first = "// Generated by tools/gen_registration.py.\n"
+    if not group:
+        return first + "// No family of operators falls into this file.\n"
+    declared = "".join(f"#include <{FOLDER}/{family.stem}_ops.h>\n" for family in group)
+    structured = any(isinstance(t, NativeFunctionsGroup) for family in group for t in family.targets)
+    helpers = "\n".join(gen_registration_helpers(group[0].backend)) if structured else ""
+    includes = _REGISTER_INCLUDES + (_STRUCTURED_INCLUDES if structured else "")
+    definitions = [text for f in group for text in _run(Target.ANONYMOUS_DEFINITION, f.targets, f.backend)]
+    return f"""\
+{first}{declared}
 {includes}
 namespace at {{
 namespace {{
 {helpers}
 {"".join(definitions)}
 TORCH_LIBRARY_IMPL(aten, MPS, m) {{
-{_one_line_each(registrations)}
+{chr(10).join(_registrations(family) for family in group)}
 }}
 
 }}  // namespace
 }}  // namespace at
 """
+
+
+def _registrations(family: _Registered) -> str:
+    registrations = _run(Target.REGISTRATION, family.targets, family.backend)
+    return f"    // {family.stem}\n" + _one_line_each(registrations)
 
 
 def _one_line_each(registrations: list[str]) -> str:
