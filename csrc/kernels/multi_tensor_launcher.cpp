@@ -1,4 +1,5 @@
 #include "kernels/multi_tensor_launcher.h"
+#include "kernels/flat_grid.h"
 
 #include <map>
 
@@ -57,7 +58,7 @@ void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
 
 void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows, const void* args, size_t bytes) {
     const auto& info = runtime::device().info();
-    const uint32_t workgroup = info.is_software ? 8 : 256;
+    const uint32_t workgroup = flat_workgroup();
     MultiTensor header;
     header.lists = static_cast<uint32_t>(lists_.size());
     header.group_elements = workgroup * (info.is_software ? 128 : 16);

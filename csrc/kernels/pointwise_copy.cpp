@@ -1,6 +1,7 @@
 #include <anymps/kernels/pointwise_kernels.h>
 
 #include "kernels/pointwise_launcher.h"
+#include "kernels/transposed_copy.h"
 
 namespace anymps::kernels {
 namespace {
@@ -20,6 +21,7 @@ ScalarType conversion(ScalarType to, ScalarType from) {
 void pointwise_copy(at::TensorIteratorBase& iter) {
     const ScalarType to = iter.dtype(0), from = iter.dtype(1);
     if (to != from) return pointwise(iter, rows::copy, {}, conversion(to, from));
+    if (iter.numel() > 0 && iter.can_use_32bit_indexing() && transposed_copy(iter)) return;
     // Bits: NaN payloads stay, and fewer pipelines are needed.
     pointwise(iter, rows::copy_bits, {}, integer_of_size(c10::elementSize(to)));
 }

@@ -187,9 +187,9 @@ class Call {
         at = write_dims(reduced_, at);
         const auto type = [](const at::TensorBase& t) { return t.defined() ? code(t.scalar_type()) : 0u; };
         const uint32_t in_type = first ? type(ins_[0]) : 0;
-        KernelCall call(
-            kernel, {tuning().workgroup, tuning().subgroup, in_type, type(outs_[0]), type(outs_[1]), lanes_,
-                     vector_, flags | (wide ? kWide : 0u), type(ins_[1]), type(ins_[2]), type(ins_[3])});
+        KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, in_type, type(outs_[0]),
+                                 type(outs_[1]), lanes_, vector_, flags | (wide ? kWide : 0u), type(ins_[1]),
+                                 type(ins_[2]), type(ins_[3]), tuning().loads_ahead});
         if (first) {
             for (size_t k = 0; k < inputs_; ++k) call.read(ins_[k]);
         }

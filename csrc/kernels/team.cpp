@@ -15,12 +15,12 @@ const Tuning& tuning() {
     static const Tuning kTuning = [] {
         const auto& info = runtime::device_info();
         if (info.is_software) {
-            return Tuning{true, info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 16384};
+            return Tuning{true, info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 1, 16384};
         }
         // shaders/lib/reduce.slang has shared memory for 256 threads.
         const uint32_t workgroup =
             std::max(info.subgroup_size, std::min(256u, std::bit_floor(info.max_workgroup_size)));
-        return Tuning{false, workgroup, info.subgroup_size, 32, 1024, 8192};
+        return Tuning{false, workgroup, info.subgroup_size, 32, 1024, 4, 8192};
     }();
     return kTuning;
 }

@@ -11,6 +11,7 @@ struct Tuning {
     uint32_t subgroup;
     uint32_t columns;        // threads side by side, at most
     uint64_t target_groups;  // enough to fill the device
+    uint32_t loads_ahead;    // that a thread of a reduction issues before it uses the first
     uint64_t min_chunk;      // elements that a workgroup should see before a reduction is split further
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "runtime/device.h"
 
@@ -32,7 +33,7 @@ uint64_t common_unit(const std::vector<CatEntry>& entries) {
 
 void dispatch_cat(std::vector<CatEntry> entries, const std::vector<Tensor>& inputs, const Tensor& out) {
     const bool software = runtime::device().info().is_software;
-    const uint32_t workgroup = software ? 8 : 256;
+    const uint32_t workgroup = kernels::flat_workgroup();
     const uint64_t unit = common_unit(entries);
     CatArgs args{static_cast<uint32_t>(entries.size()), 0, workgroup * (software ? 128 : 8), 0};
     for (CatEntry& e : entries) {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -51,7 +52,7 @@ void launch(std::string_view kernel, const Tensor& out, const Tensor& x1, const 
         .read(grad)
         .read(distance)
         .write(out)
-        .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+        .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));
 }
 
 std::vector<int64_t> batch_of(const Tensor& x1, const Tensor& x2) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/extents.h"
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -51,8 +52,7 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
     kernels::KernelCall("strided_copy", {kWorkgroup, 0, static_cast<uint32_t>(item), wide})
         .read(self)
         .write(out)
-        .dispatch_pointer(whole.data(), whole.size(),
-                          kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+        .dispatch_pointer(whole.data(), whole.size(), kernels::flat_grid(args.count, kWorkgroup));
     return out;
 }
 

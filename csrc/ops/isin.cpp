@@ -12,6 +12,7 @@
 #include <array>
 #include <string_view>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -49,7 +50,7 @@ void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& 
         .read(from)
         .read(members)
         .write(to)
-        .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+        .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));
     if (!to.is_same(out)) out.copy_(to);
 }
 

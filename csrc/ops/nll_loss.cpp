@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
@@ -93,7 +94,7 @@ void run(bool forward, const char* op, const Targets& targets, const Tensor& x, 
         call.read(x).write(loss).write(weights);
     else
         call.write(x).read(loss).read(weights);
-    call.dispatch_pointer(args, runtime::Grid::linear(kernels::ceil_div(args.count, workgroup)));
+    call.dispatch_pointer(args, kernels::flat_grid(args.count, workgroup));
 }
 
 void forward(const char* op, const Tensor& self, const Targets& targets, int64_t reduction,

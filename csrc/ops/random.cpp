@@ -13,6 +13,7 @@
 
 #include <cmath>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "runtime/generator.h"
 
@@ -53,7 +54,7 @@ struct IntegerArgs {
 };
 
 Grid grid_of(uint64_t threads) {
-    return Grid::linear((threads + kWorkgroup - 1) / kWorkgroup);
+    return kernels::flat_grid(threads, kWorkgroup);
 }
 
 uint64_t blocks_of(uint64_t count, uint64_t per_block) {

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "runtime/generator.h"
 
@@ -70,7 +71,7 @@ void sample_with_replacement(const Tensor& out, const Tensor& weights, const Ten
         .dispatch(SampleArgs{kernels::address(out), kernels::address(cumulative), kernels::address(weights),
                              runtime::reserve_philox(generator, samples), samples,
                              static_cast<uint32_t>(per_row), static_cast<uint32_t>(cumulative.size(1))},
-                  Grid::linear((samples + kSampleWorkgroup - 1) / kSampleWorkgroup));
+                  kernels::flat_grid(samples, kSampleWorkgroup));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "runtime/device.h"
 
@@ -50,7 +51,7 @@ void scan_rows(const Tensor& input, const Tensor& out, const Tensor& indices, Sc
             .write(partials)
             .write(out)
             .write(indices)
-            .dispatch_pointer(args, kernels::Grid::linear((threads + workgroup - 1) / workgroup));
+            .dispatch_pointer(args, kernels::flat_grid(threads, workgroup));
     };
     run("scan_reduce", args.rows * args.chunks);
     run("scan_partials", args.rows);

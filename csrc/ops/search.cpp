@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/searchsorted.h>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -36,7 +37,7 @@ void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, c
         .read(boundaries)
         .read(sorter)
         .write(out)
-        .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+        .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));
 }
 
 TensorOptions index_options(const Tensor& like, bool out_int32) {

@@ -18,8 +18,8 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
-#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -35,14 +35,6 @@ struct TakeArgs {
     uint64_t input, order, values, indices, rows;
     uint32_t length, first, kept, pad;
 };
-
-uint32_t workgroup_size() {
-    return runtime::device().info().is_software ? 8 : 256;
-}
-
-kernels::Grid grid_for(uint64_t threads) {
-    return kernels::Grid::linear((threads + workgroup_size() - 1) / workgroup_size());
-}
 
 // Rows of `dim`, dense.
 Tensor rows_of(const Tensor& self, int64_t dim) {
@@ -72,13 +64,13 @@ Tensor sorted_order(const Tensor& rows, bool descending) {
         args.to = kernels::address(to);
         args.from_index = kernels::address(from_index);
         args.to_index = kernels::address(to_index);
-        kernels::KernelCall(kernel, {workgroup_size(), 0, type, descending})
+        kernels::KernelCall(kernel, {kernels::flat_workgroup(), 0, type, descending})
             .read(rows)
             .read(from)
             .read(from_index)
             .write(to)
             .write(to_index)
-            .dispatch(args, grid_for(threads));
+            .dispatch(args, kernels::flat_grid(threads));
         std::swap(from, to);
         std::swap(from_index, to_index);
     };
@@ -111,12 +103,12 @@ void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64
                         static_cast<uint32_t>(first),
                         static_cast<uint32_t>(kept),
                         0};
-    kernels::KernelCall("sort_take", {workgroup_size(), 0, kernels::code(self.scalar_type())})
+    kernels::KernelCall("sort_take", {kernels::flat_workgroup(), 0, kernels::code(self.scalar_type())})
         .read(rows)
         .read(order)
         .write(v)
         .write(i)
-        .dispatch(args, grid_for(args.rows * args.kept));
+        .dispatch(args, kernels::flat_grid(args.rows * args.kept));
     if (direct) return;
     values.copy_(self.dim() == 0 ? v : v.movedim(-1, dim));
     indices.copy_(self.dim() == 0 ? i : i.movedim(-1, dim));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -37,7 +38,7 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
     kernels::KernelCall("triangle", {kWorkgroup, 0, kernels::code(bits)})
         .read(from)
         .write(to)
-        .dispatch(args, kernels::Grid::linear((args.count + kWorkgroup - 1) / kWorkgroup));
+        .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));
     if (!to.is_alias_of(out)) out.copy_(to.view(out.sizes()));
 }
 

@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -47,7 +48,7 @@ Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_siz
     kernels::KernelCall("unfold_backward", {kWorkgroup, 0, kernels::code(out.scalar_type())})
         .read(grad)
         .write(out)
-        .dispatch(args, kernels::Grid::linear((uint64_t{count} + kWorkgroup - 1) / kWorkgroup));
+        .dispatch(args, kernels::flat_grid(uint64_t{count}, kWorkgroup));
     return out;
 }
 

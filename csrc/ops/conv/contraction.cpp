@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "ops/conv/variant.h"
@@ -168,7 +169,7 @@ void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
     ConvArgs args = arguments(c, v);
     args.affine.base = kernels::address(parts);
     args.k = narrow(parts.size(0));
-    const uint32_t workgroup = runtime::device().info().is_software ? 8 : 128;
+    const uint32_t workgroup = kernels::flat_workgroup();
     const uint32_t specialization[] = {workgroup,
                                        0,
                                        kernels::code(parts.scalar_type()),
@@ -190,7 +191,7 @@ void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     const uint64_t results = static_cast<uint64_t>(c.groups) * c.affine.rows * c.g.count();
-    call.dispatch_pointer(args, Grid::linear((results + workgroup - 1) / workgroup));
+    call.dispatch_pointer(args, kernels::flat_grid(results));
 }
 
 Compute checked_compute(const Tensor& out) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "runtime/device.h"
@@ -69,7 +70,7 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
         for (const int32_t stride : line->strides) args.append(stride);
     }
     const bool software = runtime::device().info().is_software;
-    const uint32_t workgroup = software ? 8 : 256, per_thread = line ? 1 : software ? 16 : 2;
+    const uint32_t workgroup = kernels::flat_workgroup(), per_thread = line ? 1 : software ? 16 : 2;
     kernels::KernelCall call(line ? "indexed_lines" : "indexed_copy",
                              {workgroup, 0, kernels::code(iter.dtype(0)), static_cast<uint32_t>(indices),
                               kernels::code(iter.dtype(2)), how.indexed_destination || line != nullptr,

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
-#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -48,9 +48,9 @@ Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
     const auto count = static_cast<uint64_t>(input.numel());
     const uint64_t spans = (count + kSpan - 1) / kSpan;
     const Tensor counts = at::empty({static_cast<int64_t>(spans) + 1}, self.options().dtype(at::kLong));
-    const uint32_t workgroup = runtime::device().info().is_software ? 8 : 256;
+    const uint32_t workgroup = kernels::flat_workgroup();
     const uint32_t type = kernels::code(self.scalar_type());
-    const auto grid = kernels::Grid::linear((spans + workgroup - 1) / workgroup);
+    const auto grid = kernels::flat_grid(spans);
     kernels::KernelCall("nonzero_count", {workgroup, 0, type, kSpan})
         .read(input)
         .write(counts)

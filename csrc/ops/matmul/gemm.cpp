@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -139,15 +140,14 @@ void sum_parts(const Gemm& g, const Tensor& parts, Compute compute) {
     args.a = kernels::address(parts);
     args.k = static_cast<uint32_t>(parts.size(0) / g.batch);
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
-    const bool software = runtime::device().info().is_software;
-    const uint32_t workgroup = software ? 8 : 128;
+    const uint32_t workgroup = kernels::flat_workgroup();
     KernelCall call(
         std::string("matmul_sum_") + kernels::suffix(compute),
         {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr});
     call.read(parts).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
-    call.dispatch(args, Grid::linear((results + workgroup - 1) / workgroup));
+    call.dispatch(args, kernels::flat_grid(results));
 }
 
 }  // namespace

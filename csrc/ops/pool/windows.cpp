@@ -3,9 +3,9 @@
 #include <limits>
 #include <string>
 
+#include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/kernel_call.h"
-#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -75,12 +75,12 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     args.index_strides = indices.strides();
     args.count_padding = w.count_padding;
     args.divisor = w.divisor;
-    const uint32_t workgroup = runtime::device().info().is_software ? 8 : 256;
+    const uint32_t workgroup = kernels::flat_workgroup();
     kernels::KernelCall call(
         kernel, {workgroup, 0, kernels::code(result.scalar_type()), image.channels_fast(), w.adaptive});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
-    call.dispatch_pointer(args, kernels::Grid::linear((uint64_t{args.total} + workgroup - 1) / workgroup));
+    call.dispatch_pointer(args, kernels::flat_grid(uint64_t{args.total}));
 }
 
 void refuse(const char* op, const Tensor& tensor) {

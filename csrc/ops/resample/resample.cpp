@@ -6,9 +6,9 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
-#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -75,13 +75,13 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
         args.axes[dim.axis] = {static_cast<uint32_t>(axis.input), static_cast<uint32_t>(axis.output),
                                axis.scale, static_cast<int32_t>(axis.pad), from.stride(d) * item};
     }
-    const uint32_t workgroup = runtime::device().info().is_software ? 8 : 256;
+    const uint32_t workgroup = kernels::flat_workgroup();
     kernels::KernelCall("resample",
                         {workgroup, 0, kernels::code(to.scalar_type()), static_cast<uint32_t>(mode),
                          static_cast<uint32_t>(axes.size()), align_corners, backward})
         .read(from)
         .write(to)
-        .dispatch_pointer(args, kernels::Grid::linear((args.count + workgroup - 1) / workgroup));
+        .dispatch_pointer(args, kernels::flat_grid(args.count));
 }
 
 }  // namespace anymps::ops
