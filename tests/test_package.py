@@ -176,6 +176,20 @@ print("parent", (x + 1).sum().item(), torch.backends.mps.is_available())
     assert done.stdout.endswith("parent 6.0 True\n")
 
 
+def test_a_bad_watermark_fails_the_allocation_and_not_the_import(run_python, mps):
+    source = """
+import torch
+for _ in range(2):
+    try:
+        torch.ones(1, device="mps")
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+print(torch.ones(2).sum().item())
+"""
+    done = run_python(source, env={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "abc"})
+    assert done.stdout.splitlines() == ["invalid high watermark ratio abc"] * 2 + ["2.0"], done.stderr
+
+
 def test_import_creates_no_vulkan_instance(run_python):
     done = run_python("import torch; print('libvulkan' in open('/proc/self/maps').read())")
     assert done.stdout == "False\n"
@@ -185,6 +199,7 @@ def test_info_with_a_device(mps):
     report = subprocess.run([sys.executable, "-m", "torch_anymps.info"], capture_output=True, text=True)
     assert (report.returncode, report.stderr) == (0, "")
     rows = dict(line.split(":", 1) for line in report.stdout.splitlines()[1:])
+    assert "Vulkan device 0" in rows and any(v.endswith(": chosen") for k, v in rows.items() if k[:13] == "Vulkan device")
     for row in ("device", "vendor", "driver", "Vulkan", "features", "memory heap 0", "kernels", "cache folder"):
         assert rows[row].strip(), row
     assert int(rows["kernels"]) > 0

@@ -298,6 +298,12 @@ def test_index_out_of_range(op, function, bad, mps):
     with pytest.raises(torch.AcceleratorError, match=op):
         torch.mps.synchronize()
     assert x.sum().item() == 12
+    function(x, torch.tensor([0, bad], device=mps))
+    event = torch.mps.Event()
+    event.record()
+    with pytest.raises(torch.AcceleratorError, match=op):
+        event.synchronize()
+    assert x.sum().item() == 12
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def main() -> int:
         print(f"mps is not available: {reason}")
         return 1
     rows = _device_rows(json.loads(torch.ops.anymps.device_info()))
+    rows += [(f"Vulkan device {i}", line) for i, line in enumerate(torch.ops.anymps.device_list())]
     rows.append(("kernels", str(len(torch.ops.anymps.kernel_names()))))
     for label, value in [*rows, *_patch_rows()]:
         print(f"{label + ':':<22}{value}")

@@ -85,7 +85,7 @@ bool Allocator::BySize::operator()(const Block* a, const Block* b) const {
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
 }
 
-Allocator::Allocator() : fraction_(watermark_from_environment()) {}
+Allocator::Allocator() = default;
 
 Allocator::Pool& Allocator::pool_of(const Segment& segment) {
     return segment.small() ? small_ : large_;
@@ -245,10 +245,12 @@ void Allocator::raise_out_of_memory(size_t requested) {
 }
 
 size_t Allocator::limit_bytes() const {
-    if (fraction_ == 0.0) return 0;
+    // Read at the first allocation: a bad value must not fail `import torch`.
+    if (!fraction_) fraction_ = watermark_from_environment();
+    if (*fraction_ == 0.0) return 0;
     // Beyond the heap, drivers move memory of other programs out or the system ends the process: never by
     // default.
-    return std::min(static_cast<size_t>(fraction_ * double(recommended_bytes())),
+    return std::min(static_cast<size_t>(*fraction_ * double(recommended_bytes())),
                     static_cast<size_t>(device().device_memory()));
 }
 

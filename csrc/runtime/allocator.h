@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -61,7 +62,7 @@ class Allocator final : public c10::DeviceAllocator {
     Pool small_, large_;  // free blocks
     std::vector<std::unique_ptr<Segment>> segments_;
     c10::CachingDeviceAllocator::DeviceStats stats_;
-    double fraction_;  // of recommended_bytes(); 0 for no limit
+    mutable std::optional<double> fraction_;  // of recommended_bytes(); 0 for no limit
 };
 
 Allocator& allocator();

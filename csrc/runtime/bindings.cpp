@@ -106,6 +106,7 @@ at::Tensor host_alias(const at::Tensor& tensor) {
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("device_info() -> str", device_info_json);
+    m.def("device_list() -> str[]", device_list);
     m.def("unavailable_reason() -> str", unavailable_reason);
     m.def("host_alias(Tensor tensor) -> Tensor", host_alias);
 }

@@ -388,6 +388,10 @@ void CommandEncoder::synchronize() {
     impl_->check_errors();
 }
 
+void CommandEncoder::check_errors() {
+    impl_->check_errors();
+}
+
 ErrorSlot CommandEncoder::error_slot(const char* op) {
     return impl_->error_slot(op);
 }

@@ -70,8 +70,11 @@ class CommandEncoder {
     void wait(uint64_t serial);
     bool completed(uint64_t serial) const;
 
-    // submit + wait for everything, then raises a pending device assert as torch.AcceleratorError.
+    // submit + wait for everything, then check_errors().
     void synchronize();
+
+    // Raises a device assert that completed work has reported as torch.AcceleratorError.
+    void check_errors();
 
     // Where kernels report an out-of-range index of `op` (a string literal, e.g. "index_select").
     ErrorSlot error_slot(const char* op);

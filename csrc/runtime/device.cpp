@@ -104,6 +104,16 @@ std::string unavailable_reason() {
     return probed().reason;
 }
 
+std::vector<std::string> device_list() {
+    std::vector<std::string> lines;
+    if (in_bad_fork() || probed().instance == nullptr) return lines;
+    for (const auto& d : probed().instance->physical_devices()) {
+        const std::string note = &d == probed().chosen ? "chosen" : d.unsuitable;
+        lines.push_back(d.info.name + (note.empty() ? "" : ": " + note));
+    }
+    return lines;
+}
+
 const vulkan::DeviceInfo& device_info() {
     check_not_forked();
     TORCH_CHECK(probed().chosen, "The mps device is not available: ", probed().reason);

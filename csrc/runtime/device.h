@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "vulkan/device.h"
 
@@ -17,6 +18,9 @@ std::string unavailable_reason();
 // The device that was chosen (environment variable ANYMPS_DEVICE: an index or a part of a name). Creates it
 // at the first call. Raises RuntimeError when there is none, or in a forked child.
 const vulkan::Device& device();
+
+// A line for every Vulkan device, in the order of ANYMPS_DEVICE's indices: its name, and "chosen", or what it lacks.
+std::vector<std::string> device_list();
 
 // Properties of the chosen device without creating it; raises as device() does.
 const vulkan::DeviceInfo& device_info();

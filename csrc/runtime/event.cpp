@@ -92,7 +92,9 @@ void Event::synchronize() const {
         const std::lock_guard lock(mutex_);
         serial = serial_;
     }
-    if (serial != 0) encoder().wait(serial);
+    if (serial == 0) return;
+    encoder().wait(serial);
+    encoder().check_errors();
 }
 
 uint64_t Event::ticks() const {

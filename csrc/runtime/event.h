@@ -17,6 +17,7 @@ class Event {
     void record();
     // True when it was never recorded, or when everything before the recorded point has completed.
     bool query() const;
+    // Waits for the recorded point; raises a pending device assert as torch.AcceleratorError.
     void synchronize() const;
 
     // Milliseconds between two recorded events, by the device's clock; waits for both.
