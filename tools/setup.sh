@@ -166,6 +166,8 @@ install_torch() {
         say "PyTorch from $TORCH_INDEX"
         pip_install --retries 0 --timeout 30 --index-url "$TORCH_INDEX" "$torch" >build/torch.log 2>&1 && return 0
     fi
+    # A CPU build that lies at hand (pip's find-links) must not stand in for the default index's build.
+    [ "$TORCH_INDEX" != default ] || torch="$torch,!=2.13.0+cpu"
     say "PyTorch from the default package index"
     logged build/torch.log pip_install "$torch"
 }

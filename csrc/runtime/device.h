@@ -19,7 +19,8 @@ std::string unavailable_reason();
 // at the first call. Raises RuntimeError when there is none, or in a forked child.
 const vulkan::Device& device();
 
-// A line for every Vulkan device, in the order of ANYMPS_DEVICE's indices: its name, and "chosen", or what it lacks.
+// A line for every Vulkan device, in the order of ANYMPS_DEVICE's indices: its name, and "chosen", or what it
+// lacks.
 std::vector<std::string> device_list();
 
 // Properties of the chosen device without creating it; raises as device() does.

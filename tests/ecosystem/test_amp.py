@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("mps", "no_fallback")
+pytestmark = [pytest.mark.cuda_wheel, pytest.mark.usefixtures("mps", "no_fallback")]
 
 
 def net():

@@ -8,7 +8,7 @@ from torch import nn
 
 from torch_anymps import patches
 
-pytestmark = pytest.mark.usefixtures("mps", "no_fallback")
+pytestmark = [pytest.mark.cuda_wheel, pytest.mark.usefixtures("mps", "no_fallback")]
 
 
 class Classifier(lightning.LightningModule):

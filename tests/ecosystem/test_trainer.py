@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification, DataCollator
 
 from .sentence_pairs import SentencePairs, train_tokenizer, write_csv
 
-pytestmark = pytest.mark.usefixtures("mps", "no_fallback")
+pytestmark = [pytest.mark.cuda_wheel, pytest.mark.usefixtures("mps", "no_fallback")]
 STEPS_PER_EPOCH = 25
 
 
