@@ -46,6 +46,20 @@ def no_fallback():
 
 
 @pytest.fixture
+def raises_as_on_the_cpu(mps):
+    """Checks that case(ones), where ones(*shape) makes a tensor, raises the same type and first line on both devices."""
+
+    def check(case):
+        with pytest.raises(Exception) as expected:
+            case(lambda *shape: torch.ones(shape))
+        with pytest.raises(type(expected.value)) as actual:
+            case(lambda *shape: torch.ones(shape, device=mps))
+        assert str(actual.value).split("\n")[0] == str(expected.value).split("\n")[0]
+
+    return check
+
+
+@pytest.fixture
 def run_python():
     """Runs a script (a path, or source text) in a fresh interpreter and returns its CompletedProcess.
 
