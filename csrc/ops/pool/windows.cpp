@@ -20,7 +20,8 @@ struct PoolArgs {
     uint32_t total;
     kernels::ImageIndex index;
     uint32_t in_size[3], out_size[3];
-    uint32_t kernel[3], stride[3], padding[3], dilation[3];
+    uint32_t kernel[3], padding[3];
+    kernels::FastDivider stride[3], dilation[3];
     kernels::ImageStrides in_strides, out_strides, index_strides;
     uint32_t count_padding;
     int32_t divisor;
@@ -36,41 +37,64 @@ struct Operands {
     const Tensor& input;  // or its gradient
     const Tensor& output;
     const Tensor& indices;
-    bool backward;  // the input's side is the result
+    bool backward;         // the input's side is the result
+    bool scatter = false;  // a thread for each output, though the input's side is the result
 };
+
+// True where no input lies in two windows.
+bool disjoint(const Windows& w) {
+    for (int axis = 0; axis < 3; ++axis) {
+        if (w.stride[axis] <= (w.kernel[axis] - 1) * w.dilation[axis]) return false;
+    }
+    return !w.adaptive;
+}
+
+// The stride of positions counted through a whole plane; 0 where there is no single one.
+uint32_t plane_step(const Tensor& tensor, int64_t spatial) {
+    int64_t step = 1, next = 0;
+    for (int64_t dim = tensor.dim() - 1; dim >= tensor.dim() - spatial; --dim) {
+        if (tensor.size(dim) == 1) continue;
+        if (next == 0) step = tensor.stride(dim);
+        if (next != 0 && tensor.stride(dim) != next) return 0;
+        next = tensor.stride(dim) * tensor.size(dim);
+    }
+    return narrow(step);
+}
 
 void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     const Tensor& result = t.backward ? t.input : t.output;
     if (result.numel() == 0) return;
     const Image in(t.input, w.spatial), out(t.output, w.spatial), indices(t.indices, w.spatial);
-    const Image& image = t.backward ? in : out;
+    const Image& image = t.backward && !t.scatter ? in : out;
     if (result.numel() > std::numeric_limits<uint32_t>::max() && image.size(0) > 1) {
         const auto half = [&](const Tensor& tensor, int64_t first, int64_t count) {
             return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
         };
         const int64_t middle = image.size(0) / 2, rest = image.size(0) - middle;
         launch(kernel, w,
-               {half(t.input, 0, middle), half(t.output, 0, middle), half(t.indices, 0, middle), t.backward});
+               {half(t.input, 0, middle), half(t.output, 0, middle), half(t.indices, 0, middle), t.backward,
+                t.scatter});
         launch(kernel, w,
                {half(t.input, middle, rest), half(t.output, middle, rest), half(t.indices, middle, rest),
-                t.backward});
+                t.backward, t.scatter});
         return;
     }
     PoolArgs args{};
     args.input = kernels::address(t.input);
     args.output = kernels::address(t.output);
     args.indices = t.indices.defined() ? kernels::address(t.indices) : 0;
-    args.total = static_cast<uint32_t>(result.numel());
+    args.total = static_cast<uint32_t>(image.tensor().numel());
     args.index = image.index();
     for (int axis = 0; axis < 3; ++axis) {
         args.in_size[axis] = in.size(2 + axis);
         args.out_size[axis] = out.size(2 + axis);
         args.kernel[axis] = narrow(w.kernel[axis]);
-        args.stride[axis] = narrow(w.stride[axis]);
+        args.stride[axis] = kernels::FastDivider(narrow(w.stride[axis]));
         args.padding[axis] = narrow(w.padding[axis]);
-        args.dilation[axis] = narrow(w.dilation[axis]);
+        args.dilation[axis] = kernels::FastDivider(narrow(w.dilation[axis]));
     }
     args.in_strides = in.strides();
+    if (t.scatter) args.in_strides.values[4] = plane_step(t.input, w.spatial);
     args.out_strides = out.strides();
     args.index_strides = indices.strides();
     args.count_padding = w.count_padding;
@@ -126,6 +150,13 @@ void max_pool(const char* op, const Windows& windows, const Tensor& input, const
 void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& indices, const Tensor& grad_input) {
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
+    // A write for each output is less work than a search for each input, but only one output may write there.
+    if (disjoint(windows) && plane_step(grad_input, windows.spatial) != 0) {
+        Tensor(grad_input).zero_();
+        if (grad_output.numel() == 0) return;
+        launch("max_pool_scatter", windows, {grad_input, grad_output, indices, true, true});
+        return;
+    }
     launch("max_pool_backward", windows, {grad_input, grad_output, indices, true});
 }
 
