@@ -54,7 +54,7 @@ Grid Grid::linear(uint64_t groups) {
     return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
 }
 
-// Members are guarded by mutex_ but for the semaphore and completed_.
+// Members are guarded by mutex_ but for the semaphore and waited_.
 class CommandEncoder::Impl {
   public:
     explicit Impl(const vulkan::Device& device)
@@ -140,7 +140,7 @@ class CommandEncoder::Impl {
 
     void download(std::byte* dst, uint64_t src, uint64_t bytes) {
         if (const std::byte* host = host_pointer(src, bytes)) {
-            semaphore_.wait(submit());
+            wait(submit());
             std::memcpy(dst, host, bytes);
             return;
         }
@@ -152,7 +152,7 @@ class CommandEncoder::Impl {
         const auto finish_oldest = [&] {
             const Part part = parts.front();
             parts.pop_front();
-            semaphore_.wait(part.staging->serial);
+            wait(part.staging->serial);
             std::memcpy(dst + part.offset, part.staging->buffer->host(), part.bytes);
         };
         for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
@@ -234,6 +234,12 @@ class CommandEncoder::Impl {
         return {errors_.address(), index + 1};
     }
 
+    // Waits for a serial. The queue may be dry then, so the next command is submitted at once.
+    void wait(uint64_t serial) {
+        semaphore_.wait(serial);
+        waited_.store(true, std::memory_order_relaxed);
+    }
+
     std::mutex mutex_;
     const vulkan::Device& device_;
     vulkan::TimelineSemaphore semaphore_;
@@ -258,7 +264,8 @@ class CommandEncoder::Impl {
 
     void recorded() {
         ++commands_;
-        if (commands_ >= kBatch || (commands_ % kCheckEvery == 0 && semaphore_.value() >= serial_)) submit();
+        const bool check = commands_ % kCheckEvery == 0 || waited_.exchange(false, std::memory_order_relaxed);
+        if (commands_ >= kBatch || (check && semaphore_.value() >= serial_)) submit();
     }
 
     void begin() {
@@ -308,6 +315,7 @@ class CommandEncoder::Impl {
     }
 
     std::deque<CommandBuffer> buffers_;  // oldest submission first; the back one is being recorded
+    std::atomic<bool> waited_{false};
     bool recording_ = false;
     uint32_t commands_ = 0;
     VkPipeline bound_ = VK_NULL_HANDLE;
@@ -376,7 +384,7 @@ uint64_t CommandEncoder::submit() {
 }
 
 void CommandEncoder::wait(uint64_t serial) {
-    impl_->semaphore_.wait(serial);
+    impl_->wait(serial);
 }
 
 bool CommandEncoder::completed(uint64_t serial) const {

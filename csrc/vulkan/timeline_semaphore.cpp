@@ -7,7 +7,7 @@
 namespace anymps::vulkan {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{200};
+constexpr std::chrono::microseconds kSpin{2000};
 
 }  // namespace
 
@@ -29,7 +29,8 @@ uint64_t TimelineSemaphore::value() const {
 }
 
 void TimelineSemaphore::wait(uint64_t value) const {
-    // A sleeping thread wakes 50 to 100 us late, so short waits for a GPU spin; a software driver needs the core.
+    // A sleeping thread wakes 50 to 100 us late, so waits for a GPU spin at first; a software driver needs
+    // the core.
     if (!device_.info().is_software) {
         const auto end = std::chrono::steady_clock::now() + kSpin;
         do {
