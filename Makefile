@@ -5,7 +5,7 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
 
-.PHONY: demo test test-exit build lint bench test-cuda-wheel
+.PHONY: demo test test-exit build lint bench chart test-cuda-wheel
 
 demo:
 	@tools/setup.sh system
@@ -41,6 +41,13 @@ bench:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@set -e; for script in benchmarks/runtime/*.py benchmarks/ops/*.py; do echo "==> $$script"; $(PY) $$script; done
+
+# Whole networks, trained and evaluated, beside the CPU and the peer of ANYMPS_PEER_PYTHON; writes docs/chart.png.
+chart:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PY) benchmarks/models/chart.py
 
 # The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
 test-cuda-wheel:
