@@ -1,6 +1,7 @@
 """Training and evaluation of whole networks on mps, on the CPU and, where there is one, on the peer's CUDA, by turns.
 
-Prints a table of medians (ms a step) with the distance of their quartiles and ratios, and draws the speed-up over the CPU.
+Prints a table of medians (ms a step) with the distance of their quartiles and ratios, and draws the speed-up over the
+CPU.
 ANYMPS_PEER_PYTHON names a Python with a CUDA build of PyTorch; ANYMPS_CHART_NETWORKS ("ResNet50,BERT-base") chooses
 networks, ANYMPS_CHART_ROUNDS how often the devices take turns.
 """
