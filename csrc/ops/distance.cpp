@@ -5,6 +5,7 @@
 #include <ATen/ops/_euclidean_dist.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <cmath>
 #include <string_view>
@@ -60,8 +61,9 @@ std::vector<int64_t> batch_of(const Tensor& x1, const Tensor& x2) {
 }
 
 Tensor matrices(const Tensor& x, std::vector<int64_t> batch) {
+    const int64_t count = c10::multiply_integers(batch);
     batch.insert(batch.end(), {x.size(-2), x.size(-1)});
-    return x.expand(batch).reshape({-1, x.size(-2), x.size(-1)}).contiguous();
+    return x.expand(batch).reshape({count, x.size(-2), x.size(-1)}).contiguous();
 }
 
 void check(const Tensor& x1, const Tensor& x2, double p) {

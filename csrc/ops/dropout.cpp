@@ -72,8 +72,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
 Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& mask, double scale) {
     TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
     if (grad.numel() == 0 || grad.strides() != mask.strides() || grad.sizes() != mask.sizes() ||
-        !grad.is_non_overlapping_and_dense()) {
-        return grad.mul(mask).mul_(scale);
+        !grad.is_non_overlapping_and_dense() || !grad.is_floating_point()) {
+        return grad.mul(mask).mul(scale);
     }
     Tensor out = at::empty_like(grad);
     const auto count = static_cast<uint64_t>(grad.numel());

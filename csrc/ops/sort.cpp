@@ -134,7 +134,7 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
     at::assert_no_overlap(values, indices);
     dim = at::maybe_wrap_dim(dim, self.dim(), true);
     at::native::zero_numel_check_dims(self, dim, "median()");
-    at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, true);
+    at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) {
         const Tensor rows = self.dim() == 0 ? self.view(1) : self.movedim(dim, -1);
         const auto [sorted, order] = at::sort(rows, true, -1, false);
@@ -180,7 +180,7 @@ Outputs ANYMPS_FUNC(kthvalue_values)(const Tensor& self, int64_t k, int64_t dim_
     const int64_t size = self.dim() > 0 ? self.size(dim) : 1;
     TORCH_CHECK(k > 0 && k <= size, "kthvalue(): selected number k out of range for dimension ", dim);
     at::assert_no_overlap(self, values);
-    at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, true);
+    at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) take(self, dim, false, k - 1, 1, values, indices);
     if (!keepdim && self.dim() > 0) {
         values.squeeze_(dim);

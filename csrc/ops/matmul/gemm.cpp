@@ -176,7 +176,8 @@ void Gemm::run() {
     problem.k = g.k;
     problem.floating = compute == Compute::F32;
     problem.may_swap = !uses_shared_memory(info);
-    problem.k_contiguous = g.a.column == 1 && g.b.row == 1;
+    // With one k there is nothing to follow: such factors may be read four rows at a time, which that kernel cannot.
+    problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
     if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);
