@@ -5,7 +5,7 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
 
-.PHONY: demo test test-exit build lint bench chart test-cuda-wheel
+.PHONY: demo test test-exit build lint bench chart test-radv test-cuda-wheel
 
 demo:
 	@tools/setup.sh system
@@ -48,6 +48,13 @@ chart:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@$(PY) benchmarks/models/chart.py
+
+# Every kernel through AMD's compiler in Mesa, for several GPUs and without one: prints a table of registers and spills.
+test-radv:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(VENV)/bin/pytest -m radv tests/test_radv.py
 
 # The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
 test-cuda-wheel:

@@ -47,7 +47,7 @@ def no_fallback():
 
 @pytest.fixture
 def raises_as_on_the_cpu(mps):
-    """Checks that case(ones), where ones(*shape) makes a tensor, raises the same type and first line on both devices."""
+    """Checks that case(ones), where ones(*shape) makes a tensor, raises the same type and words on both devices."""
 
     def check(case):
         with pytest.raises(Exception) as expected:

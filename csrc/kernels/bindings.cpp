@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/kernel_library.h"
@@ -16,6 +17,16 @@ void build_kernel(const std::string& name) {
     pipeline(kernel_id(name), {});
 }
 
+// What the driver's compiler says of a kernel built so: names and numbers (vulkan::Pipeline::statistics).
+std::tuple<std::vector<std::string>, std::vector<double>> kernel_statistics(const std::string& name) {
+    std::tuple<std::vector<std::string>, std::vector<double>> result;
+    for (const auto& [label, value] : pipeline(kernel_id(name), {}).statistics()) {
+        std::get<0>(result).push_back(label);
+        std::get<1>(result).push_back(value);
+    }
+    return result;
+}
+
 // The SPIR-V words of a kernel as an int32 tensor on the CPU; not to be written to.
 at::Tensor spirv_words(const std::string& name) {
     const auto words = kernel_spirv(kernel_id(name));
@@ -26,6 +37,7 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("kernel_names() -> str[]", kernel_names);
     m.def("kernel_spirv(str name) -> Tensor", spirv_words);
     m.def("build_kernel(str name) -> ()", build_kernel);
+    m.def("kernel_statistics(str name) -> (str[], float[])", kernel_statistics);
 }
 
 }  // namespace

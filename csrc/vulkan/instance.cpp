@@ -183,6 +183,9 @@ std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
     info.bfloat16 = bfloat16.shaderBFloat16Type;
     info.subgroup_size_control = control.subgroupSizeControl && control.computeFullSubgroups;
     info.external_memory_host = contains(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+    const char* statistics = std::getenv("ANYMPS_PIPELINE_STATISTICS");
+    info.pipeline_statistics = statistics && std::string_view(statistics) == "1" &&
+                               contains(extensions, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 
     std::string missing;

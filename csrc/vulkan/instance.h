@@ -42,6 +42,7 @@ struct DeviceInfo {
     bool external_memory_host = false;
     bool subgroup_size_control = false;
     bool memory_budget = false;
+    bool pipeline_statistics = false;  // asked for by ANYMPS_PIPELINE_STATISTICS=1, and there
     FloatControls float_controls;
 
     uint32_t compute_units = 0;  // 0: the driver does not tell

@@ -42,6 +42,7 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     create.stage.pSpecializationInfo = &values;
     create.layout = device.pipeline_layout();
     const DeviceInfo& info = device.info();
+    if (info.pipeline_statistics) create.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
     if (specialization.size() > 1 && specialization[1] != 0 && info.subgroup_size_control &&
         specialization[1] >= info.min_subgroup_size && specialization[1] <= info.max_subgroup_size) {
         subgroup.requiredSubgroupSize = specialization[1];
@@ -58,6 +59,37 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
                                 result_name(result) + ").");
     }
     device.set_name(VK_OBJECT_TYPE_PIPELINE, reinterpret_cast<uint64_t>(handle_), name);
+}
+
+std::vector<std::pair<std::string, double>> Pipeline::statistics() const {
+    std::vector<std::pair<std::string, double>> result;
+    if (!device_.info().pipeline_statistics) return result;
+    VkPipelineExecutableInfoKHR executable{VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR};
+    executable.pipeline = handle_;  // a compute pipeline is one executable, number 0
+    uint32_t count = 0;
+    const auto& api = device_.api();
+    VK_CHECK(api.vkGetPipelineExecutableStatisticsKHR(device_.handle(), &executable, &count, nullptr));
+    std::vector<VkPipelineExecutableStatisticKHR> list(
+        count, VkPipelineExecutableStatisticKHR{VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR});
+    VK_CHECK(api.vkGetPipelineExecutableStatisticsKHR(device_.handle(), &executable, &count, list.data()));
+    for (const auto& s : list) {
+        double value = 0;
+        switch (s.format) {
+            case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR:
+                value = s.value.b32;
+                break;
+            case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR:
+                value = static_cast<double>(s.value.i64);
+                break;
+            case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR:
+                value = static_cast<double>(s.value.u64);
+                break;
+            default:
+                value = s.value.f64;
+        }
+        result.emplace_back(s.name, value);
+    }
+    return result;
 }
 
 Pipeline::~Pipeline() {

@@ -5,6 +5,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "vulkan/api.h"
 
@@ -26,6 +28,10 @@ class Pipeline {
 
     VkPipeline handle() const { return handle_; }
     const std::string& name() const { return name_; }
+
+    // What the driver's compiler says of the code (registers, spills, ...), by the driver's own names. Empty
+    // unless ANYMPS_PIPELINE_STATISTICS=1 was set and the driver has VK_KHR_pipeline_executable_properties.
+    std::vector<std::pair<std::string, double>> statistics() const;
 
   private:
     const Device& device_;

@@ -1,0 +1,49 @@
+"""Which kernels a device can build, and what its driver's compiler says of them.
+
+As a program it builds every kernel and prints JSON: {"device": name, "failed": {kernel: message}, "statistics":
+{kernel: {label: value}}}. Statistics need ANYMPS_PIPELINE_STATISTICS=1.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+OP_CAPABILITY = 17
+# SPIR-V capability -> optional feature of the device, as torch.ops.anymps.device_info names it.
+OPTIONAL_CAPABILITIES = {6022: "coopmat", 5116: "bf16", 5118: "bf16", 6033: "atomics"}
+
+
+def capabilities(words: torch.Tensor) -> set[int]:
+    """The operands of the OpCapability instructions, which come first in a module."""
+    found, at, values = set(), 5, words.tolist()
+    while at < len(values) and values[at] & 0xFFFF == OP_CAPABILITY:
+        found.add(values[at + 1])
+        at += values[at] >> 16
+    return found
+
+
+def buildable_kernels() -> list[str]:
+    """The kernels whose optional features the device has."""
+    features = json.loads(torch.ops.anymps.device_info())["features"]
+
+    def fits(name: str) -> bool:
+        numbers = capabilities(torch.ops.anymps.kernel_spirv(name)) & OPTIONAL_CAPABILITIES.keys()
+        return all(features[OPTIONAL_CAPABILITIES[number]] for number in numbers)
+
+    return [name for name in torch.ops.anymps.kernel_names() if fits(name)]
+
+
+def main() -> None:
+    result = {"device": json.loads(torch.ops.anymps.device_info())["name"], "failed": {}, "statistics": {}}
+    for name in buildable_kernels():
+        try:
+            result["statistics"][name] = dict(zip(*torch.ops.anymps.kernel_statistics(name)))
+        except RuntimeError as error:
+            result["failed"][name] = str(error).splitlines()[0]
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

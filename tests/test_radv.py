@@ -1,0 +1,55 @@
+"""Every kernel through Mesa's AMD compiler, for several GPUs, none of which needs to be there (make test-radv).
+
+RADV_FORCE_FAMILY makes the driver a null device that compiles everything and runs nothing.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import pathlib
+
+import pytest
+
+FAMILIES = ("polaris10", "vega10", "navi10", "navi21", "navi31", "gfx1150", "gfx1151")
+DRIVERS = glob.glob("/usr/share/vulkan/icd.d/radeon_icd*.json")
+
+pytestmark = pytest.mark.radv
+
+
+@pytest.fixture(scope="module")
+def table(request):
+    """Lines of a table that is printed at the end."""
+    lines = ["| GPU | kernels | most VGPRs | kernels that spill | worst |", "|---|---|---|---|---|"]
+    yield lines
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + "\n".join(lines))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_amd_compiler_builds_every_kernel(family, run_python, table, tmp_path):
+    assert DRIVERS, "Mesa's AMD driver is not installed (package mesa-vulkan-drivers)"
+    done = run_python(
+        pathlib.Path(__file__).parent / "kernel_builds.py",
+        env={
+            "VK_DRIVER_FILES": DRIVERS[0],
+            "VK_ICD_FILENAMES": DRIVERS[0],
+            "RADV_FORCE_FAMILY": family,
+            "ANYMPS_PIPELINE_STATISTICS": "1",
+            "ANYMPS_CACHE_DIR": str(tmp_path),
+        },
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert "RADV" in result["device"] and len(result["statistics"]) > 500
+    assert not result["failed"]
+    kernels = result["statistics"].items()
+    registers = max(values["VGPRs"] for _, values in kernels)
+    spills = sorted(
+        ((values["Spilled VGPRs"] + values["Spilled SGPRs"], name) for name, values in kernels), reverse=True
+    )
+    spilling = [item for item in spills if item[0] > 0]
+    worst = ", ".join(f"{name} {count:.0f}" for count, name in spilling[:3])
+    table.append(f"| {family} | {len(kernels)} | {registers:.0f} | {len(spilling)} | {worst} |")
