@@ -1,0 +1,211 @@
+#include "ops/fft/transform.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/extents.h"
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+
+// Bits of kFlags in shaders/fft.slang.
+enum Flag : uint32_t {
+    kFirst = 1,
+    kColumns = 2,
+    kWide = 4,
+    kSwapInput = 8,
+    kSwapOutput = 16,
+    kRealOutput = 32,
+    kOnes = 64,
+};
+
+// The twin of FftArgs in shaders/fft.slang, before its dimensions.
+struct Header {
+    uint64_t input = 0, output = 0, threads = 0, root_reciprocal = 0;
+    int64_t in_step = 0, out_step = 0;
+    kernels::FastDivider places, lines, before;
+    uint32_t length = 0, wanted = 0, radix = 0;
+    float scale = 1;
+    uint32_t dims = 0;
+};
+static_assert(sizeof(Header) == 104);
+
+constexpr int64_t kMostLength = int64_t{1} << 28;
+constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
+
+// The radices of the steps, or nothing where a prime factor is too large.
+std::vector<uint32_t> radices_of(uint32_t length) {
+    if (length == 1) return {1};
+    std::vector<uint32_t> radices;
+    uint32_t twos = 0, rest = length;
+    for (; rest % 2 == 0; rest /= 2) ++twos;
+    for (uint32_t p = 3; p <= kLargestPrime; p += 2) {
+        for (; rest % p == 0; rest /= p) radices.push_back(p);
+    }
+    if (rest != 1) return {};
+    std::reverse(radices.begin(), radices.end());
+    // As few steps as radix 16 allows, of about the same size.
+    for (uint32_t steps = (twos + 3) / 4; steps > 0; --steps) {
+        const uint32_t bits = (twos + steps - 1) / steps;
+        radices.push_back(1u << bits);
+        twos -= bits;
+    }
+    return radices;
+}
+
+// The shortest length >= at_least of the form 2^a, 3 2^a or 5 2^a.
+uint32_t convolution_length(uint32_t at_least) {
+    uint32_t best = std::numeric_limits<uint32_t>::max();
+    for (const uint32_t odd : {1u, 3u, 5u}) {
+        uint32_t length = odd;
+        while (length < at_least) length *= 2;
+        best = std::min(best, length);
+    }
+    return best;
+}
+
+uint64_t reciprocal(uint64_t n) {
+    return (uint64_t{1} << 62) / n;
+}
+
+// True where the lines of a tensor lie closer together than the elements of one line.
+bool lines_are_neighbours(const Tensor& tensor, int64_t dim) {
+    for (int64_t d = 0; d < tensor.dim(); ++d) {
+        if (d != dim && tensor.size(d) > 1 && tensor.stride(d) != 0 && tensor.stride(d) < tensor.stride(dim))
+            return true;
+    }
+    return false;
+}
+
+// Complex lines of a length beside those of `like`.
+Tensor empty_lines(const Tensor& like, int64_t dim, int64_t length, bool columns) {
+    auto sizes = like.sizes().vec();
+    sizes.erase(sizes.begin() + dim);
+    sizes.insert(columns ? sizes.begin() : sizes.end(), length);
+    return at::empty(sizes, like.options().dtype(at::kComplexFloat)).movedim(columns ? 0 : -1, dim);
+}
+
+bool in_registers(uint32_t radix) {
+    return (radix >= 2 && radix <= 5) || radix == 7 || radix == 8 || radix == 16;
+}
+
+// One kernel over all lines, `places` threads each. header: what depends on neither tensor.
+void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int64_t dim, uint32_t places,
+            Header header, FftSource source, uint32_t flags) {
+    kernels::Extents batch;
+    uint64_t lines = 1;
+    for (int64_t d = to.dim() - 1; d >= 0; --d) {
+        if (d == dim || to.size(d) == 1) continue;
+        batch.push_back(
+            {to.size(d),
+             {from.stride(d) * kernels::item_bytes(from), to.stride(d) * kernels::item_bytes(to)}});
+        lines *= static_cast<uint64_t>(to.size(d));
+    }
+    TORCH_CHECK(lines <= std::numeric_limits<uint32_t>::max(), "fft: ", lines,
+                " transforms at once, and the MPS backend counts to 2^32 - 1");
+    collapse(batch);
+    header.input = kernels::address(from);
+    header.output = kernels::address(to);
+    header.threads = lines * places;
+    header.in_step = from.stride(dim) * kernels::item_bytes(from);
+    header.out_step = to.stride(dim) * kernels::item_bytes(to);
+    header.places = kernels::FastDivider(places);
+    header.lines = kernels::FastDivider(static_cast<uint32_t>(lines));
+    header.dims = static_cast<uint32_t>(batch.size());
+    if (header.threads > std::numeric_limits<uint32_t>::max()) flags |= kWide;
+    if (lines_are_neighbours(from, dim)) flags |= kColumns;
+    std::array<char, sizeof(Header) + kernels::kMaxDims * sizeof(kernels::Dim)> args;
+    std::memcpy(args.data(), &header, sizeof(Header));
+    const char* end = kernels::write_dims(batch, args.data() + sizeof(Header));
+    constexpr uint32_t kWorkgroup = 64;
+    kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(source), flags})
+        .read(from)
+        .read(to)
+        .write(to)
+        .dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()),
+                          kernels::Grid::linear(kernels::ceil_div(header.threads, kWorkgroup)));
+}
+
+// The step of a transform that follows those whose radices have the product `before`.
+void run_step(const LineTransform& t, uint32_t radix, uint32_t before, const Tensor& from, const Tensor& to) {
+    const auto length = static_cast<uint32_t>(t.length);
+    const bool first = before == 1, last = before * radix == length;
+    const bool registers = in_registers(radix);
+    Header header;
+    header.root_reciprocal = reciprocal(uint64_t{before} * radix);
+    header.before = kernels::FastDivider(before);
+    header.length = length;
+    header.wanted = last ? static_cast<uint32_t>(t.output.size(t.dim)) : length;
+    header.radix = radix;
+    header.scale = last ? static_cast<float>(t.scale) : 1.0f;
+    uint32_t flags = first ? kFirst : 0;
+    if (t.inverse) flags |= (first ? kSwapInput : 0) | (last ? kSwapOutput : 0);
+    if (last && !t.output.is_complex()) flags |= kRealOutput;
+    launch(registers ? "fft_radix" + std::to_string(radix) : "fft_prime", from, to, t.dim,
+           registers ? length / radix : length, header, first ? t.source : FftSource::Complex, flags);
+}
+
+void run_steps(const LineTransform& t, const std::vector<uint32_t>& radices) {
+    const bool columns = lines_are_neighbours(t.input, t.dim);
+    Tensor from = t.input, spare;
+    // The kernel of other primes reads what other threads write.
+    if (radices.size() == 1 && !in_registers(radices[0]) && t.input.is_alias_of(t.output))
+        from = t.input.clone();
+    uint32_t before = 1;
+    for (size_t i = 0; i < radices.size(); ++i) {
+        const bool first = i == 0, last = i + 1 == radices.size();
+        const Tensor to = last              ? t.output
+                          : spare.defined() ? spare
+                                            : empty_lines(t.output, t.dim, t.length, columns);
+        run_step(t, radices[i], before, from, to);
+        before *= radices[i];
+        spare = first ? Tensor() : from;
+        from = to;
+    }
+}
+
+// X[k] = c[k] sum_j (x[j] c[j]) conj(c[k - j]) with the chirp c[k] = exp(-pi i k^2 / n): a convolution, done
+// by transforms of a length that has small factors.
+void run_bluestein(const LineTransform& t) {
+    Header header;
+    header.length = static_cast<uint32_t>(t.length);
+    header.root_reciprocal = reciprocal(2 * static_cast<uint64_t>(t.length));
+    const uint32_t length = convolution_length(2 * header.length - 1);
+    const Tensor product = empty_lines(t.output, t.dim, length, lines_are_neighbours(t.input, t.dim));
+    header.wanted = length;
+    launch("fft_chirp", t.input, product, t.dim, length, header, t.source, t.inverse ? kSwapInput : 0);
+    std::vector<int64_t> line(t.output.dim(), 1);
+    line[t.dim] = length;
+    const Tensor spectrum = at::empty(line, product.options());
+    launch("fft_chirp", spectrum, spectrum, t.dim, length, header, FftSource::Complex, kOnes);
+    LineTransform{spectrum, spectrum, t.dim, length, FftSource::Complex, false, 1}.run();
+    LineTransform{product, product, t.dim, length, FftSource::Complex, false, 1}.run();
+    launch("fft_product", spectrum.expand(product.sizes()), product, t.dim, length, header,
+           FftSource::Complex, 0);
+    LineTransform{product, product, t.dim, length, FftSource::Complex, true, 1.0 / length}.run();
+    header.wanted = static_cast<uint32_t>(t.output.size(t.dim));
+    header.scale = static_cast<float>(t.scale);
+    launch("fft_chirp", product, t.output, t.dim, header.wanted, header, FftSource::Complex,
+           (t.inverse ? kSwapOutput : 0) | (t.output.is_complex() ? 0 : kRealOutput));
+}
+
+}  // namespace
+
+void LineTransform::run() const {
+    TORCH_CHECK(length < kMostLength, "fft: a transform of length ", length,
+                " is too long for the MPS backend, which does up to 2^28 - 1");
+    const auto radices = radices_of(static_cast<uint32_t>(length));
+    radices.empty() ? run_bluestein(*this) : run_steps(*this, radices);
+}
+
+}  // namespace anymps::ops
