@@ -7,7 +7,7 @@ Nothing needs to be imported: `import torch` finds this package through the entr
 from __future__ import annotations
 
 __version__ = "0.1.0"
-__all__ = ["fallbacks"]
+__all__ = ["fallbacks", "host_ops"]
 
 
 def _autoload() -> None:
@@ -20,7 +20,7 @@ def _autoload() -> None:
 def fallbacks() -> dict[str, int]:
     """Ops without a kernel that ran on the CPU instead in this process, with the number of calls.
 
-    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set. Keys are names like "aten::linalg_qr".
+    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set. Keys are names like "aten::kthvalue".
     """
     import torch
 
@@ -29,6 +29,18 @@ def fallbacks() -> dict[str, int]:
     if not _load.status.loaded:
         return {}
     return dict(zip(*torch.ops.anymps.fallback_counts(), strict=True))
+
+
+def host_ops() -> list[str]:
+    """Ops of the backend whose core is a LAPACK call on the CPU, by overload: "aten::linalg_qr", "aten::linalg_qr.out".
+
+    They work on the device's memory where CPU and GPU share it, and need no PYTORCH_ENABLE_MPS_FALLBACK.
+    """
+    import torch
+
+    from torch_anymps import _load
+
+    return list(torch.ops.anymps.host_ops()) if _load.status.loaded else []
 
 
 # Importing torch runs _autoload() above. An explicit import of this package does the same where the entry point

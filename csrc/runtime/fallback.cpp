@@ -51,7 +51,6 @@ bool is_collective(const c10::OperatorHandle& op) {
 }  // namespace
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-    count_and_warn(op);
     CpuArguments arguments(op.schema(), *stack);
     torch::jit::drop(*stack, op.schema().arguments().size());
     for (auto& value : arguments.on_cpu()) stack->push_back(std::move(value));
@@ -63,9 +62,14 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
 }
 
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    count_and_warn(op);
+    run_on_cpu(op, stack);
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (fallback_enabled() && !is_collective(op)) {
-        run_on_cpu(op, stack);
+        fall_back(op, stack);
         return;
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
@@ -101,9 +105,7 @@ TORCH_LIBRARY_IMPL(_, MPS, m) {
 
 // Those that run on the CPU on a Mac too, whatever the environment says.
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
-    for (const char* name : {"embedding_renorm_", "_linalg_svd", "_linalg_svd.U"}) {
-        m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
-    }
+    m.impl("embedding_renorm_", torch::CppFunction::makeFromBoxedFunction<&fall_back>());
 }
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {

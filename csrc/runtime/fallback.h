@@ -17,11 +17,15 @@ namespace anymps::runtime {
 // The kernel that is registered for all operators of the MPS key.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// Runs the operator on the CPU whatever the environment says, and counts it: for operators that PyTorch
-// itself runs on the CPU on a Mac. Thread-safe.
+// Runs the operator's CPU kernel on the arguments of an mps call: on unified memory without copies of them,
+// elsewhere by one staging there and back. Thread-safe.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// Calls that ran on the CPU since the start or the last reset, by operator ("aten::linalg_qr").
+// run_on_cpu whatever the environment says, with a warning and counted: for operators that PyTorch itself
+// runs on the CPU on a Mac.
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// Calls that ran on the CPU since the start or the last reset, by operator ("aten::kthvalue").
 std::map<std::string, int64_t> fallback_counts();
 void reset_fallback_counts();
 
