@@ -66,7 +66,9 @@ def _load() -> None:
 
     _check_environment()
     _check_torch(torch)
-    torch.ops.load_library(_find_library())
+    library = _find_library()
+    _remove_stand_ins()
+    torch.ops.load_library(library)
     if not _hooks_are_ours(torch):
         raise _StayOut(
             f"{_TOO_LATE}: PyTorch had already decided in this process that there is no mps device.",
@@ -84,6 +86,14 @@ def _load() -> None:
     from torch_anymps import patches
 
     patches.install()
+
+
+def _remove_stand_ins() -> None:
+    """Takes back the kernels that PyTorch registers for mps from Python: to replace one prints a warning."""
+    linear_algebra = sys.modules.get("torch._refs.linalg")
+    library = getattr(linear_algebra, "mps_lib", None)
+    if library is not None:
+        library._destroy()
 
 
 def _hooks_are_ours(torch) -> bool:

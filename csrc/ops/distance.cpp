@@ -1,9 +1,10 @@
-// Distances between all pairs of rows (torch.cdist).
+// Distances between rows: of two matrices (torch.cdist), of one matrix among themselves (torch.pdist).
 #include <anymps/ops/distance_ops.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_euclidean_dist.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
 
@@ -66,16 +67,23 @@ Tensor matrices(const Tensor& x, std::vector<int64_t> batch) {
     return x.expand(batch).reshape({count, x.size(-2), x.size(-1)}).contiguous();
 }
 
+void check_float(const char* op, const Tensor& self) {
+    TORCH_CHECK_NOT_IMPLEMENTED(self.scalar_type() == at::kFloat, "\"", op, "\" not implemented for '",
+                                self.scalar_type(), "'");
+}
+
 void check(const Tensor& x1, const Tensor& x2, double p) {
     TORCH_CHECK(x1.dim() >= 2, "cdist only supports at least 2D tensors, X1 got: ", x1.dim(), "D");
     TORCH_CHECK(x2.dim() >= 2, "cdist only supports at least 2D tensors, X2 got: ", x2.dim(), "D");
     TORCH_CHECK(x1.size(-1) == x2.size(-1),
                 "X1 and X2 must have the same number of columns. X1: ", x1.size(-1), " X2: ", x2.size(-1));
-    TORCH_CHECK(x1.scalar_type() == at::kFloat,
+    TORCH_CHECK(at::isFloatingType(x1.scalar_type()),
                 "cdist only supports floating-point dtypes, X1 got: ", x1.scalar_type());
-    TORCH_CHECK(x2.scalar_type() == at::kFloat,
+    TORCH_CHECK(at::isFloatingType(x2.scalar_type()),
                 "cdist only supports floating-point dtypes, X2 got: ", x2.scalar_type());
     TORCH_CHECK(p >= 0, "cdist only supports non-negative p values");
+    check_float("cdist", x1);
+    check_float("cdist", x2);
 }
 
 }  // namespace
@@ -110,6 +118,28 @@ Tensor ANYMPS_FUNC(_cdist_backward)(const Tensor& grad, const Tensor& x1, const 
     const std::vector<int64_t> pairs{a.size(0), a.size(1), b.size(1)};
     const Tensor grads = grad.expand_as(cdist).reshape(pairs).contiguous();
     launch("distances_backward", out, a, b, grads, cdist.reshape(pairs).contiguous(), p);
+    return out;
+}
+
+// self: [rows, columns], contiguous; returns the rows * (rows - 1) / 2 distances of pairs.
+Tensor ANYMPS_FUNC(_pdist_forward)(const Tensor& self, double p) {
+    TORCH_CHECK(self.is_contiguous(), "_pdist_forward requires contiguous input");
+    check_float("pdist", self);
+    const int64_t rows = self.size(0);
+    const Tensor out = at::empty({rows * (rows - 1) / 2}, self.options());
+    if (out.numel() == 0) return out;
+    if (self.size(1) == 0) return out.zero_();
+    launch("pair_distances", out, self.unsqueeze(0), self.unsqueeze(0), {}, {}, p);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(_pdist_backward)(const Tensor& grad, const Tensor& self, double p, const Tensor& pdist) {
+    TORCH_CHECK(self.is_contiguous(), "_pdist_backward requires self to be contiguous");
+    TORCH_CHECK(pdist.is_contiguous(), "_pdist_backward requires pdist to be contiguous");
+    check_float("pdist_backward", self);
+    const Tensor out = at::empty_like(self, at::MemoryFormat::Contiguous);
+    if (out.numel() == 0 || pdist.numel() == 0) return out.zero_();
+    launch("pair_distances_backward", out, self.unsqueeze(0), self.unsqueeze(0), grad.contiguous(), pdist, p);
     return out;
 }
 

@@ -1,0 +1,84 @@
+#include "ops/linalg/blocks.h"
+
+#include <ATen/native/LinearAlgebraUtils.h>
+
+#include <algorithm>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/matmul/gemm.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+
+// As in shaders/solve.slang.
+struct SolveArgs {
+    uint64_t a;
+    MatrixStrides a_strides;
+    uint64_t b;
+    MatrixStrides b_strides;
+    uint32_t size, columns, groups, batch;
+};
+
+void solve_block(const Tensor& a, const Tensor& b, bool upper, bool unit) {
+    const auto groups = static_cast<uint32_t>(kernels::ceil_div(b.size(2), kBlock));
+    const auto batch = static_cast<uint32_t>(b.size(0));
+    const SolveArgs args{kernels::address(a),
+                         MatrixStrides(a),
+                         kernels::address(b),
+                         MatrixStrides(b),
+                         static_cast<uint32_t>(b.size(1)),
+                         static_cast<uint32_t>(b.size(2)),
+                         groups,
+                         batch};
+    kernels::KernelCall(kernel_of("triangular_block", b), {kBlock, 0, unit, upper})
+        .read(a)
+        .read(b)
+        .write(b)
+        .dispatch(args, kernels::Grid::linear(uint64_t{groups} * batch));
+}
+
+}  // namespace
+
+void check_field(const char* op, const Tensor& matrices) {
+    const auto type = matrices.scalar_type();
+    TORCH_CHECK_NOT_IMPLEMENTED(type == at::kFloat || type == at::kComplexFloat, "\"", op,
+                                "\" not implemented for '", c10::toString(type), "'");
+}
+
+std::string kernel_of(const char* kernel, const Tensor& matrices) {
+    return std::string(kernel) + "_" + kernels::suffix(kernels::compute_of(matrices.scalar_type()));
+}
+
+Tensor as_batch(const Tensor& matrices) {
+    const int64_t rows = matrices.size(-2), columns = matrices.size(-1);
+    return matrices.reshape({at::native::batchCount(matrices), rows, columns});
+}
+
+Tensor block(const Tensor& matrices, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    const int64_t offset = matrices.storage_offset() + row * matrices.stride(1) + column * matrices.stride(2);
+    return matrices.as_strided({matrices.size(0), rows, columns}, matrices.strides(), offset);
+}
+
+void subtract_product(const Tensor& out, const Tensor& a, const Tensor& b) {
+    Gemm{"linalg",    out.size(0),   out.size(1),   out.size(2), a.size(2), matrices(a),
+         matrices(b), matrices(out), matrices(out), 1,           -1}
+        .run();
+}
+
+void solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool unit) {
+    const int64_t n = b.size(1), columns = b.size(2);
+    if (b.numel() == 0) return;
+    for (int64_t done = 0; done < n; done += kBlock) {
+        const int64_t size = std::min(kBlock, n - done), left = n - done - size;
+        const int64_t first = upper ? left : done, rest = upper ? 0 : done + size;
+        const Tensor solved = block(b, first, size, 0, columns);
+        solve_block(block(a, first, size, first, size), solved, upper, unit);
+        if (left > 0)
+            subtract_product(block(b, rest, left, 0, columns), block(a, rest, left, first, size), solved);
+    }
+}
+
+}  // namespace anymps::ops
