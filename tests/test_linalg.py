@@ -235,6 +235,28 @@ def test_large_matrices(mps):
     assert error[0] <= 2 * error[1] + 1e-8
 
 
+@pytest.mark.parametrize("n", [5, 32])
+def test_complex_matrices(mps, n):
+    a = torch.randn(2, n, n, dtype=torch.complex64) + 2 * n**0.5 * torch.eye(n)
+    b = torch.randn(2, n, 3, dtype=torch.complex64)
+    h = a @ a.mH / n
+    assert_like_cpu(torch.linalg.lu_factor, a)
+    assert_like_cpu(torch.linalg.inv, a)
+    for left in (True, False):
+        rhs = b if left else b.mT
+        assert_like_cpu(lambda s, t, left=left: torch.linalg.solve(s, t, left=left), a, rhs)
+        assert_like_cpu(lambda s, t, left=left: torch.linalg.solve_triangular(s, t, upper=left, left=left), a, rhs)
+        for adjoint in (True, False):
+            options = {"left": left, "adjoint": adjoint}
+            assert_like_cpu(
+                lambda f, p, t, o=options: torch.linalg.lu_solve(f, p, t, **o), *torch.linalg.lu_factor(a), rhs
+            )
+    for upper in (True, False):
+        assert_like_cpu(lambda t, u=upper: torch.linalg.cholesky(t, upper=u), h)
+        factor = torch.linalg.cholesky(h, upper=upper)
+        assert_like_cpu(lambda t, f, u=upper: torch.cholesky_solve(t, f, upper=u), b, factor)
+
+
 HOST = {
     "eigh": lambda t: torch.linalg.eigh(t @ t.mT)[0],
     "eigvalsh": lambda t: torch.linalg.eigvalsh(t @ t.mT),

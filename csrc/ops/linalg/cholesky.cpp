@@ -42,7 +42,7 @@ void factor_block(const Tensor& a, const Tensor& info, int64_t first) {
 }
 
 Tensor adjoint(const Tensor& matrices) {
-    return matrices.mT().conj().resolve_conj();
+    return matrices.is_complex() ? matrices.mT().conj_physical() : matrices.mT();
 }
 
 // b becomes the solution of A X = b, of the factor of A.
