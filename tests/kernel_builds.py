@@ -12,7 +12,7 @@ import torch
 
 OP_CAPABILITY = 17
 # SPIR-V capability -> optional feature of the device, as torch.ops.anymps.device_info names it.
-OPTIONAL_CAPABILITIES = {6022: "coopmat", 5116: "bf16", 5118: "bf16", 6033: "atomics"}
+OPTIONAL_CAPABILITIES = {6022: "coopmat", 5116: "bf16", 5118: "bf16 coopmat", 6033: "atomics"}
 
 
 def capabilities(words: torch.Tensor) -> set[int]:

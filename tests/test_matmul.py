@@ -19,11 +19,14 @@ def poisoned_memory(mps):
     del blocks
 
 
-def check(function, *operands, dtype=torch.float32):
-    """The function of the device copies of the operands equals the one of the CPU's in float64."""
+def check(function, *operands, dtype=torch.float32, magnitude=None):
+    """The function of the device copies of the operands equals the one of the CPU's in float64.
+
+    The error is relative to `magnitude` (by default the function) of the operands' magnitudes.
+    """
     operands = [x.to(dtype) if x.is_floating_point() else x for x in operands]
     expected = function(*[x.double() if x.is_floating_point() else x for x in operands])
-    scale = function(*[x.double().abs() if x.is_floating_point() else x for x in operands])
+    scale = (magnitude or function)(*[x.double().abs() if x.is_floating_point() else x for x in operands])
     actual = function(*[x.to("mps") for x in operands])
     assert actual.device.type == "mps" and actual.shape == expected.shape
     if not dtype.is_floating_point:
@@ -90,14 +93,19 @@ def test_views_with_offsets_and_strides():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 @pytest.mark.parametrize("alpha,beta", [(1, 1), (2, 0), (-3, 2), (0, 1)])
 def test_addmm_and_baddbmm_scale(dtype, alpha, beta):
-    options = {"alpha": alpha, "beta": beta}
+    def check_scaled(function, *operands):
+        def scaled(alpha, beta):
+            return lambda *tensors: function(*tensors, alpha=alpha, beta=beta)
+
+        check(scaled(alpha, beta), *operands, dtype=dtype, magnitude=scaled(abs(alpha), abs(beta)))
+
     a, b = random(9, 11, dtype=dtype), random(11, 13, dtype=dtype)
     for shape in [(9, 13), (13,), (9, 1), (1,), ()]:
-        check(lambda s, a, b: torch.addmm(s, a, b, **options), random(*shape, dtype=dtype), a, b, dtype=dtype)
+        check_scaled(torch.addmm, random(*shape, dtype=dtype), a, b)
     batch = random(3, 9, 11, dtype=dtype), random(3, 11, 13, dtype=dtype)
-    check(lambda s, a, b: torch.baddbmm(s, a, b, **options), random(3, 1, 13, dtype=dtype), *batch, dtype=dtype)
-    check(lambda s, a, b: torch.addbmm(s, a, b, **options), random(9, 13, dtype=dtype), *batch, dtype=dtype)
-    check(lambda s, a, v: torch.addmv(s, a, v, **options), random(9, dtype=dtype), a, b[:, 3], dtype=dtype)
+    check_scaled(torch.baddbmm, random(3, 1, 13, dtype=dtype), *batch)
+    check_scaled(torch.addbmm, random(9, 13, dtype=dtype), *batch)
+    check_scaled(torch.addmv, random(9, dtype=dtype), a, b[:, 3])
 
 
 def test_beta_zero_ignores_nan(mps):
@@ -113,6 +121,28 @@ def test_nan_and_infinity_spread_as_on_the_cpu():
     a[2, 20], a[3, 0], b[4, 1] = float("nan"), float("inf"), 0.0
     b[0, 5] = 0.0
     assert torch.equal(torch.mm(a.to("mps"), b.to("mps")).cpu().isnan(), torch.mm(a, b).isnan())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e38, 3.4e38, 1e-36], ids=str)
+def test_numbers_at_the_ends_of_the_range(value):
+    """Whatever parts an f32 factor is cut into: the other numbers of a tile stay exact, results overflow as in f32."""
+    a, b = random(70, 40), random(40, 50) * 1e-3
+    a[7, 9], a[60] = value, 0.0
+    expected, actual = torch.mm(a, b), torch.mm(a.to("mps"), b.to("mps")).cpu()
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-7, equal_nan=True)
+    assert actual[60].abs().max().item() == 0
+
+
+@pytest.mark.parametrize("precision, error", [("high", 3e-5), ("medium", 8e-3)])
+def test_cheaper_products(precision, error):
+    a, b = random(70, 90), random(90, 50)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        actual = torch.mm(a.to("mps"), b.to("mps")).cpu().double()
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    limit = error * (a.double().abs() @ b.double().abs())
+    assert ((actual - a.double() @ b.double()).abs() <= limit).all()
 
 
 def test_empty_sums_and_empty_results(mps):

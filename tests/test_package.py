@@ -206,12 +206,3 @@ def test_info_with_a_device(mps):
     assert {"fp16", "bf16", "coopmat", "atomics", "UMA"} <= set(rows["features"].replace(",", " ").split())
     assert rows["patch torch_mps"].strip().startswith("in force")
     assert rows["patch lightning"].strip().startswith("waits")
-
-
-def test_every_kernel_of_the_archive_builds(mps):
-    import torch
-
-    names = torch.ops.anymps.kernel_names()
-    assert len(names) == len(set(names)) > 0
-    for name in names:
-        torch.ops.anymps.build_kernel(name)

@@ -52,6 +52,7 @@ std::string features_json(const vulkan::DeviceInfo& info) {
         .boolean("fp16", info.float16)
         .boolean("bf16", info.bfloat16)
         .boolean("coopmat", info.cooperative_matrix)
+        .boolean("bf16 coopmat", info.cooperative_matrix_bfloat16)
         .boolean("atomics", info.float32_atomic_add)
         .boolean("UMA", info.unified_memory)
         .boolean("external memory", info.external_memory_host)

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "vulkan/check.h"
+#include "vulkan/extensions.h"
 
 namespace anymps::vulkan {
 namespace {
@@ -53,11 +54,15 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
     v12.storageBuffer8BitAccess = VK_TRUE;
     v12.shaderInt8 = VK_TRUE;
     v12.shaderFloat16 = info_.float16;
-    v12.vulkanMemoryModel = VK_FALSE;
+    v12.vulkanMemoryModel = info_.cooperative_matrix;
+    v12.vulkanMemoryModelDeviceScope = info_.cooperative_matrix;
     maintenance4.maintenance4 = VK_TRUE;
     control.subgroupSizeControl = info_.subgroup_size_control;
     control.computeFullSubgroups = info_.subgroup_size_control;
     atomics.shaderBufferFloat32AtomicAdd = info_.float32_atomic_add;
+
+    CooperativeMatrixFeatures matrix{kTypeCooperativeMatrixFeatures, nullptr, VK_TRUE, VK_FALSE};
+    Bfloat16Features bfloat16{kTypeBfloat16Features, nullptr, VK_TRUE, VK_FALSE, VK_TRUE};
 
     std::vector<const char*> extensions;
     const bool v13 = info_.api_version >= VK_API_VERSION_1_3;
@@ -79,6 +84,14 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
     if (info_.pipeline_statistics) {
         chain.add(statistics);
         extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+    }
+    if (info_.cooperative_matrix) {
+        chain.add(matrix);
+        extensions.push_back(kCooperativeMatrixExtension);
+    }
+    if (info_.cooperative_matrix_bfloat16) {
+        chain.add(bfloat16);
+        extensions.push_back(kBfloat16Extension);
     }
     if (info_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 

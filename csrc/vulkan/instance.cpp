@@ -7,26 +7,10 @@
 #include <string_view>
 
 #include "vulkan/check.h"
+#include "vulkan/extensions.h"
 
 namespace anymps::vulkan {
 namespace {
-
-// The headers of stable distributions predate these extensions: their feature structs, by the specification.
-constexpr auto kTypeCooperativeMatrixFeatures = static_cast<VkStructureType>(1000506000);
-constexpr auto kTypeBfloat16Features = static_cast<VkStructureType>(1000141000);
-struct CooperativeMatrixFeatures {
-    VkStructureType sType;
-    void* pNext;
-    VkBool32 cooperativeMatrix;
-    VkBool32 cooperativeMatrixRobustBufferAccess;
-};
-struct Bfloat16Features {
-    VkStructureType sType;
-    void* pNext;
-    VkBool32 shaderBFloat16Type;
-    VkBool32 shaderBFloat16DotProduct;
-    VkBool32 shaderBFloat16CooperativeMatrix;
-};
 
 bool contains(const std::vector<VkExtensionProperties>& list, const char* name) {
     return std::any_of(list.begin(), list.end(),
@@ -146,8 +130,28 @@ uint32_t read_compute_units(VkPhysicalDevice handle, const std::vector<VkExtensi
     return nvidia.shaderSMCount + amd.activeComputeUnitCount + arm.shaderCoreCount;  // at most one is not 0
 }
 
+// Matrices of 16 x 16 x 16 a subgroup: the kernels know no other shape.
+void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, DeviceInfo& info) {
+    const auto get = reinterpret_cast<GetCooperativeMatrixProperties>(
+        vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
+    uint32_t count = 0;
+    if (get == nullptr || get(handle, &count, nullptr) != VK_SUCCESS) return;
+    std::vector<CooperativeMatrixProperties> list(
+        count, chained<CooperativeMatrixProperties>(kTypeCooperativeMatrixProperties));
+    if (get(handle, &count, list.data()) != VK_SUCCESS) return;
+    // llvmpipe names the smallest shape and takes its multiples.
+    const auto has_16 = [&](uint32_t size) { return size == 16 || (info.is_software && 16 % size == 0); };
+    for (const auto& p : list) {
+        const bool fits = has_16(p.MSize) && has_16(p.NSize) && has_16(p.KSize) && p.BType == p.AType &&
+                          p.CType == kComponentFloat32 && p.ResultType == kComponentFloat32 &&
+                          p.scope == kScopeSubgroup && !p.saturatingAccumulation;
+        info.cooperative_matrix |= fits && p.AType == kComponentFloat16;
+        info.cooperative_matrix_bfloat16 |= fits && p.AType == kComponentBfloat16;
+    }
+}
+
 // Fills the optional features and returns what is missing of the required ones.
-std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
+std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceInfo& info) {
     const auto extensions = device_extensions(handle);
     auto bfloat16 = chained<Bfloat16Features>(kTypeBfloat16Features);
     auto matrix = chained<CooperativeMatrixFeatures>(kTypeCooperativeMatrixFeatures);
@@ -171,22 +175,32 @@ std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
     if (v13 || contains(extensions, VK_KHR_MAINTENANCE_4_EXTENSION_NAME)) append(maintenance4);
     if (v13 || contains(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME)) append(control);
     if (contains(extensions, VK_EXT_SHADER_ATOMIC_FLOAT_EXTENSION_NAME)) append(atomics);
-    if (contains(extensions, "VK_KHR_cooperative_matrix")) append(matrix);
-    if (contains(extensions, "VK_KHR_shader_bfloat16")) append(bfloat16);
+    if (contains(extensions, kCooperativeMatrixExtension)) append(matrix);
+    if (contains(extensions, kBfloat16Extension)) append(bfloat16);
     vkGetPhysicalDeviceFeatures2(handle, &features);
 
     info.compute_units = read_compute_units(handle, extensions);
     info.float16 = v12.shaderFloat16;
     info.int8 = v12.shaderInt8;
     info.float32_atomic_add = atomics.shaderBufferFloat32AtomicAdd;
-    info.cooperative_matrix = matrix.cooperativeMatrix;
     info.bfloat16 = bfloat16.shaderBFloat16Type;
+    if (matrix.cooperativeMatrix && v12.shaderFloat16 && v12.vulkanMemoryModel &&
+        v12.vulkanMemoryModelDeviceScope) {
+        read_cooperative_matrices(instance, handle, info);
+        info.cooperative_matrix_bfloat16 &= info.bfloat16 && bfloat16.shaderBFloat16CooperativeMatrix;
+    }
     info.subgroup_size_control = control.subgroupSizeControl && control.computeFullSubgroups;
     info.external_memory_host = contains(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     const char* statistics = std::getenv("ANYMPS_PIPELINE_STATISTICS");
     info.pipeline_statistics = statistics && std::string_view(statistics) == "1" &&
                                contains(extensions, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    // For tests: the other way of each optional feature that kernels choose by.
+    const char* caps = std::getenv("ANYMPS_CAPS");
+    if (caps && std::string_view(caps) == "minimal") {
+        info.cooperative_matrix = info.cooperative_matrix_bfloat16 = info.bfloat16 = false;
+        info.float32_atomic_add = false;
+    }
 
     std::string missing;
     const auto require = [&](VkBool32 present, const char* name) {
@@ -204,7 +218,7 @@ std::string read_features(VkPhysicalDevice handle, DeviceInfo& info) {
     return missing;
 }
 
-PhysicalDevice describe(VkPhysicalDevice handle) {
+PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
     PhysicalDevice device;
     device.handle = handle;
     VkPhysicalDeviceProperties properties;
@@ -220,7 +234,7 @@ PhysicalDevice describe(VkPhysicalDevice handle) {
     // For tests: the kernels that GPUs get (barriers, shared memory, large workgroups) on a software driver.
     const char* kernels = std::getenv("ANYMPS_KERNELS");
     if (kernels && std::string_view(kernels) == "gpu") device.info.is_software = false;
-    const std::string missing = read_features(handle, device.info);
+    const std::string missing = read_features(instance, handle, device.info);
     if (!missing.empty()) {
         device.unsuitable = "it lacks " + missing;
     } else if (!read_queue_family(handle, device.info)) {
@@ -271,7 +285,7 @@ Instance::Instance() {
     VK_CHECK(vkEnumeratePhysicalDevices(handle_, &devices, nullptr));
     std::vector<VkPhysicalDevice> handles(devices);
     VK_CHECK(vkEnumeratePhysicalDevices(handle_, &devices, handles.data()));
-    for (VkPhysicalDevice handle : handles) physical_devices_.push_back(describe(handle));
+    for (VkPhysicalDevice handle : handles) physical_devices_.push_back(describe(handle_, handle));
 }
 
 Instance::~Instance() {

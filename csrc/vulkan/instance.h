@@ -37,7 +37,8 @@ struct DeviceInfo {
     bool float16 = false;
     bool int8 = false;
     bool float32_atomic_add = false;
-    bool cooperative_matrix = false;
+    bool cooperative_matrix = false;           // 16 x 16 x 16 a subgroup, f16 factors and f32 sums
+    bool cooperative_matrix_bfloat16 = false;  // the same with bf16 factors
     bool bfloat16 = false;
     bool external_memory_host = false;
     bool subgroup_size_control = false;

@@ -137,10 +137,11 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
     args[0].phase_groups = narrow(static_cast<int64_t>(groups));
     args[0].phases = static_cast<uint32_t>(args.size());
     const Contraction& c = phases[0];
-    const std::string kernel =
-        std::string("conv_") + tile.kernel + (v.swapped ? "_swapped_" : "_") + kernels::suffix(compute);
+    const bool matrix = plan.arithmetic != Arithmetic::Lanes;
+    const std::string kernel = std::string("conv_") + tile.kernel + (v.swapped ? "_swapped_" : "_") +
+                               (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
     const uint32_t specialization[] = {tile.workgroup,
-                                       info.subgroup_size,
+                                       matrix ? matrix_subgroup(info) : info.subgroup_size,
                                        kernels::code(c.affine.tensor->scalar_type()),
                                        kernels::code(c.gathered.tensor->scalar_type()),
                                        kernels::code(c.target.tensor->scalar_type()),
@@ -165,7 +166,7 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
 }
 
 void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
-    const Variant v = variant_of({&c, 1}, false, false);
+    const Variant v = variant_of({&c, 1}, Block::Four, false);
     ConvArgs args = arguments(c, v);
     args.affine.base = kernels::address(parts);
     args.k = narrow(parts.size(0));
@@ -203,6 +204,20 @@ Compute checked_compute(const Tensor& out) {
     return compute;
 }
 
+Block block_of(const Plan& plan) {
+    if (plan.arithmetic != Arithmetic::Lanes) return Block::Granule;
+    return plan.tile->m == 1 ? Block::Single : Block::Four;
+}
+
+// Matrix units, unless most rows of their tiles would be idle (depthwise convolutions).
+Arithmetic arithmetic_of(const Contraction& c) {
+    constexpr int64_t kFewestRows = 8;
+    const auto type = c.affine.tensor->scalar_type();
+    if (type != c.gathered.tensor->scalar_type() || c.affine.rows < kFewestRows) return Arithmetic::Lanes;
+    return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
+                             type == at::kFloat, 3);
+}
+
 void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::I32 ? at::kInt
@@ -218,7 +233,7 @@ void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
         &parts, 0,
         g,      {{s[1] * s[2] * unit, s[2] * unit, unit}, c.g.plain_fastest ? 1 : s[0] * s[1] * s[2]},
         f * g,  nullptr};
-    dispatch({&partial, 1}, variant_of({&partial, 1}, plan.tile->m == 1, plan.swapped), plan, compute);
+    dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), plan.swapped), plan, compute);
     sum_parts(c, parts, compute);
 }
 
@@ -245,6 +260,7 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part) {
     problem.n = swapped ? f : g;
     problem.k = k;
     problem.floating = compute == Compute::F32;
+    if (problem.floating) problem.arithmetic = arithmetic_of(first);
     problem.k_contiguous = f < 4 && g < 64 && k >= 256;  // depthwise weight gradients: few, long sums
     problem.longest_part = longest_part;
     Plan plan = choose_plan(info, problem);
@@ -255,7 +271,7 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part) {
     for (size_t begin = 0; begin < phases.size(); begin += kMostPhases) {
         const auto some =
             std::span<const Contraction>(phases).subspan(begin, std::min(kMostPhases, phases.size() - begin));
-        dispatch(some, variant_of(some, plan.tile->m == 1, plan.swapped), plan, compute);
+        dispatch(some, variant_of(some, block_of(plan), plan.swapped), plan, compute);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/conv/variant.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/kernel_call.h"
 
@@ -9,48 +10,76 @@ namespace {
 
 using at::Tensor;
 
-bool multiple_of_4(std::initializer_list<int64_t> values) {
-    return std::all_of(values.begin(), values.end(), [](int64_t v) { return v % 4 == 0; });
-}
+// Loads of `elements` that follow one another: what sizes and strides must be multiples of.
+struct Wide {
+    int64_t elements;
+    uint64_t most_bytes = 16;
 
-bool aligned(const Tensor& tensor, int64_t offset) {
-    const uint64_t item = tensor.element_size();
-    return (kernels::address(tensor) + offset * item) % std::min<uint64_t>(16, 4 * item) == 0;
-}
-
-bool all_strides_multiple_of_4(const Digits& digits, const DigitStrides& strides) {
-    for (int axis = 0; axis < 3; ++axis) {
-        if (digits.spatial[axis] > 1 && strides.spatial[axis] % 4 != 0) return false;
+    bool divides(std::initializer_list<int64_t> values) const {
+        return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v % elements == 0; });
     }
-    return digits.plain == 1 || strides.plain % 4 == 0;
-}
+    bool aligned(const Tensor& tensor, int64_t offset) const {
+        const uint64_t item = tensor.element_size();
+        return (kernels::address(tensor) + offset * item) % std::min(most_bytes, elements * item) == 0;
+    }
+    bool divides(const Digits& digits, const DigitStrides& strides) const {
+        for (int axis = 0; axis < 3; ++axis) {
+            if (digits.spatial[axis] > 1 && strides.spatial[axis] % elements != 0) return false;
+        }
+        return digits.plain == 1 || strides.plain % elements == 0;
+    }
+};
 
-BlockLayout affine_layout(const Contraction& c) {
+// flat: one stride leads along all of k.
+BlockLayout affine_layout(const Contraction& c, Block block, const Wide& wide, bool flat) {
     const AffineFactor& a = c.affine;
     const int64_t group_stride = c.groups > 1 ? a.group_stride : 0,
                   row_stride = a.rows > 1 ? a.row_stride : 0;
-    const bool wide = aligned(*a.tensor, a.offset) && multiple_of_4({group_stride});
+    const bool aligned = wide.aligned(*a.tensor, a.offset) && wide.divides({group_stride});
+    const bool granules = block == Block::Granule;
     const Run run = run_of(c.k, a.k);
     if (run.stride == 1) {
-        const bool along = wide && run.others_multiple_of_4 && multiple_of_4({run.length, row_stride});
-        return along ? BlockLayout::AlongWide : BlockLayout::Along;
+        if (aligned && wide.divides({run.divisor_of_others, run.length, row_stride}))
+            return BlockLayout::AlongWide;
+        return granules && flat ? BlockLayout::AlongShifted : BlockLayout::Along;
     }
-    const bool rows = wide && row_stride == 1 && a.rows % 4 == 0 && all_strides_multiple_of_4(c.k, a.k);
-    return rows ? BlockLayout::RowsWide : BlockLayout::Across;
+    if (row_stride != 1) return BlockLayout::Across;
+    if (aligned && wide.divides({a.rows}) && wide.divides(c.k, a.k)) return BlockLayout::RowsWide;
+    return granules ? BlockLayout::RowsShifted : BlockLayout::Across;
 }
 
-// Four channels of one position lie in one word where channels are the fastest digit and have stride 1.
-BlockLayout gathered_layout(const Contraction& c) {
+// The gathered factor's strides as those of digits: where no position is outside the image it is affine too.
+DigitStrides strides_of(const GatheredFactor& b, const Triple& steps, int64_t plain) {
+    return {{steps[0] * b.stride[0], steps[1] * b.stride[1], steps[2] * b.stride[2]}, plain};
+}
+
+// Four channels of one position lie in one word where channels are the fastest digit and have stride 1;
+// without padding, so do neighbouring positions.
+BlockLayout gathered_layout(const Contraction& c, const Wide& wide, bool checked) {
     const GatheredFactor& b = c.gathered;
     const int64_t group_stride = c.groups > 1 ? b.group_stride : 0;
-    bool wide = aligned(*b.tensor, 0) && multiple_of_4({group_stride});
-    for (int axis = 0; axis < 3; ++axis) wide = wide && (b.size[axis] == 1 || b.stride[axis] % 4 == 0);
+    const bool base = wide.aligned(*b.tensor, 0) && wide.divides({group_stride});
+    bool aligned = base;
+    for (int axis = 0; axis < 3; ++axis)
+        aligned = aligned && (b.size[axis] == 1 || wide.divides({b.stride[axis]}));
     const auto channels = [&](const Digits& fast, int64_t stride, const Digits& other, int64_t other_stride) {
-        return wide && fast.plain_fastest && stride == 1 && fast.plain % 4 == 0 &&
-               (other.plain == 1 || other_stride % 4 == 0);
+        return aligned && fast.plain_fastest && stride == 1 && wide.divides({fast.plain}) &&
+               (other.plain == 1 || wide.divides({other_stride}));
     };
     if (channels(c.k, b.k_plain_stride, c.g, b.row_plain_stride)) return BlockLayout::AlongWide;
     if (channels(c.g, b.row_plain_stride, c.k, b.k_plain_stride)) return BlockLayout::RowsWide;
+    const DigitStrides of_rows = strides_of(b, b.row_step, b.row_plain_stride),
+                       of_k = strides_of(b, b.k_step, b.k_plain_stride);
+    int64_t start = 0;
+    for (int axis = 0; axis < 3; ++axis) start += b.size[axis] > 1 ? b.start[axis] * b.stride[axis] : 0;
+    const auto positions = [&](const Digits& fast, const DigitStrides& strides, const Digits& other,
+                               const DigitStrides& other_strides) {
+        const Run run = run_of(fast, strides);
+        return base && !checked && run.stride == 1 &&
+               wide.divides({run.length, run.divisor_of_others, start}) && wide.divides(other, other_strides);
+    };
+    if (positions(c.g, of_rows, c.k, of_k)) return BlockLayout::RowsWide;
+    if (positions(c.k, of_k, c.g, of_rows)) return BlockLayout::AlongWide;
     // Neighbouring threads follow the direction in which positions move by one element.
     const bool along = b.stride[2] == 1 && b.k_step[2] == 1 && c.k.spatial[2] > c.g.spatial[2];
     return along ? BlockLayout::Along : BlockLayout::Across;
@@ -71,12 +100,13 @@ bool always_inside(const Contraction& c) {
 }
 
 bool wide_target(const Contraction& c, bool swapped) {
+    const Wide wide{4};
     const ConvTarget& t = c.target;
-    if (!aligned(*t.tensor, t.offset) || (c.groups > 1 && t.group_stride % 4 != 0)) return false;
-    if (swapped) return t.row_stride == 1 && c.affine.rows % 4 == 0 && all_strides_multiple_of_4(c.g, t.g);
+    if (!wide.aligned(*t.tensor, t.offset) || (c.groups > 1 && !wide.divides({t.group_stride}))) return false;
+    if (swapped) return t.row_stride == 1 && wide.divides({c.affine.rows}) && wide.divides(c.g, t.g);
     const Run run = run_of(c.g, t.g);
     const int64_t row_stride = c.affine.rows > 1 ? t.row_stride : 0;
-    return run.stride == 1 && run.others_multiple_of_4 && multiple_of_4({run.length, row_stride});
+    return run.stride == 1 && wide.divides({run.divisor_of_others, run.length, row_stride});
 }
 
 uint32_t spatial_of(const Contraction& c) {
@@ -89,13 +119,14 @@ uint32_t spatial_of(const Contraction& c) {
     return 1;
 }
 
-Variant variant_of_one(const Contraction& c, bool swapped) {
+Variant variant_of_one(const Contraction& c, Block block, bool swapped) {
     Variant v{};
-    v.affine = affine_layout(c);
-    v.gathered = gathered_layout(c);
+    const Wide wide{block == Block::Granule ? 8 : 4};
     v.spatial = spatial_of(c);
     v.flat_k = run_of(c.k, c.affine.k).length == c.k.count();
     v.checked = !always_inside(c);
+    v.affine = affine_layout(c, block, wide, v.flat_k);
+    v.gathered = gathered_layout(c, wide, v.checked);
     v.wide_out = wide_target(c, swapped);
     v.swapped = swapped;
     return v;
@@ -104,7 +135,9 @@ Variant variant_of_one(const Contraction& c, bool swapped) {
 // The layout that two contractions can share.
 BlockLayout common(BlockLayout a, BlockLayout b) {
     if (a == b) return a;
-    const auto along = [](BlockLayout l) { return l == BlockLayout::Along || l == BlockLayout::AlongWide; };
+    const auto along = [](BlockLayout l) {
+        return l == BlockLayout::Along || l == BlockLayout::AlongWide || l == BlockLayout::AlongShifted;
+    };
     return along(a) && along(b) ? BlockLayout::Along : BlockLayout::Across;
 }
 
@@ -122,19 +155,18 @@ Run run_of(const Digits& digits, const DigitStrides& strides) {
     if (digits.plain_fastest) add(digits.plain, strides.plain);
     for (int axis = 2; axis >= 0; --axis) add(digits.spatial[axis], strides.spatial[axis]);
     if (!digits.plain_fastest) add(digits.plain, strides.plain);
-    if (next == 0) return {1, 0, true};
-    Run run{sizes[0], steps[0], true};
+    if (next == 0) return {1, 0, 0};
+    Run run{sizes[0], steps[0], 0};
     int digit = 1;
     for (; digit < next && steps[digit] == run.length * run.stride; ++digit) run.length *= sizes[digit];
-    for (; digit < next; ++digit)
-        run.others_multiple_of_4 = run.others_multiple_of_4 && steps[digit] % 4 == 0;
+    for (; digit < next; ++digit) run.divisor_of_others = std::gcd(run.divisor_of_others, steps[digit]);
     return run;
 }
 
-Variant variant_of(std::span<const Contraction> contractions, bool single_rows, bool swapped) {
-    Variant v = variant_of_one(contractions[0], swapped);
+Variant variant_of(std::span<const Contraction> contractions, Block block, bool swapped) {
+    Variant v = variant_of_one(contractions[0], block, swapped);
     for (const Contraction& c : contractions.subspan(1)) {
-        const Variant other = variant_of_one(c, swapped);
+        const Variant other = variant_of_one(c, block, swapped);
         v.affine = common(v.affine, other.affine);
         v.gathered = common(v.gathered, other.gathered);
         v.spatial = std::max(v.spatial, other.spatial);
@@ -143,8 +175,8 @@ Variant variant_of(std::span<const Contraction> contractions, bool single_rows, 
         v.wide_out = v.wide_out && other.wide_out;
     }
     // Blocks of four rows are of no use to a kernel that takes single ones.
-    if (single_rows && v.affine == BlockLayout::RowsWide) v.affine = BlockLayout::Across;
-    if (single_rows && v.gathered == BlockLayout::RowsWide) v.gathered = BlockLayout::Across;
+    if (block == Block::Single && v.affine == BlockLayout::RowsWide) v.affine = BlockLayout::Across;
+    if (block == Block::Single && v.gathered == BlockLayout::RowsWide) v.gathered = BlockLayout::Across;
     return v;
 }
 

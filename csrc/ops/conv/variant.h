@@ -9,7 +9,7 @@
 namespace anymps::ops {
 
 // Twin of the layouts in shaders/lib/operand.slang.
-enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide };
+enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide, AlongShifted, RowsShifted };
 
 struct Variant {
     BlockLayout affine, gathered;
@@ -20,17 +20,19 @@ struct Variant {
     bool swapped;      // rows and columns change places
 };
 
-// The fast digits that one stride leads through: their product, that stride, and whether 4 divides the
-// others.
+// The fast digits that one stride leads through: their product, that stride, and the greatest common divisor
+// of the others (0: there are none).
 struct Run {
     int64_t length;
     int64_t stride;
-    bool others_multiple_of_4;
+    int64_t divisor_of_others;
 };
 Run run_of(const Digits& digits, const DigitStrides& strides);
 
+// What a kernel loads at once: 4 elements, or granules of 8 for the matrix tiles. Single: rows one at a time.
+enum class Block { Single, Four, Granule };
+
 // Of contractions that differ in offsets, digit sizes, steps and starts: what suits them all.
-// single_rows: the kernel takes rows one at a time, not by four.
-Variant variant_of(std::span<const Contraction> contractions, bool single_rows, bool swapped);
+Variant variant_of(std::span<const Contraction> contractions, Block block, bool swapped);
 
 }  // namespace anymps::ops

@@ -1,5 +1,6 @@
 #include "ops/matmul/gemm.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ struct MatmulArgs {
 };
 
 // Twin of the layouts in shaders/lib/operand.slang.
-enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide };
+enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide, AlongShifted, RowsShifted };
 
 uint32_t stride32(int64_t stride, int64_t size) {
     if (size <= 1) return 0;
@@ -61,6 +62,37 @@ BlockLayout layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k
     }
     const bool wide = row_stride == 1 && aligned4(address, item, rows, k_stride, batch_stride);
     return wide ? BlockLayout::RowsWide : BlockLayout::Across;
+}
+
+// For the matrix tiles: granules of 8 elements, aligned to 16 bytes where they are wide.
+BlockLayout granules_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
+                        uint32_t k_stride, uint32_t batch_stride) {
+    const auto wide = [&](uint32_t size, uint32_t other_stride) {
+        return size % 8 == 0 && other_stride * item % 16 == 0 && batch_stride * item % 16 == 0 &&
+               address % 16 == 0;
+    };
+    if (k_stride == 1) return wide(k, row_stride) ? BlockLayout::AlongWide : BlockLayout::AlongShifted;
+    if (row_stride == 1) return wide(rows, k_stride) ? BlockLayout::RowsWide : BlockLayout::RowsShifted;
+    return BlockLayout::Across;
+}
+
+// How many bf16 parts torch.set_float32_matmul_precision asks for.
+uint32_t parts_of_f32() {
+    switch (at::globalContext().float32MatmulPrecision()) {
+        case at::Float32MatmulPrecision::MEDIUM:
+            return 1;
+        case at::Float32MatmulPrecision::HIGH:
+            return 2;
+        default:
+            return 3;
+    }
+}
+
+Arithmetic arithmetic_of(const Gemm& g) {
+    const auto type = g.a.tensor->scalar_type();
+    if (type != g.b.tensor->scalar_type()) return Arithmetic::Lanes;
+    return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
+                             type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
 }
 
 uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
@@ -112,14 +144,17 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
     const uint64_t a_item = g.a.tensor->element_size(), b_item = g.b.tensor->element_size();
     const uint64_t out_item = g.out.tensor->element_size();
-    const BlockLayout a = layout_of(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z);
-    const BlockLayout b = layout_of(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z);
+    const bool matrix = plan.arithmetic != Arithmetic::Lanes;
+    const auto layout = matrix ? granules_of : layout_of;
+    const BlockLayout a = layout(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z);
+    const BlockLayout b = layout(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z);
     const bool wide_out = args.out_n == 1 && aligned4(args.out, out_item, args.n, args.out_m, args.out_z);
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
-    const std::string kernel = std::string("matmul_") + tile.kernel + "_" + kernels::suffix(compute);
+    const std::string kernel = std::string("matmul_") + tile.kernel + "_" +
+                               (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
     const uint32_t specialization[] = {tile.workgroup,
-                                       info.subgroup_size,
+                                       matrix ? matrix_subgroup(info) : info.subgroup_size,
                                        kernels::code(g.a.tensor->scalar_type()),
                                        kernels::code(g.b.tensor->scalar_type()),
                                        kernels::code(g.out.tensor->scalar_type()),
@@ -175,6 +210,7 @@ void Gemm::run() {
     problem.n = g.n;
     problem.k = g.k;
     problem.floating = compute == Compute::F32;
+    if (problem.floating) problem.arithmetic = arithmetic_of(g);
     problem.may_swap = !uses_shared_memory(info);
     // With one k there is nothing to follow: such factors may be read four rows at a time, which that kernel cannot.
     problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;

@@ -22,6 +22,28 @@ constexpr Tile kShared[] = {
     {"shared_32x32", 32, 32, 64, 3072},
 };
 
+// Matrix units. Costs in the unit of kShared, from the rates measured on an H200 at 4096 x 4096 x 4096; on
+// others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
+constexpr Tile kMatrix16[] = {
+    {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
+    {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
+    {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
+};
+// CPU drivers take seconds to compile a matrix product: the smallest tile, for tests.
+constexpr Tile kMatrixSoftware[] = {{"matrix_32x32x16", 32, 32, 64, 1, 1, 5120}};
+constexpr Tile kMatrixParts3[] = {
+    {"matrix_128x128x16", 128, 128, 256, 14000, 1, 36864},
+    {"matrix_64x64x16", 64, 64, 128, 4700, 3, 18432},
+};
+constexpr Tile kMatrixParts2[] = {
+    {"matrix_128x128x16", 128, 128, 256, 7400, 2, 24576},
+    {"matrix_64x64x32", 64, 64, 128, 3000, 3, 20480},
+};
+constexpr Tile kMatrixParts1[] = {
+    {"matrix_128x128x32", 128, 128, 256, 5200, 2, 20480},
+    {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
+};
+
 // Integers on GPUs, where speed matters less.
 constexpr Tile kRegister[] = {
     {"register", 8, 256, 64, 2048},
@@ -43,15 +65,37 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
     return batch * ceil_div(m, tile.m) * ceil_div(n, tile.n);
 }
 
-std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, bool floating) {
+std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& p) {
     if (!uses_shared_memory(device)) return kSoftware;
-    if (floating) return kShared;
+    switch (p.arithmetic) {
+        case Arithmetic::F16:
+        case Arithmetic::BF16:
+            if (device.is_software) return kMatrixSoftware;
+            return kMatrix16;
+        case Arithmetic::F32x1:
+            return kMatrixParts1;
+        case Arithmetic::F32x2:
+            return kMatrixParts2;
+        case Arithmetic::F32x3:
+            return kMatrixParts3;
+        case Arithmetic::Lanes:
+            break;
+    }
+    if (p.floating) return kShared;
     return kRegister;
 }
 
-// Workgroups that run at once; Vulkan does not tell the number of cores.
-uint64_t concurrent_groups(const vulkan::DeviceInfo& device) {
-    return device.is_software ? 2 : 128;
+uint64_t cores(const vulkan::DeviceInfo& device) {
+    if (device.is_software) return 2;
+    return device.compute_units != 0 ? device.compute_units : 64;  // not all drivers tell
+}
+
+// The time of so many workgroups: full cores first; one that is not full hides less of the latencies.
+uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint64_t groups) {
+    const uint64_t wave = cores(device) * tile.resident;
+    const uint64_t last = ceil_div(groups % wave, cores(device));
+    const uint64_t idle = last != 0 && last < tile.resident ? tile.cost / 2 : 0;
+    return (groups / wave * tile.resident + last) * tile.cost + idle;
 }
 
 Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
@@ -60,15 +104,15 @@ Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
     }
     Plan best{};
     uint64_t best_cost = UINT64_MAX;
-    for (const Tile& tile : tiles_of(device, p.floating)) {
+    for (const Tile& tile : tiles_of(device, p)) {
+        if (tile.shared_bytes > device.shared_memory_bytes) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
-            const uint64_t cost =
-                std::max(groups, concurrent_groups(device)) * tile.cost;  // idle cores are paid for
+            const uint64_t cost = modelled_time(device, tile, groups);
             if (cost < best_cost) {
                 best_cost = cost;
-                best = {&tile, swapped, 1, 0};
+                best = {&tile, swapped, 1, 0, p.arithmetic};
             }
         }
     }
@@ -82,6 +126,28 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device) {
     return !device.is_software || (chosen != nullptr && std::string_view(chosen) == "gpu");
 }
 
+uint32_t matrix_subgroup(const vulkan::DeviceInfo& device) {
+    const bool has_32 =
+        device.subgroup_size_control && device.min_subgroup_size <= 32 && device.max_subgroup_size >= 32;
+    return has_32 ? 32 : device.subgroup_size;
+}
+
+Arithmetic choose_arithmetic(const vulkan::DeviceInfo& device, bool f16, bool bf16, bool f32,
+                             uint32_t f32_parts) {
+    if (!uses_shared_memory(device) || matrix_subgroup(device) > 32) return Arithmetic::Lanes;
+    if (f16 && device.cooperative_matrix) return Arithmetic::F16;
+    if (!device.cooperative_matrix || !device.cooperative_matrix_bfloat16) return Arithmetic::Lanes;
+    if (bf16) return Arithmetic::BF16;
+    if (!f32) return Arithmetic::Lanes;
+    constexpr Arithmetic kParts[] = {Arithmetic::F32x1, Arithmetic::F32x2, Arithmetic::F32x3};
+    return kParts[f32_parts - 1];
+}
+
+const char* suffix(Arithmetic arithmetic) {
+    constexpr const char* kNames[] = {nullptr, "f16", "bf16", "f32x1", "f32x2", "f32x3"};
+    return kNames[static_cast<uint32_t>(arithmetic)];
+}
+
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
                      uint64_t n) {
     const uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;
@@ -90,7 +156,7 @@ uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_
 }
 
 Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& p) {
-    const uint64_t enough = 2 * concurrent_groups(device);
+    const uint64_t enough = 2 * cores(device);
     const uint64_t shortest_part = device.is_software ? 1024 : 256;  // worth a workgroup of its own
     Plan best = cheapest_tile(device, p);
     const uint64_t groups =

@@ -7,14 +7,30 @@
 
 namespace anymps::ops {
 
+// What multiplies: lanes, or the matrix units by factors of 16 bits, or by f32 cut into 1 to 3 bf16.
+enum class Arithmetic : uint32_t { Lanes, F16, BF16, F32x1, F32x2, F32x3 };
+
 // One way to run a contraction: shaders/lib/contract.slang (register, subgroup), contract_shared.slang
-// (shared).
+// (shared), contract_matrix.slang (matrix).
 struct Tile {
     const char* kernel;  // the kernels' names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
     uint32_t m, n;       // results of a workgroup
     uint32_t workgroup;  // invocations
     uint32_t cost;       // of a workgroup and one k, in any unit, whether its results are all needed or not
+    uint32_t resident = 1;  // workgroups that share a core
+    uint32_t shared_bytes = 0;
 };
+
+// How the device can best multiply factors of these types. f32_parts: how
+// many parts of an f32 factor are wanted; 3 is full precision.
+Arithmetic choose_arithmetic(const vulkan::DeviceInfo& device, bool f16, bool bf16, bool f32,
+                             uint32_t f32_parts);
+
+// The last part of the names of kernels: "f16", "f32x2", ...; nullptr for Lanes.
+const char* suffix(Arithmetic arithmetic);
+
+// Lanes of a subgroup that the matrix kernels ask for.
+uint32_t matrix_subgroup(const vulkan::DeviceInfo& device);
 
 // True where tiles stage factors in shared memory: on GPUs. The environment variable ANYMPS_TILES=gpu chooses
 // them on a CPU driver too, for tests.
@@ -22,7 +38,8 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device);
 
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;
-    bool floating = true;                // f32 arithmetic
+    bool floating = true;  // f32 arithmetic
+    Arithmetic arithmetic = Arithmetic::Lanes;
     bool may_swap = false;               // rows and columns may change places
     bool k_contiguous = false;           // both factors follow one another along k
     uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
@@ -32,8 +49,9 @@ struct Problem {
 struct Plan {
     const Tile* tile;
     bool swapped;
-    uint32_t parts;   // of k, summed by a second kernel
-    uint32_t part_k;  // length of a part, a multiple of 16
+    uint32_t parts;                             // of k, summed by a second kernel
+    uint32_t part_k;                            // length of a part, a multiple of 16
+    Arithmetic arithmetic = Arithmetic::Lanes;  // of the tile
 };
 
 // The plan of least modelled time among the device's tiles.
