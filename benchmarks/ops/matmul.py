@@ -1,78 +1,84 @@
-"""Matrix products and convolutions on mps beside the CPU in one run: times and the ratio (above 1: mps is faster)."""
+"""Matrix products, convolutions and their gradients, and attention, in TFLOP/s.
 
-from __future__ import annotations
+ANYMPS_BENCHMARK_SIZE is the side of the square products (4096, on the CPU 512); the other sizes follow it.
+"""
 
-import argparse
-import time
+import os
+import sys
 
-import torch
-import torch.nn.functional as F
-
-
-def seconds(function, device: str, least: float) -> float:
-    """The best mean time of three rounds of at least `least` seconds each, after a warm-up."""
-    synchronize = torch.mps.synchronize if device == "mps" else lambda: None
-    function()
-    synchronize()
-    best, count = float("inf"), 1
-    for _ in range(3):
-        while True:
-            start = time.perf_counter()
-            for _ in range(count):
-                function()
-            synchronize()
-            elapsed = time.perf_counter() - start
-            if elapsed >= least:
-                break
-            count *= 2
-        best = min(best, elapsed / count)
-    return best
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import peer  # noqa: E402
 
 
-def cases(size: int, dtype: torch.dtype):
-    """Name, operations, and a function from a device to the work to be timed."""
+def products(make, n):
+    """Name -> call, floating-point operations."""
+    import torch
+    import torch.nn.functional as F
 
-    def tensors(device, *shapes):
-        generator = torch.Generator().manual_seed(0)
-        return [torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes]
-
-    def product(name, a, b, call, operations):
-        def prepare(device):
-            x, y = tensors(device, a, b)
-            return lambda: call(x, y)
-
-        return name, operations, prepare
-
-    n, batch, channels, side = size, 8, max(16, size // 8), max(8, size // 16)
-    image, weight = (batch, channels, side, side), (channels, channels, 3, 3)
-    conv = 2 * batch * side**2 * channels**2 * 9
-    yield product(f"mm {n}", (n, n), (n, n), torch.mm, 2 * n**3)
-    yield product(f"mm {n} transposed", (n, n), (n, n), lambda x, y: x @ y.t(), 2 * n**3)
-    yield product(f"mm {n - 1}", (n - 1, n - 1), (n - 1, n - 1), torch.mm, 2 * (n - 1) ** 3)
-    yield product(f"linear 1 x {n}", (1, n), (n, n), F.linear, 2 * n**2)
-    yield product(f"bmm 12 x {n // 4}", (12, n // 4, n // 4), (12, n // 4, n // 4), torch.bmm, 24 * (n // 4) ** 3)
-    yield product(f"conv2d {channels} channels, {side} px", image, weight, lambda x, w: F.conv2d(x, w, padding=1), conv)
-    for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
-
-        def prepare(device, mask=mask):
-            x, w, g = tensors(device, image, weight, image)
-            arguments = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
-            return lambda: torch.ops.aten.convolution_backward(g, x, w, *arguments)
-
-        yield f"conv2d gradient of the {name}", conv, prepare
+    a, b, odd = make(n, n), make(n, n), make(n - 1, n - 1)
+    tokens, wide = make(2 * n, 768), make(3072, 768)
+    gradient = make(2 * n, 3072)
+    batch = make(12, n // 4, n // 4)
+    return {
+        f"mm {n}": (lambda: torch.mm(a, b), 2 * n**3),
+        f"linear {n}": (lambda: F.linear(a, b), 2 * n**3),
+        f"mm {n - 1}": (lambda: torch.mm(odd, odd), 2 * (n - 1) ** 3),
+        f"linear {2 * n} x 768 -> 3072": (lambda: F.linear(tokens, wide), 4 * n * 768 * 3072),
+        "  gradient of the input": (lambda: gradient @ wide, 4 * n * 768 * 3072),
+        "  gradient of the weight": (lambda: gradient.t() @ tokens, 4 * n * 768 * 3072),
+        f"bmm 12 x {n // 4}": (lambda: torch.bmm(batch, batch), 24 * (n // 4) ** 3),
+        f"linear 1 x {n}": (lambda: F.linear(a[:1], b), 2 * n**2),
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=512, help="side of the square products")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float16", "bfloat16"])
-    parser.add_argument("--seconds", type=float, default=0.1, help="least time of a round")
-    options = parser.parse_args()
-    print(f"{'':36}{'mps ms':>10}{'GFLOP/s':>10}{'cpu ms':>10}{'ratio':>8}")
-    for name, operations, prepare in cases(options.size, getattr(torch, options.dtype)):
-        mps, cpu = (seconds(prepare(device), device, options.seconds) for device in ("mps", "cpu"))
-        print(f"{name:36}{mps * 1e3:10.3f}{operations / mps / 1e9:10.1f}{cpu * 1e3:10.3f}{cpu / mps:8.3f}")
+def convolutions(make, n, images):
+    """Layers of ResNet50: name -> call, floating-point operations."""
+    import torch
+
+    calls = {}
+    for channels, filters, side, taps in ((64, 64, 56, 3), (256, 256, 14, 3), (64, 256, 56, 1), (1024, 256, 14, 1)):
+        x, w, g = (
+            make(images, channels, side, side),
+            make(filters, channels, taps, taps),
+            make(images, filters, side, side),
+        )
+        padding = taps // 2
+        operations = 2 * images * side**2 * channels * filters * taps**2
+        name = f"conv {channels} -> {filters}, {side} px, {taps} x {taps}"
+        calls[name] = (lambda x=x, w=w, p=padding: torch.conv2d(x, w, padding=p), operations)
+        for what, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
+            arguments = (g, x, w, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], 1, mask)
+            calls[f"{name}, gradient of the {what}"] = (
+                lambda arguments=arguments: torch.ops.aten.convolution_backward(*arguments),
+                operations,
+            )
+    return calls
+
+
+def measure(device):
+    import torch
+    import torch.nn.functional as F
+
+    small = device == "cpu" or (device == "mps" and "llvmpipe" in peer.device_name(device))
+    n = int(os.environ.get("ANYMPS_BENCHMARK_SIZE", 512 if small else 4096))
+    figures = {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+
+        def make(*shape, dtype=dtype):
+            return torch.randn(shape, device=device).to(dtype)
+
+        q = make(2 if small else 8, 4 if small else 16, n, 64)
+        calls = products(make, n) | convolutions(make, n, max(1, n // 64))
+        calls[f"attention {tuple(q.shape)}"] = (
+            lambda q=q: F.scaled_dot_product_attention(q, q, q),
+            4 * q.shape[0] * q.shape[1] * n * n * 64,
+        )
+        with torch.no_grad():
+            for name, (call, operations) in calls.items():
+                seconds = peer.median_seconds(call, device, inner=2 if small else 10, repeats=3 if small else 7)
+                figures[f"{str(dtype).split('.')[1]}: {name.strip()}"] = operations / seconds / 1e12
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    peer.run(measure, "TFLOP/s", "Products, convolutions, attention", higher_is_better=True)
