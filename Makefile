@@ -1,11 +1,12 @@
 # make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
 # make test   builds and runs all tests
 # Both install what they need first, and are quick the second time.
+# make test-full and make soak are the long runs of PyTorch's own samples and of random calls.
 VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
 
-.PHONY: demo test test-exit build lint bench chart test-radv test-cuda-wheel
+.PHONY: demo test test-full soak test-exit build lint bench chart test-radv test-cuda-wheel
 
 demo:
 	@tools/setup.sh system
@@ -19,6 +20,22 @@ test:
 	@tools/setup.sh build tests
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
 	@$(VENV)/bin/pytest $(TESTS)
+
+# Every sample of PyTorch's op_db in every dtype; the counts are those of docs/supported_ops.md.
+test-full:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@mkdir -p docs/op_db
+	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results docs/op_db/lavapipe.json
+	@$(PY) -P tools/supported_ops.py
+
+# 20,000 random calls beside the CPU, where `make test` makes 500.
+soak:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PY) -P -m pytest -q tests/test_random_calls.py --random-calls 20000
 
 # The long run of tests/test_exit.py: 200 processes that end right after backward().
 test-exit:

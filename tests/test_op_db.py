@@ -1,0 +1,102 @@
+"""Every operator of PyTorch's op_db on mps beside the CPU: forward in every dtype, gradients in float32 and float16.
+
+By default float32 runs with up to 200 samples an operator (which leaves some of pooling and convolution out, for
+time), and other dtypes with a few each; `--op-db-full` (make test-full) runs everything. What may fail stands in
+op_db_exceptions.yaml, with a reason; in the full run an entry whose operator passes is a failure, and `--op-db-prune`
+takes such entries out of the file in any run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from op_db_support import OPS, run_op
+
+HERE = Path(__file__).resolve().parent
+DTYPES = ["float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"]
+WITH_GRADIENT = ("float32", "float16")
+PHASES = ("forward", "gradient")
+# A category is what PyTorch calls its own lists for Apple's device, and the outcomes that an entry of it excuses.
+CATEGORIES = {
+    "unimplemented": ("unimplemented", "error"),
+    "undefined": ("wrong",),
+    "tolerance": ("wrong",),
+    "gradient": ("unimplemented", "error", "wrong"),
+}
+SAMPLES = {"float32": 200}  # of an operator, at most; all in nearly every operator
+FEW = 2  # in the other dtypes
+
+CASES = [
+    (name, dtype) for dtype in DTYPES for name, op in OPS.items() if op.supports_dtype(getattr(torch, dtype), "cpu")
+]
+AGREEING: set[tuple[str, str, str]] = set()  # entries of the file that have nothing to excuse
+RESULTS: dict[str, dict[str, Counter]] = {dtype: {phase: Counter() for phase in PHASES} for dtype in DTYPES}
+
+
+@functools.cache
+def exceptions() -> dict[tuple[str, str, str], dict]:
+    """The entries of the file by operator, dtype and phase. Raises AssertionError where one is malformed or double."""
+    found = {}
+    for entry in yaml.safe_load((HERE / "op_db_exceptions.yaml").read_text()) or []:
+        assert entry["op"] in OPS, f"op_db has no operator {entry['op']}"
+        assert entry["category"] in CATEGORIES and entry["reason"], f"{entry['op']}: a category and a reason, please"
+        assert entry["phase"] in PHASES, f"{entry['op']}: the phase is one of {PHASES}"
+        for dtype in entry["dtypes"]:
+            key = (entry["op"], dtype, entry["phase"])
+            assert dtype in DTYPES and key not in found, f"{key} is no type of this test, or stands there twice"
+            found[key] = entry
+    return found
+
+
+def prune() -> None:
+    """Takes the entries that agree out of the file, which has one a line."""
+    file, kept = HERE / "op_db_exceptions.yaml", []
+    for line in file.read_text().splitlines():
+        for entry in yaml.safe_load(line) or []:
+            left = [d for d in entry["dtypes"] if (entry["op"], d, entry["phase"]) not in AGREEING]
+            line = line.replace(f"[{', '.join(entry['dtypes'])}]", f"[{', '.join(left)}]") if left else None
+        kept += [line] if line is not None else []
+    file.write_text("\n".join(kept) + "\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def results(request):
+    """After the last test: --op-db-prune, and the counts where --op-db-results wants them."""
+    yield
+    if request.config.getoption("--op-db-prune"):
+        prune()
+    path = request.config.getoption("--op-db-results")
+    if path:
+        counts = {dtype: {phase: dict(sorted(c.items())) for phase, c in v.items()} for dtype, v in RESULTS.items()}
+        full = request.config.getoption("--op-db-full")
+        samples = "all samples" if full else f"up to {SAMPLES['float32']} samples in float32, {FEW} in other dtypes"
+        text = json.dumps({"device": torch.mps.get_name(), "samples": samples, "counts": counts}, indent=1)
+        Path(path).write_text(text + "\n")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_op(name, dtype, mps, request):
+    full = request.config.getoption("--op-db-full")
+    limit = None if full else SAMPLES.get(dtype, FEW)
+    reports = run_op(OPS[name], getattr(torch, dtype), limit, dtype in WITH_GRADIENT)
+    whole = full or dtype in SAMPLES  # a few samples may miss the one that fails
+    problems = []
+    for phase, report in reports.items():
+        entry = exceptions().get((name, dtype, phase))
+        fails = report.outcome not in ("pass", "none")
+        excused = fails and entry is not None and report.outcome in CATEGORIES[entry["category"]]
+        RESULTS[dtype][phase]["excepted" if excused else "fail" if fails else report.outcome] += 1
+        if fails and not excused:
+            problems.append(f"{phase}: {report.outcome}: {dict(report.counts)} {report.messages[report.outcome]}")
+        elif entry is not None and whole and not fails:
+            AGREEING.add((name, dtype, phase))
+            if full:
+                problems.append(f"{phase}: agrees now ({entry['category']}): take it out of op_db_exceptions.yaml")
+    assert not problems, "\n".join(problems)
