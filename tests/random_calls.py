@@ -1,0 +1,410 @@
+"""Random calls of operators: what to call, on which shapes, strides, offsets, dtypes and values.
+
+A call is made from its seed alone. `OPERATORS` is the table: a row has the dtypes that it takes and a function that
+draws arguments; every tensor comes from `Draw.tensor`, which hides it in a larger storage.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.testing._internal.common_device_type import tol, toleranceOverride
+from torch.testing._internal.opinfo.core import SampleInput
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+BOOL = (torch.bool,)
+COMPLEX = (torch.complex64,)
+REAL = (*FLOATS, *INTEGERS)
+ALL = (*REAL, *BOOL)
+SIZES = (0, 1, 2, 3, 5, 31, 32, 33, 255, 256, 257)
+LARGE = (65535, 65536, 65537)
+MOST = 1 << 18  # elements of a tensor
+SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -1.0, 65504.0, 1e-4, 0.5)
+
+
+class Draw:
+    """The random choices of one call."""
+
+    def __init__(self, seed: int):
+        self.random = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def choice(self, items):
+        return self.random.choice(items)
+
+    def integer(self, low: int, high: int) -> int:
+        return self.random.randint(low, high)
+
+    def shape(self, least: int = 0, most: int = 5, empty: bool = True, limit: int = MOST) -> list[int]:
+        sizes: list[int] = []
+        for _ in range(self.integer(least, most)):
+            room = limit // max(1, math.prod(sizes))
+            large = room >= LARGE[-1] and self.random.random() < 0.05
+            fitting = [s for s in (LARGE if large else SIZES) if s <= room and (s > 0 or empty)]
+            if 0 in fitting and self.random.random() < 0.8:
+                fitting.remove(0)
+            sizes.append(self.choice(fitting or [1]))
+        self.random.shuffle(sizes)
+        return sizes
+
+    def values(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Numbers of moderate size, now and then with special ones or from the whole range of an integer type."""
+        if dtype == torch.bool:
+            return torch.randint(0, 2, (count,), generator=self.generator).to(dtype)
+        if dtype in INTEGERS:
+            info = torch.iinfo(dtype)
+            whole = self.random.random() < 0.2
+            low, high = (info.min, info.max) if whole else (max(-9, info.min), 10)
+            return torch.randint(low, high, (count,), generator=self.generator, dtype=dtype)
+        kind = torch.complex64 if dtype == torch.complex64 else torch.float32
+        numbers = torch.randn(count, generator=self.generator, dtype=kind) * self.choice((1, 1, 4, 100))
+        if dtype != torch.complex64 and count and self.random.random() < 0.2:
+            places = torch.randint(0, count, (1 + count // 7,), generator=self.generator)
+            which = torch.randint(0, len(SPECIAL), places.shape, generator=self.generator)
+            numbers[places] = torch.tensor(SPECIAL)[which]
+        return numbers.to(dtype)
+
+    def tensor(self, shape, dtype: torch.dtype, plain: bool = False, writable: bool = False) -> torch.Tensor:
+        """A tensor of a shape with random strides and offset. writable: no two elements share memory."""
+        shape = list(shape)
+        layouts = ["contiguous", "contiguous", "permuted", "sliced", "offset"]
+        layouts += ["expanded"] if not writable and shape else []
+        layouts += ["channels_last"] * 2 if len(shape) == 4 else []
+        layout = "contiguous" if plain else self.choice(layouts)
+        if layout == "permuted":
+            order = self.random.sample(range(len(shape)), len(shape))
+            inverse = [order.index(i) for i in range(len(shape))]
+            return self._dense([shape[i] for i in order], dtype).permute(inverse)
+        if layout == "sliced":
+            steps = [self.choice((1, 1, 2, 3)) for _ in shape]
+            starts = [self.choice((0, 0, 1, 2)) for _ in shape]
+            wider = [s + n * step for s, n, step in zip(starts, shape, steps)]
+            if math.prod(wider) <= 8 * MOST:
+                slices = tuple(slice(s, s + n * step, step) for s, n, step in zip(starts, shape, steps))
+                return self._dense(wider, dtype)[slices]
+        if layout == "offset":
+            count, offset = math.prod(shape), self.integer(1, 7)
+            return self._dense([count + offset + 3], dtype)[offset : offset + count].view(shape)
+        if layout == "expanded":
+            dim = self.integer(0, len(shape) - 1)
+            return self._dense([1 if i == dim else n for i, n in enumerate(shape)], dtype).expand(shape)
+        if layout == "channels_last":
+            return self._dense(shape, dtype).contiguous(memory_format=torch.channels_last)
+        return self._dense(shape, dtype)
+
+    def _dense(self, shape, dtype: torch.dtype) -> torch.Tensor:
+        return self.values(math.prod(shape), dtype).reshape(shape)
+
+    def broadcast(self, shape) -> list[int]:
+        """A shape that broadcasts to this one."""
+        kept = [n if self.random.random() < 0.7 else 1 for n in shape]
+        return kept[self.integer(0, len(kept)) :] if self.random.random() < 0.3 else kept
+
+    def indices(self, shape, bound: int) -> torch.Tensor:
+        return torch.randint(0, bound, tuple(shape), generator=self.generator)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A row of the table; what run_op of op_db_support asks of an operator."""
+
+    name: str
+    dtypes: tuple
+    draw: Callable  # (Draw, dtype) -> (input, args, kwargs)
+    function: Callable
+    tolerance: tuple[float, float] | None = None  # relative and absolute, where sums in another order need it
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+    def get_decorators(self, *_):
+        if self.tolerance is None:
+            return []
+        relative, absolute = self.tolerance
+        return [toleranceOverride(dict.fromkeys(FLOATS, tol(atol=absolute, rtol=relative)))]
+
+
+OPERATORS: list[Operator] = []
+
+
+def add(name: str, dtypes, draw, function=None, tolerance=None) -> None:
+    if function is None:
+        function = torch
+        for part in name.split("."):
+            function = getattr(function, part)
+    OPERATORS.append(Operator(name, tuple(dtypes), draw, function, tolerance))
+
+
+def several(names: str, dtypes, draw) -> None:
+    for name in names.split():
+        add(name, dtypes, draw)
+
+
+def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor with what lies around it: nothing but the tensor may have changed."""
+    items = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((items,), (1,), 0)
+
+
+# --- pointwise ------------------------------------------------------------------------------------------------------
+def one(d: Draw, dtype):
+    return d.tensor(d.shape(), dtype), (), {}
+
+
+def two(d: Draw, dtype):
+    shape = d.shape()
+    other = dtype if d.random.random() < 0.7 else d.choice((torch.float32, torch.float16, torch.int64, torch.uint8))
+    if dtype not in FLOATS:
+        other = dtype  # a float beside an integer is another operator for shifts and bits
+    operands = [d.tensor(shape, dtype), d.tensor(d.broadcast(shape), other)]
+    d.random.shuffle(operands)
+    return operands[0], (operands[1],), {}
+
+
+def nonzero_divisor(d: Draw, dtype):
+    left, (right,), _ = two(d, dtype)
+    if not right.is_floating_point():
+        right = torch.where(right == 0, torch.ones_like(right), right)
+    return left, (right,), {}
+
+
+def in_place(d: Draw, dtype):
+    shape = d.shape()
+    return d.tensor(shape, dtype, writable=True), (d.tensor(d.broadcast(shape), dtype),), {}
+
+
+def into_out(d: Draw, dtype):
+    shape = d.shape()
+    return d.tensor(shape, dtype), (d.tensor(d.broadcast(shape), dtype), d.tensor(shape, dtype, writable=True)), {}
+
+
+def three(d: Draw, dtype):
+    shape = d.shape()
+    return d.tensor(shape, dtype), (d.tensor(d.broadcast(shape), dtype), d.tensor(d.broadcast(shape), dtype)), {}
+
+
+def positive(d: Draw, dtype):
+    return d.tensor(d.shape(), dtype).abs() + 0.5, (), {}
+
+
+def unit(d: Draw, dtype):
+    return d.tensor(d.shape(), dtype).sigmoid(), (), {}
+
+
+UNARY = (
+    "abs neg sign ceil floor round trunc frac sqrt rsqrt exp expm1 log log1p log2 log10 exp2 sin cos tan asin acos "
+    "atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc reciprocal square relu sinc nan_to_num deg2rad sgn "
+    "nn.functional.gelu nn.functional.silu nn.functional.softplus nn.functional.mish nn.functional.hardswish "
+    "nn.functional.hardsigmoid nn.functional.elu nn.functional.celu nn.functional.selu nn.functional.leaky_relu "
+    "nn.functional.logsigmoid nn.functional.softsign nn.functional.relu6 nn.functional.tanhshrink"
+)
+several(UNARY, FLOATS, one)
+several("abs neg sign square relu clone isnan logical_not sgn positive", INTEGERS, one)
+several("isnan isinf isfinite signbit logical_not isposinf isneginf", FLOATS, one)
+several("lgamma digamma i0", (torch.float32,), positive)
+add("logit", (torch.float32,), unit)
+add("erfinv", (torch.float32,), unit)
+several("add sub mul maximum minimum fmax fmin eq ne lt le gt ge logical_and logical_or logical_xor", REAL, two)
+several("add mul eq ne maximum minimum logical_and logical_or bitwise_and bitwise_or bitwise_xor", BOOL, two)
+several("div atan2 copysign hypot logaddexp nextafter xlogy", FLOATS, two)
+several("div fmod remainder floor_divide", REAL, nonzero_divisor)
+several("bitwise_and bitwise_or bitwise_xor", INTEGERS, two)
+add("pow", FLOATS, two)
+for name in ("add_", "mul_", "sub_", "copy_"):
+    method = getattr(torch.Tensor, name)
+    add(name, ALL if name == "copy_" else REAL, in_place, lambda x, y, m=method: whole_storage(m(x, y)))
+for name in ("add", "mul", "maximum", "atan2"):
+    function = getattr(torch, name)
+    kinds = FLOATS if name == "atan2" else REAL
+    add(f"{name}(out=)", kinds, into_out, lambda x, y, o, f=function: whole_storage(f(x, y, out=o)))
+add("addcmul", REAL, three)
+add("addcdiv", FLOATS, three)
+add("lerp", FLOATS, three)
+add("clamp", REAL, three)
+add("where", ALL, three, lambda x, y, z: torch.where(x.bool(), y, z))
+
+
+# --- copies and conversions -----------------------------------------------------------------------------------------
+def converted(d: Draw, dtype):
+    x = d.tensor(d.shape(), dtype)
+    if dtype in FLOATS:
+        x = torch.nan_to_num(x, 0.0, 100.0, -100.0).clamp(-100, 100)
+    kind = d.choice([k for k in (*ALL, *COMPLEX) if k != torch.uint8 or dtype not in FLOATS])
+    return x, (kind,), {}
+
+
+add("contiguous", ALL, one, lambda x: x.contiguous())
+add("to", (*ALL, *COMPLEX), converted, lambda x, kind: x.to(kind))
+add("flip", ALL, lambda d, k: (d.tensor(d.shape(1), k), (), {}), lambda x: x.flip([0, -1] if x.dim() > 1 else [0]))
+add("roll", ALL, lambda d, k: (d.tensor(d.shape(1), k), (d.integer(-40, 40), 0), {}))
+
+
+def parts(d: Draw, dtype):
+    shape = d.shape(1, 4, limit=MOST // 4)
+    dim = d.integer(0, len(shape) - 1)
+    tensors = []
+    for _ in range(d.integer(1, 4)):
+        sizes = list(shape)
+        sizes[dim] = d.choice([s for s in SIZES if s <= 33])
+        tensors.append(d.tensor(sizes, dtype))
+    return tensors, (dim,), {}
+
+
+add("cat", ALL, parts)
+add("tril", ALL, lambda d, k: (d.tensor(d.shape(2), k), (d.integer(-4, 4),), {}))
+add("triu", ALL, lambda d, k: (d.tensor(d.shape(2), k), (d.integer(-4, 4),), {}))
+
+
+# --- reductions and scans -------------------------------------------------------------------------------------------
+def along(d: Draw, dtype, empty: bool = True):
+    shape = d.shape(1, 5, empty)
+    return d.tensor(shape, dtype), (d.integer(-len(shape), len(shape) - 1),), {}
+
+
+def along_some(d: Draw, dtype, empty: bool = True):
+    shape = d.shape(1, 5, empty)
+    dims = d.random.sample(range(len(shape)), d.integer(1, len(shape)))
+    return d.tensor(shape, dtype), (dims,), {"keepdim": d.choice((True, False))}
+
+
+def along_some_not_empty(d: Draw, dtype):
+    return along_some(d, dtype, empty=False)
+
+
+def along_named(d: Draw, dtype):
+    x, (dims,), keep = along_some(d, dtype, empty=False)
+    return x, (), {"dim": dims, **keep}
+
+
+def along_not_empty(d: Draw, dtype):
+    return along(d, dtype, empty=False)
+
+
+several("sum nansum", REAL, along_some)
+several("mean logsumexp", FLOATS, along_some)
+several("var std linalg.vector_norm", FLOATS, along_named)
+several("amax amin", ALL, along_some_not_empty)
+several("argmax argmin", REAL, along_not_empty)
+add("count_nonzero", ALL, lambda d, k: along_some(d, k)[:2] + ({},))
+several("all any", ALL, along)
+add("prod", REAL, along)
+several("max min", ALL, along_not_empty)
+add("cumsum", REAL, along, tolerance=(1e-3, 1e-4))
+add("cumprod", REAL, along)
+several("cummax cummin", REAL, along)
+several("softmax log_softmax", FLOATS, along)
+add("sort", ALL, along, lambda x, dim: torch.sort(x, dim=dim, stable=True))
+add("topk", REAL, along_not_empty, lambda x, dim: torch.topk(x, max(1, x.size(dim) // 3), dim=dim).values)
+add("sum()", (*ALL, *COMPLEX), one, torch.sum)
+
+
+# --- indexing -------------------------------------------------------------------------------------------------------
+def by_index(d: Draw, dtype):
+    shape = d.shape(1, 4, empty=False)
+    dim = d.integer(0, len(shape) - 1)
+    return d.tensor(shape, dtype), (dim, d.indices([d.choice(SIZES)], shape[dim])), {}
+
+
+def by_element(d: Draw, dtype):
+    shape = d.shape(1, 4, empty=False)
+    dim = d.integer(0, len(shape) - 1)
+    picked = list(shape)
+    picked[dim] = d.choice((1, 2, 31, 33))
+    return d.tensor(shape, dtype), (dim, d.indices(picked, shape[dim])), {}
+
+
+def added_elements(d: Draw, dtype):
+    x, (dim, index), _ = by_element(d, dtype)
+    return x.clone(), (dim, index, d.tensor(index.shape, dtype)), {}
+
+
+def masked(d: Draw, dtype):
+    shape = d.shape()
+    return d.tensor(shape, dtype), (d.tensor(d.broadcast(shape), torch.bool),), {}
+
+
+add("index_select", ALL, by_index)
+add("gather", ALL, by_element)
+add("scatter_add", REAL, added_elements, tolerance=(2e-2, 1e-1))
+add("masked_fill", REAL, masked, lambda x, mask: x.masked_fill(mask, 3))
+add("masked_select", ALL, masked)
+add("nonzero", ALL, one)
+add("x[mask]=", ALL, masked, lambda x, mask: whole_storage(x.clone().masked_fill_(mask, 1)))
+add("x[i, j]", ALL, by_index, lambda x, dim, index: x.transpose(0, dim)[index.view(-1, 1), ..., None])
+add("unique", REAL, one, lambda x: torch.unique(torch.nan_to_num(x), return_counts=True, return_inverse=True))
+
+
+# --- products and networks ------------------------------------------------------------------------------------------
+def product(d: Draw, dtype):
+    sizes = [s for s in SIZES if s <= 257]
+    m, k, n = d.choice(sizes), d.choice(sizes), d.choice(sizes)
+    return d.tensor([m, k], dtype), (d.tensor([k, n], dtype),), {}
+
+
+def batched(d: Draw, dtype):
+    b, m, k, n = (d.choice((0, 1, 2, 3, 5, 31, 33)) for _ in range(4))
+    return d.tensor([b, m, k], dtype), (d.tensor([b, k, n], dtype),), {}
+
+
+def vectors(d: Draw, dtype):
+    m, k = d.choice(SIZES), d.choice(SIZES)
+    return d.tensor([m, k], dtype), (d.tensor([k], dtype),), {}
+
+
+def layer(d: Draw, dtype):
+    rows, inputs, outputs = d.shape(0, 2, limit=512), d.choice(SIZES), d.choice(SIZES[1:])
+    return d.tensor([*rows, inputs], dtype), (d.tensor([outputs, inputs], dtype), d.tensor([outputs], dtype)), {}
+
+
+def image(d: Draw, dtype, most: int = 33):
+    sizes = [s for s in (1, 2, 3, 5, 8, 31, 32, 33) if s <= most]
+    return d.tensor([d.choice((1, 2, 3)), d.choice((1, 2, 3, 4, 8)), d.choice(sizes), d.choice(sizes)], dtype)
+
+
+def convolution(d: Draw, dtype):
+    x = image(d, dtype)
+    window = [d.integer(1, min(3, n)) for n in x.shape[2:]]
+    groups = d.choice([g for g in (1, 2, x.size(1)) if x.size(1) % g == 0])
+    weight = d.tensor([groups * d.choice((1, 2, 3)), x.size(1) // groups, *window], dtype)
+    return x, (weight,), {"stride": d.integer(1, 2), "padding": d.integer(0, 2), "groups": groups}
+
+
+def pooled(d: Draw, dtype):
+    x = image(d, dtype)
+    window = d.integer(1, min(3, *x.shape[2:]))
+    return x, (window, d.integer(1, 2), d.integer(0, window // 2)), {"ceil_mode": d.choice((True, False))}
+
+
+def normalized(d: Draw, dtype):
+    x = d.tensor(d.shape(1, 4, empty=False), dtype)
+    return x, (x.shape[-1:],), {}
+
+
+add("mm", (*FLOATS, torch.int64, torch.int32), product)
+add("bmm", FLOATS, batched)
+add("mv", FLOATS, vectors)
+add("nn.functional.linear", FLOATS, layer)
+add("nn.functional.conv2d", FLOATS, convolution)
+add("nn.functional.max_pool2d", FLOATS, pooled)
+add("nn.functional.avg_pool2d", FLOATS, pooled)
+add("nn.functional.layer_norm", FLOATS, normalized)
+
+
+@dataclass
+class RandomCall:
+    operator: Operator
+    dtype: torch.dtype
+    sample: SampleInput
+
+
+def random_call(seed: int) -> RandomCall:
+    draw = Draw(seed)
+    operator = draw.choice(OPERATORS)
+    dtype = draw.choice(operator.dtypes)
+    value, args, kwargs = operator.draw(draw, dtype)
+    return RandomCall(operator, dtype, SampleInput(value, args=args, kwargs=kwargs))
