@@ -215,6 +215,13 @@ def test_triangular_solve(mps, upper, transpose):
     assert_like_cpu(solve, torch.randn(40, 5), a, gradients=True)
 
 
+def test_many_small_matrices(mps):
+    a = positive(70_000, 2, 2)  # more workgroups than one dimension of a grid has
+    assert_like_cpu(torch.linalg.cholesky, a)
+    assert_like_cpu(torch.linalg.solve, a, torch.randn(70_000, 2, 1))
+    assert_like_cpu(torch.linalg.det, a)
+
+
 def test_large_matrices(mps):
     """Residuals at 1024 are at most twice the CPU's."""
     a, b = torch.randn(1024, 1024), torch.randn(1024, 8)
