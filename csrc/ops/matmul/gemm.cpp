@@ -212,7 +212,8 @@ void Gemm::run() {
     problem.floating = compute == Compute::F32;
     if (problem.floating) problem.arithmetic = arithmetic_of(g);
     problem.may_swap = !uses_shared_memory(info);
-    // With one k there is nothing to follow: such factors may be read four rows at a time, which that kernel cannot.
+    // With one k there is nothing to follow: such factors may be read four rows at a time, which that kernel
+    // cannot.
     problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
