@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Writes docs/supported_ops.md, and README's count of operators, from the dispatcher of the built package.
+
+    supported_ops.py           write both
+    supported_ops.py --check   write nothing; say what is out of date, and exit with 1
+
+What op_db says is read from docs/op_db/<driver>.json, which `pytest tests/test_op_db.py --op-db-full
+--op-db-results FILE` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torchgen
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "supported_ops.md"
+README = ROOT / "README.md"
+COUNT = re.compile(r"\d+ operators in \d+ overloads")
+
+KINDS = {
+    "native": "a kernel of ours on the GPU",
+    "host": "a call of LAPACK on the CPU at the core, without a warning",
+    "composite": "made of other operators by PyTorch itself",
+    "fallback": "none: raises NotImplementedError, or runs on the CPU with PYTORCH_ENABLE_MPS_FALLBACK=1",
+}
+COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+# Names of Metal's own plumbing, which no program calls: ours goes through convolution_overrideable, lstm and SDPA.
+OF_METAL_ONLY = re.compile(r"^(_?mps_convolution|_lstm_mps|lstm_mps|_scaled_dot_product_attention_math_for_mps)")
+
+
+def registered() -> set[str]:
+    """The overloads that have a kernel on mps, without `aten::`."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key("MPS")
+    return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
+
+
+def host_overloads() -> set[str]:
+    names = torch.ops.anymps.host_ops() if hasattr(torch.ops.anymps, "host_ops") else []
+    return {name.removeprefix("aten::") for name in names}
+
+
+def entries_of_pytorch() -> list[str]:
+    """The entries of native_functions.yaml that PyTorch gives a kernel on Apple's device; no sparse ones."""
+    path = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    entries = yaml.safe_load(path.read_text())
+    keys = [{key.strip() for names in entry.get("dispatch", {}) for key in names.split(",")} for entry in entries]
+    return [entry["func"].split("(")[0] for entry, mine in zip(entries, keys, strict=True) if "MPS" in mine]
+
+
+def kind_of(overload: str, ours: set[str], host: set[str]) -> str:
+    if overload in host:
+        return "host"
+    if overload in ours:
+        return "native"
+    composite = any(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{overload}", key) for key in COMPOSITES)
+    return "composite" if composite else "fallback"
+
+
+def base_name(overload: str) -> str:
+    return overload.split(".")[0].rstrip("_")
+
+
+def count_sentence(ours: set[str]) -> str:
+    return f"{len({base_name(name) for name in ours})} operators in {len(ours)} overloads"
+
+
+def listing(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def operators_section(ours: set[str], host: set[str]) -> str:
+    entries = entries_of_pytorch()
+    kinds = {name: kind_of(name, ours, host) for name in entries}
+    counts = Counter(kinds.values())
+    rows = "".join(f"| {kind} | {counts[kind]} | {text} |\n" for kind, text in KINDS.items())
+    beyond = {base_name(name) for name in ours} - {base_name(name) for name in entries}
+    metal = [name for name in entries if OF_METAL_ONLY.match(name)]
+    absent = [name for name, kind in kinds.items() if kind == "fallback" and name not in metal]
+    return f"""\
+{count_sentence(ours)} have a kernel on mps ({len(host)} overloads of them on the host).
+
+Of the {len(entries)} entries of PyTorch's native_functions.yaml that have a kernel on Apple's device:
+
+| kind | entries | where it runs |
+|---|---|---|
+{rows}
+On the host: {listing(sorted(host))}.
+
+Without a kernel: {listing(absent)}. Not counted as missing, for they are Metal's own plumbing: {listing(metal)}.
+
+Kernels that Apple's device does not have, by operator: {listing(sorted(beyond))}.
+"""
+
+
+def op_db_section() -> str:
+    texts = []
+    for path in sorted((ROOT / "docs" / "op_db").glob("*.json")):
+        results = json.loads(path.read_text())
+        texts.append(f"### {results['device']}: {results['samples']}\n\n{op_db_table(results['counts'])}")
+    return "\n".join(texts)
+
+
+def op_db_table(counts: dict) -> str:
+    text = "| dtype | phase | pass | excepted | fail | nothing to compare |\n|---|---|---|---|---|---|\n"
+    for dtype, phases in counts.items():
+        for phase, found in phases.items():
+            if sum(found.values()) > found.get("none", 0):
+                numbers = " | ".join(str(found.get(k, 0)) for k in ("pass", "excepted", "fail", "none"))
+                text += f"| {dtype} | {phase} | {numbers} |\n"
+    return text
+
+
+def page() -> str:
+    ours = registered()
+    return f"""\
+# Supported operators
+
+Written by `python tools/supported_ops.py`; not to be edited.
+
+## Operators
+
+{operators_section(ours, host_overloads())}
+## PyTorch's own samples
+
+`make test-full` runs every sample of PyTorch's op_db on mps beside the CPU (tests/test_op_db.py): entries that pass,
+entries that [tests/op_db_exceptions.yaml](../tests/op_db_exceptions.yaml) excepts with a reason, and those for which
+the CPU gives nothing to compare with.
+
+{op_db_section()}"""
+
+
+def readme() -> str:
+    return COUNT.sub(count_sentence(registered()), README.read_text())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a file is out of date")
+    check = parser.parse_args().check
+    stale = 0
+    for path, text in ((PAGE, page()), (README, readme())):
+        if path.exists() and path.read_text() == text:
+            continue
+        stale += 1
+        if check:
+            print(f"{path.relative_to(ROOT)} is out of date: run python tools/supported_ops.py")
+        else:
+            path.write_text(text)
+            print(f"{path.relative_to(ROOT)} written")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
