@@ -1,0 +1,183 @@
+// grid_sampler_2d, grid_sampler_3d and their gradients.
+#include <anymps/ops/grid_sampler_ops.h>
+
+#include <ATen/Context.h>
+#include <ATen/native/GridSamplerUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <string>
+
+#include "kernels/flat_grid.h"
+#include "kernels/image.h"
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::Image;
+
+struct Options {
+    int64_t spatial, interpolation, padding;
+    bool align_corners;
+};
+
+// Twin of GridSamplerArgs in shaders/grid_sampler.slang.
+struct GridSamplerArgs {
+    uint64_t input, grid, output, grid_gradient;
+    uint32_t threads, span, channels, size[3];
+    kernels::ImageIndex index;
+    kernels::ImageStrides input_strides, grid_strides, output_strides, grid_gradient_strides;
+};
+
+// The operands; output stands for its gradient in the backward kernels, input for its gradient where that is
+// written.
+struct Operands {
+    const Tensor& input;
+    const Tensor& grid;
+    const Tensor& output;
+    Tensor grid_gradient;
+};
+
+// [N, ..., axes] as an image whose channels are the axes.
+Tensor channels_of(const Tensor& grid) {
+    return grid.defined() ? grid.movedim(-1, 1) : grid;
+}
+
+uint32_t narrow(int64_t value) {
+    TORCH_CHECK(value <= std::numeric_limits<uint32_t>::max(), "grid_sampler(): ", value,
+                " elements are more than the 2^32 - 1 that the MPS backend samples at once");
+    return static_cast<uint32_t>(value);
+}
+
+// A thread for `span` elements of a tensor of output's sizes with `channels` channels.
+kernels::KernelCall prepare(const char* name, const Operands& t, const Options& options, int64_t channels,
+                            int64_t span, GridSamplerArgs& args) {
+    const Tensor grid_view = channels_of(t.grid), gradient_view = channels_of(t.grid_gradient);
+    const Image input(t.input, options.spatial), grid(grid_view, options.spatial),
+        output(t.output, options.spatial), gradient(gradient_view, options.spatial);
+    args = {kernels::address(t.input), kernels::address(t.grid), kernels::address(t.output),
+            t.grid_gradient.defined() ? kernels::address(t.grid_gradient) : 0};
+    args.span = narrow(span);
+    args.threads = narrow(t.output.numel() / t.input.size(1) * channels / span);
+    args.channels = input.size(1);
+    for (int i = 0; i < 3; ++i) {
+        args.size[i] = input.size(2 + i);
+        args.index.digits[i] = kernels::FastDivider(output.size(4 - i));
+    }
+    args.index.digits[3] = kernels::FastDivider(narrow(channels));
+    args.input_strides = input.strides();
+    args.grid_strides = grid.strides();
+    args.output_strides = output.strides();
+    args.grid_gradient_strides = gradient.strides();
+    constexpr const char* kTaps[] = {"_2", "_1", "_4"};
+    const std::string kernel = std::string(name) + kTaps[options.interpolation];
+    return kernels::KernelCall(
+        kernel, {kernels::flat_workgroup(), 0, kernels::code(t.grid.scalar_type()),
+                 static_cast<uint32_t>(options.spatial), static_cast<uint32_t>(options.padding),
+                 options.align_corners, span > 1});
+}
+
+kernels::Grid grid_of(const GridSamplerArgs& args) {
+    return kernels::flat_grid(args.threads);
+}
+
+void check(const Tensor& input, const Tensor& grid, const Options& options, const char* label) {
+    at::native::check_grid_sampler_common(input, grid);
+    if (options.spatial == 2)
+        at::native::check_grid_sampler_2d(input, grid);
+    else
+        at::native::check_grid_sampler_3d(input, grid, options.interpolation);
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()), "\"", label,
+                                "\" not implemented for '", c10::toString(input.scalar_type()), "'");
+    TORCH_CHECK(input.scalar_type() == grid.scalar_type(), "expected scalar type ", input.scalar_type(),
+                " but found ", grid.scalar_type());
+}
+
+Tensor forward(const Tensor& input, const Tensor& grid, const Options& options, const char* label) {
+    check(input, grid, options, label);
+    std::vector<int64_t> sizes(grid.sizes().begin(), grid.sizes().end() - 1);
+    sizes.insert(sizes.begin() + 1, input.size(1));
+    const Tensor output = at::empty(sizes, input.options());
+    if (output.numel() == 0) return output;
+    GridSamplerArgs args;
+    prepare("grid_sampler", {input, grid, output, {}}, options, input.size(1), 1, args)
+        .read(input)
+        .read(grid)
+        .write(output)
+        .dispatch_pointer(args, grid_of(args));
+    return output;
+}
+
+using Gradients = std::tuple<Tensor, Tensor>;
+
+// Gradients of the input are added up in float: by atomics, or in the order of the output.
+Gradients backward(const Tensor& grad_output, const Tensor& input, const Tensor& grid, const Options& options,
+                   std::array<bool, 2> output_mask, const char* label) {
+    check(input, grid, options, label);
+    const bool empty = grad_output.numel() == 0;
+    Tensor grad_input, grad_grid;
+    GridSamplerArgs args;
+    if (output_mask[0]) {
+        const Tensor sum = at::zeros(input.sizes(), input.options().dtype(at::kFloat));
+        if (!empty) {
+            const bool ordered = at::globalContext().deterministicAlgorithms();
+            const int64_t plane = grad_output.numel() / (grad_output.size(0) * grad_output.size(1));
+            prepare("grid_sampler_input_gradient", {sum, grid, grad_output, {}}, options, input.size(1),
+                    ordered ? plane : 1, args)
+                .read(grad_output)
+                .read(grid)
+                .write(sum)
+                .dispatch_pointer(args, grid_of(args));
+        }
+        grad_input = sum.to(input.scalar_type());
+    }
+    if (output_mask[1]) {
+        grad_grid = at::empty(grid.sizes(), grid.options());
+        if (empty) {
+            grad_grid.zero_();
+        } else {
+            prepare("grid_sampler_grid_gradient", {input, grid, grad_output, grad_grid}, options, 1, 1, args)
+                .read(grad_output)
+                .read(input)
+                .read(grid)
+                .write(grad_grid)
+                .dispatch_pointer(args, grid_of(args));
+        }
+    }
+    return {grad_input, grad_grid};
+}
+
+}  // namespace
+
+// input [N, C, H, W], grid [N, h, w, 2] of positions (x, y) in [-1, 1] -> [N, C, h, w].
+Tensor ANYMPS_FUNC(grid_sampler_2d)(const Tensor& input, const Tensor& grid, int64_t interpolation_mode,
+                                    int64_t padding_mode, bool align_corners) {
+    return forward(input, grid, {2, interpolation_mode, padding_mode, align_corners},
+                   "grid_sampler_2d_cpu_kernel_impl");
+}
+
+Gradients ANYMPS_FUNC(grid_sampler_2d_backward)(const Tensor& grad_output, const Tensor& input,
+                                                const Tensor& grid, int64_t interpolation_mode,
+                                                int64_t padding_mode, bool align_corners,
+                                                std::array<bool, 2> output_mask) {
+    return backward(grad_output, input, grid, {2, interpolation_mode, padding_mode, align_corners},
+                    output_mask, "grid_sampler_2d_backward_cpu_kernel_impl");
+}
+
+// input [N, C, D, H, W], grid [N, d, h, w, 3] of positions (x, y, z) -> [N, C, d, h, w].
+Tensor ANYMPS_FUNC(grid_sampler_3d)(const Tensor& input, const Tensor& grid, int64_t interpolation_mode,
+                                    int64_t padding_mode, bool align_corners) {
+    return forward(input, grid, {3, interpolation_mode, padding_mode, align_corners}, "grid_sampler3d_cpu");
+}
+
+Gradients ANYMPS_FUNC(grid_sampler_3d_backward)(const Tensor& grad_output, const Tensor& input,
+                                                const Tensor& grid, int64_t interpolation_mode,
+                                                int64_t padding_mode, bool align_corners,
+                                                std::array<bool, 2> output_mask) {
+    return backward(grad_output, input, grid, {3, interpolation_mode, padding_mode, align_corners},
+                    output_mask, "grid_sampler_3d_backward_cpu");
+}
+
+}  // namespace anymps::ops

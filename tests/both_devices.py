@@ -1,0 +1,49 @@
+"""One call on the CPU and on mps: results, in-place changes and gradients compared. What area tests share."""
+
+from __future__ import annotations
+
+import torch
+from op_db_support import DEVICE, copied, gradients, map_tensors, tensors_in
+
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+def agree(function, *arguments, tolerance: float | None = None, backward: bool = True) -> None:
+    """function(*arguments) gives the same on both devices, and so do the gradients of its floating arguments.
+
+    Tensors are copied with their strides and offsets. The memory of the device is filled with NaN before, so that an
+    element that is not written shows.
+    """
+    results = []
+    for device in (torch.device("cpu"), DEVICE):
+        if device == DEVICE:
+            spoil_memory()
+        storages: dict = {}
+        call = map_tensors(arguments, lambda t, d=device, s=storages: copied(t, d, s))
+        leaves = [t.requires_grad_(backward) for t in tensors_in(call) if t.is_floating_point() or t.is_complex()]
+        with torch.set_grad_enabled(backward):
+            result = function(*call)
+        given = gradients(result, leaves) if backward else None
+        results.append((tensors_in(result), given or ()))
+    (expected, expected_gradients), (actual, actual_gradients) = results
+    assert len(actual) == len(expected) and len(actual_gradients) == len(expected_gradients)
+    for got, want in zip((*actual, *actual_gradients), (*expected, *expected_gradients)):
+        assert (got is None) == (want is None)
+        if want is None:
+            continue
+        limit = TOLERANCE.get(want.dtype, 1e-5) if tolerance is None else tolerance
+        torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=limit, atol=limit, equal_nan=True)
+
+
+def spoil_memory() -> None:
+    """Leaves NaN in the memory that the next small tensors get."""
+    torch.full((1 << 16,), float("nan"), device=DEVICE)
+    torch.full((1 << 8,), float("nan"), device=DEVICE)
+
+
+def layouts(shape, dtype=torch.float32):
+    """Random tensors of one shape: contiguous, with an offset, transposed in memory, expanded along the first."""
+    yield torch.randn(shape).to(dtype)
+    yield torch.randn((shape[0] + 2, *shape[1:])).to(dtype)[1:-1]
+    yield torch.randn(shape[::-1]).to(dtype).permute(*reversed(range(len(shape))))
+    yield torch.randn((1, *shape[1:])).to(dtype).expand(shape)
