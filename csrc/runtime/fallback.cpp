@@ -103,11 +103,6 @@ TORCH_LIBRARY_IMPL(_, MPS, m) {
     m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-// Those that run on the CPU on a Mac too, whatever the environment says.
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
-    m.impl("embedding_renorm_", torch::CppFunction::makeFromBoxedFunction<&fall_back>());
-}
-
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("fallback_counts() -> (str[], int[])", [] {
         std::vector<std::string> names;
