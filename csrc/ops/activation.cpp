@@ -7,6 +7,7 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/leaky_relu.h>
 
 namespace anymps::ops {
 
@@ -127,6 +128,40 @@ Tensor& ANYMPS_FUNC(glu_backward_grad_input)(const Tensor& grad, const Tensor& s
 Tensor ANYMPS_FUNC(glu_backward)(const Tensor& grad, const Tensor& self, int64_t dim) {
     Tensor grad_input = at::empty({0}, self.options());
     return glu_backward_grad_input(grad, self, dim, grad_input);
+}
+
+// A leaky ReLU whose slopes are drawn from [lower, upper); without training it has their mean.
+Tensor& ANYMPS_FUNC(rrelu_with_noise_out)(const Tensor& self, Tensor& noise, const Scalar& lower,
+                                          const Scalar& upper, bool training,
+                                          std::optional<Generator> generator, Tensor& out) {
+    TORCH_CHECK(self.sym_sizes() == noise.sym_sizes(), "noise tensor shape must match self tensor shape. ",
+                "Got self.shape = ", self.sym_sizes(), " noise.shape = ", noise.sym_sizes());
+    if (!training) return at::leaky_relu_out(out, self, (lower.to<double>() + upper.to<double>()) / 2);
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
+                                "\"rrelu_with_noise_out_cpu\" not implemented for '",
+                                c10::toString(self.scalar_type()), "'");
+    TORCH_CHECK(noise.scalar_type() == self.scalar_type(), "expected scalar type ", self.scalar_type(),
+                " but found ", noise.scalar_type());
+    noise.uniform_(lower.to<double>(), upper.to<double>(), std::move(generator));
+    auto iter = at::TensorIteratorConfig()
+                    .add_output(out)
+                    .add_output(noise)
+                    .add_const_input(self)
+                    .add_const_input(noise)
+                    .build();
+    pointwise(iter, rows::rrelu);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(rrelu_with_noise)(const Tensor& self, Tensor& noise, const Scalar& lower,
+                                     const Scalar& upper, bool training, std::optional<Generator> generator) {
+    Tensor out = at::empty_like(self);
+    return rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), out);
+}
+
+Tensor& ANYMPS_FUNC(rrelu_with_noise_)(Tensor& self, Tensor& noise, const Scalar& lower, const Scalar& upper,
+                                       bool training, std::optional<Generator> generator) {
+    return rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), self);
 }
 
 }  // namespace anymps::ops

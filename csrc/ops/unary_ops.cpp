@@ -2,6 +2,7 @@
 #include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/unary_ops_ops.h>
 
+#include <ATen/TensorIterator.h>
 #include <ATen/ops/mvlgamma_native.h>
 
 namespace anymps::ops {
@@ -12,6 +13,24 @@ TORCH_IMPL_FUNC(round_decimals_out)(const Tensor& self, int64_t decimals, const 
     } else {
         kernels::pointwise(*this, kernels::rows::round_decimals, {decimals});
     }
+}
+
+// self = mantissa * 2^exponent, 0.5 <= |mantissa| < 1; 0, infinities and NaN have the exponent 0.
+std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(frexp_Tensor_out)(const Tensor& self, Tensor& mantissa,
+                                                           Tensor& exponent) {
+    TORCH_CHECK(at::isFloatingType(self.scalar_type()), "torch.frexp() only supports floating-point dtypes");
+    TORCH_CHECK(mantissa.dtype() == self.dtype(), "torch.frexp() expects mantissa to have dtype ",
+                self.dtype(), " but got ", mantissa.dtype());
+    TORCH_CHECK(exponent.dtype() == at::kInt, "torch.frexp() expects exponent to have int dtype but got ",
+                exponent.dtype());
+    auto iter = at::TensorIteratorConfig()
+                    .check_all_same_dtype(false)
+                    .add_output(mantissa)
+                    .add_output(exponent)
+                    .add_const_input(self)
+                    .build();
+    kernels::pointwise(iter, kernels::rows::frexp, {}, self.scalar_type());
+    return {mantissa, exponent};
 }
 
 // A sum of lgamma over shifted arguments, which ATen builds from other operators.

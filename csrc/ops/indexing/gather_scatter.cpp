@@ -7,6 +7,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/DimVector.h>
 
 #include "ops/indexing/indexed_copy.h"
 
@@ -68,6 +69,29 @@ Tensor source(const Scalar& value, const Tensor& index, const Tensor& self) {
         .expand(index.dim() == 0 ? IntArrayRef({1}) : index.sizes());
 }
 
+// out = self, then out.select(dim, index[i]) reduced with src.select(dim, i); without self: what is reduced
+// replaces the elements.
+void scatter_reduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
+                    ReductionType reduction, bool include_self, const Tensor& out, const char* op) {
+    if (!self.is_same(out)) out.copy_(self);
+    if (index.numel() == 0) return;
+    if (!include_self) {
+        scatter(out, dim, index, source(identity_of(reduction, self.scalar_type()), index, self), out,
+                IndexedOperation::Assign, op);
+    }
+    scatter(out, dim, index, src, out, operation_of(reduction), op);
+    if (reduction != ReductionType::MEAN) return;
+    Tensor count = include_self ? at::ones_like(out) : at::zeros_like(out);
+    scatter(count, dim, index, source(1, index, count), count, IndexedOperation::Add, op);
+    count.masked_fill_(count.eq(0), 1);
+    Tensor mean = out;
+    if (at::isFloatingType(out.scalar_type()) || at::isComplexType(out.scalar_type())) {
+        mean.div_(count);
+    } else {
+        mean.div_(count, "floor");
+    }
+}
+
 }  // namespace
 
 TORCH_IMPL_FUNC(gather_out)
@@ -109,25 +133,23 @@ TORCH_IMPL_FUNC(scatter_add_out)
 TORCH_IMPL_FUNC(scatter_reduce_two_out)
 (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce,
  bool include_self, const Tensor& out) {
-    dim = at::maybe_wrap_dim(dim, self.dim());
-    const ReductionType reduction = at::native::get_operator_enum(reduce, true);
-    if (!self.is_same(out)) out.copy_(self);
-    if (index.numel() == 0) return;
-    if (!include_self) {
-        scatter(out, dim, index, source(identity_of(reduction, self.scalar_type()), index, self), out,
-                IndexedOperation::Assign, "scatter_reduce");
-    }
-    scatter(out, dim, index, src, out, operation_of(reduction), "scatter_reduce");
-    if (reduction != ReductionType::MEAN) return;
-    Tensor count = include_self ? at::ones_like(out) : at::zeros_like(out);
-    scatter(count, dim, index, source(1, index, count), count, IndexedOperation::Add, "scatter_reduce");
-    count.masked_fill_(count.eq(0), 1);
-    Tensor mean = out;
-    if (at::isFloatingType(out.scalar_type()) || at::isComplexType(out.scalar_type())) {
-        mean.div_(count);
-    } else {
-        mean.div_(count, "floor");
-    }
+    scatter_reduce(self, at::maybe_wrap_dim(dim, self.dim()), index, src,
+                   at::native::get_operator_enum(reduce, true), include_self, out, "scatter_reduce");
+}
+
+TORCH_IMPL_FUNC(index_reduce_out)
+(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
+ bool include_self, const Tensor& out) {
+    TORCH_WARN_ONCE("index_reduce() is in beta and the API may change at any time.");
+    const ScalarType type = self.scalar_type();
+    TORCH_CHECK_NOT_IMPLEMENTED(type != at::kBool && !at::isComplexType(type),
+                                "\"index_func_\" not implemented for '", c10::toString(type), "'");
+    const Tensor from = source.dim() == 0 ? source.view(1) : source;
+    // The vector as an index of from's positions that moves along dim only.
+    c10::DimVector strides(from.dim(), 0);
+    strides[dim] = index.dim() == 0 ? 1 : index.stride(0);
+    scatter_reduce(self, dim, index.as_strided(from.sizes(), strides), from,
+                   at::native::get_operator_enum(reduce, true), include_self, out, "index_reduce");
 }
 
 }  // namespace anymps::ops
