@@ -1,0 +1,53 @@
+"""histogram and histogramdd: edges, ranges, weights, density."""
+
+import pytest
+import torch
+from both_devices import agree, layouts
+
+
+@pytest.mark.parametrize("density", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_histogram(density, weighted, mps, no_fallback):
+    weight = torch.rand(6, 40) if weighted else None
+
+    def call(x, bins, w=None, **options):
+        return tuple(torch.histogram(x, bins, weight=w, density=density, **options))
+
+    for x in layouts((6, 40)):
+        for bins, options in [(7, {}), (5, {"range": (-1.0, 0.5)}), (torch.tensor([-2.0, -1.0, 0.3, 3.0]), {})]:
+            agree(lambda x, b, w, o=options: call(x, b, w, **o), x, bins, weight, backward=False)
+
+
+@pytest.mark.parametrize("density", [False, True])
+def test_histogramdd(density, mps, no_fallback):
+    x, weight = torch.randn(5, 30, 2), torch.rand(5, 30)
+
+    def call(x, bins, w, **options):
+        hist, edges = torch.histogramdd(x, bins, weight=w, density=density, **options)
+        return hist, *edges
+
+    agree(lambda x, w: call(x, [4, 6], w), x, weight, backward=False)
+    agree(lambda x, w: call(x, [4, 6], None, range=[-1.0, 1.0, -2.0, 0.0]), x, weight, backward=False)
+    edges = [torch.tensor([-1.0, 0.0, 0.5]), torch.tensor([-3.0, 3.0])]
+    agree(lambda x, w, *e: call(x, list(e), w), x, weight, *edges, backward=False)
+
+
+def test_points_on_edges_and_outside(mps):
+    x = torch.tensor([0.0, 1.0, 2.0, 3.0, -0.1, 3.1, float("nan"), float("inf"), 1.5])
+    agree(lambda x, e: tuple(torch.histogram(x, e)), x, torch.tensor([0.0, 1.0, 2.0, 3.0]), backward=False)
+    agree(lambda x: tuple(torch.histogram(x, 3, range=(0.0, 3.0))), x, backward=False)
+    agree(lambda x: tuple(torch.histogram(x, 3)), torch.ones(5), backward=False)
+    agree(lambda x: tuple(torch.histogram(x, 3)), torch.ones(0), backward=False)
+
+
+def test_out(mps):
+    x = torch.randn(30)
+    expected = torch.histogram(x, 4)
+    out = torch.empty(0, device=mps), torch.empty(0, device=mps)
+    torch.histogram(x.to(mps), 4, out=out)
+    for got, want in zip(out, expected):
+        torch.testing.assert_close(got.cpu(), want)
+    with pytest.raises(RuntimeError, match="have the same dtype, but got input float and hist c10::Half"):
+        torch.histogram(x.to(mps), 4, out=(out[0].half(), out[1]))
+    with pytest.raises(RuntimeError, match="range .* is not finite"):
+        torch.histogram(torch.tensor([1.0, float("nan")], device=mps), 4)
