@@ -10,6 +10,8 @@ CASES = [
     (torch.optim.Adam, {"lr": 1e-2}),
     (torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1, "amsgrad": True}),
     (torch.optim.AdamW, {"lr": 1e-2, "maximize": True}),
+    (torch.optim.Adagrad, {"lr": 0.1}),
+    (torch.optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01, "maximize": True}),
     (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True, "betas": (0.8, 0.95), "eps": 1e-6}),
 ]
 SHAPES = [(5,), (3, 4), (1,), (257, 33), (2, 3, 4, 5)]

@@ -36,6 +36,14 @@ struct SgdArgs {
     uint32_t nesterov, maximize, first_step, pad = 0;
 };
 
+struct AdagradArgs {
+    MultiTensor tensors;
+    Scaler scaler;
+    uint64_t lr_address;
+    float lr, lr_decay, weight_decay, eps;
+    uint32_t maximize, pad = 0;
+};
+
 struct UnscaleArgs {
     MultiTensor tensors;
     uint64_t inverse_scale;
@@ -162,6 +170,34 @@ void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp
     lists.write_back();
 }
 
+void adagrad(TensorList self, TensorList grads, TensorList sums, TensorList steps, const LearningRate& lr,
+             double lr_decay, double weight_decay, double eps, bool maximize,
+             const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    if (self.empty()) return;
+    Lists lists{self, grads, sums};
+    for (const Tensor& step : steps) {
+        TORCH_CHECK(step.scalar_type() == at::kFloat && step.is_mps(),
+                    "state_steps must be float tensors on mps");
+    }
+    AdagradArgs args{};
+    args.scaler = scaler_of(grad_scale, found_inf);
+    args.lr_address = lr.address();
+    args.lr = static_cast<float>(lr.number);
+    args.lr_decay = static_cast<float>(lr_decay);
+    args.weight_decay = static_cast<float>(weight_decay);
+    args.eps = static_cast<float>(eps);
+    args.maximize = maximize;
+    MultiTensorLauncher(
+        "fused_adagrad",
+        {{lists[0], true}, {lists[1], args.scaler.grad_scale != 0}, {lists[2], true}, {steps, false, false}},
+        3)
+        .read(lr.tensor)
+        .read(grad_scale.value_or(Tensor()))
+        .read(found_inf.value_or(Tensor()))
+        .dispatch(args);
+    lists.write_back();
+}
+
 void sgd(TensorList self, TensorList grads, TensorList buffers, double weight_decay, double momentum,
          const LearningRate& lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
          const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
@@ -222,6 +258,23 @@ void ANYMPS_FUNC(_fused_adamw__tensor_lr)(TensorList self, TensorList grads, Ten
                                           const OptionalTensor& found_inf) {
     adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
          weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, true);
+}
+
+void ANYMPS_FUNC(_fused_adagrad_)(TensorList self, TensorList grads, TensorList state_sums,
+                                  TensorList state_steps, double lr, double lr_decay, double weight_decay,
+                                  double eps, bool maximize, const OptionalTensor& grad_scale,
+                                  const OptionalTensor& found_inf) {
+    adagrad(self, grads, state_sums, state_steps, LearningRate(lr), lr_decay, weight_decay, eps, maximize,
+            grad_scale, found_inf);
+}
+
+void ANYMPS_FUNC(_fused_adagrad__tensor_lr)(TensorList self, TensorList grads, TensorList state_sums,
+                                            TensorList state_steps, const Tensor& lr, double lr_decay,
+                                            double weight_decay, double eps, bool maximize,
+                                            const OptionalTensor& grad_scale,
+                                            const OptionalTensor& found_inf) {
+    adagrad(self, grads, state_sums, state_steps, LearningRate(lr), lr_decay, weight_decay, eps, maximize,
+            grad_scale, found_inf);
 }
 
 void ANYMPS_FUNC(_fused_sgd_)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
