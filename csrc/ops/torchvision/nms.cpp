@@ -1,0 +1,81 @@
+// torchvision::nms, for when torchvision is there: its schemas are its own, only the kernels are ours.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/flat_grid.h"
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kMostShared = 2048;  // as in shaders/nms.slang
+
+// As in shaders/nms.slang.
+struct NmsArgs {
+    uint64_t boxes, matrix, removed, keep;
+    uint32_t count, words;
+    float threshold;
+};
+
+void check(const Tensor& boxes, const Tensor& scores) {
+    TORCH_CHECK(boxes.dim() == 2, "boxes should be a 2d tensor, got ", boxes.dim(), "D");
+    TORCH_CHECK(boxes.size(1) == 4, "boxes should have 4 elements in dimension 1, got ", boxes.size(1));
+    TORCH_CHECK(scores.dim() == 1, "scores should be a 1d tensor, got ", scores.dim(), "D");
+    TORCH_CHECK(boxes.size(0) == scores.size(0), "boxes and scores should have same number of elements in ",
+                "dimension 0, got ", boxes.size(0), " and ", scores.size(0));
+    TORCH_CHECK(boxes.scalar_type() == scores.scalar_type(), "dets should have the same type as scores");
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(boxes.scalar_type()),
+                                "\"nms_kernel\" not implemented for '", c10::toString(boxes.scalar_type()),
+                                "'");
+}
+
+// The overlap is a float, and torchvision compares it with a double.
+float rounded_down(double threshold) {
+    const auto nearest = static_cast<float>(threshold);
+    return nearest > threshold ? std::nextafter(nearest, -std::numeric_limits<float>::infinity()) : nearest;
+}
+
+// boxes [n, 4], scores [n] -> the indices of the boxes that are kept, by falling score. Waits for the device
+// once: the size of the result is data.
+Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+    check(boxes, scores);
+    const int64_t count = boxes.size(0);
+    if (count == 0) return at::empty({0}, boxes.options().dtype(at::kLong));
+    const Tensor order = std::get<1>(at::sort(scores, true, 0, true));
+    const Tensor sorted = boxes.index_select(0, order).contiguous();
+    const int64_t words = static_cast<int64_t>(kernels::ceil_div(count, 32));
+    const auto integers = boxes.options().dtype(at::kInt);
+    const Tensor matrix = at::empty({count, words}, integers), removed = at::zeros({words}, integers);
+    const Tensor keep = at::empty({count}, boxes.options().dtype(at::kBool));
+    const NmsArgs args{kernels::address(sorted),   kernels::address(matrix),     kernels::address(removed),
+                       kernels::address(keep),     static_cast<uint32_t>(count), static_cast<uint32_t>(words),
+                       rounded_down(iou_threshold)};
+    const kernels::Tuning& tuning = kernels::tuning();
+    const uint32_t type = kernels::code(boxes.scalar_type());
+    kernels::KernelCall("nms_matrix", {kernels::flat_workgroup(), 0, type, false})
+        .read(sorted)
+        .write(matrix)
+        .dispatch(args, kernels::flat_grid(matrix.numel()));
+    const bool serial = tuning.software || words > kMostShared;
+    kernels::KernelCall("nms_select", {serial ? 1 : tuning.workgroup, 0, type, serial})
+        .read(matrix)
+        .write(removed)
+        .write(keep)
+        .dispatch(args, kernels::Grid::linear(1));
+    return order.index_select(0, keep.nonzero().squeeze(1));
+}
+
+TORCH_LIBRARY_IMPL(torchvision, MPS, m) {
+    m.impl("nms", TORCH_FN(nms));
+}
+
+}  // namespace
+}  // namespace anymps::ops
