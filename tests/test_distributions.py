@@ -79,7 +79,7 @@ def test_distribution_classes(mps):
 def test_gradients_of_gamma(mps, no_fallback):
     """Against the CPU, whose approximations are good to some 1e-3 where they meet."""
     alpha = torch.logspace(-1, 3.5, 400, dtype=torch.float64)
-    for k in range(5):
+    for _ in range(5):
         x = torch._standard_gamma(alpha)
         expected = torch._standard_gamma_grad(alpha, x)
         actual = torch._standard_gamma_grad(alpha.float().to(mps), x.float().to(mps))

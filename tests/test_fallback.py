@@ -102,15 +102,6 @@ print(torch_anymps.fallbacks())
     ], done.stderr
 
 
-def test_what_a_mac_runs_on_the_cpu_needs_no_variable(mps, monkeypatch):
-    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*will fall back to run on the CPU")
-        embedding = torch.nn.Embedding(5, 3, max_norm=0.5).to(mps)
-        embedding(torch.tensor([1, 3], device=mps))
-    assert (embedding.weight.detach()[[1, 3]].cpu().norm(dim=1) < 0.501).all()
-
-
 def test_in_place_and_aliases(mps, enabled):
     x = numbers(4)
     assert ops.add_into(x, x) is x  # one tensor, twice

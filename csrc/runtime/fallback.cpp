@@ -62,14 +62,10 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
 }
 
-void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-    count_and_warn(op);
-    run_on_cpu(op, stack);
-}
-
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (fallback_enabled() && !is_collective(op)) {
-        fall_back(op, stack);
+        count_and_warn(op);
+        run_on_cpu(op, stack);
         return;
     }
     TORCH_CHECK_NOT_IMPLEMENTED(

@@ -21,10 +21,6 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // elsewhere by one staging there and back. Thread-safe.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// run_on_cpu whatever the environment says, with a warning and counted: for operators that PyTorch itself
-// runs on the CPU on a Mac.
-void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-
 // Calls that ran on the CPU since the start or the last reset, by operator ("aten::kthvalue").
 std::map<std::string, int64_t> fallback_counts();
 void reset_fallback_counts();
