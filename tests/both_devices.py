@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from op_db_support import DEVICE, copied, gradients, map_tensors, tensors_in
+from op_db_compare import map_tensors, tensors_in
+from op_db_support import DEVICE, copied, cotangents, gradients
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
@@ -15,6 +16,7 @@ def agree(function, *arguments, tolerance: float | None = None, backward: bool =
     element that is not written shows.
     """
     results = []
+    given = None
     for device in (torch.device("cpu"), DEVICE):
         if device == DEVICE:
             spoil_memory()
@@ -23,8 +25,9 @@ def agree(function, *arguments, tolerance: float | None = None, backward: bool =
         leaves = [t.requires_grad_(backward) for t in tensors_in(call) if t.is_floating_point() or t.is_complex()]
         with torch.set_grad_enabled(backward):
             result = function(*call)
-        given = gradients(result, leaves) if backward else None
-        results.append((tensors_in(result), given or ()))
+        given = cotangents(result) if given is None else given
+        found = gradients(result, leaves, given) if backward else None
+        results.append((tensors_in(result), found or ()))
     (expected, expected_gradients), (actual, actual_gradients) = results
     assert len(actual) == len(expected) and len(actual_gradients) == len(expected_gradients)
     for got, want in zip((*actual, *actual_gradients), (*expected, *expected_gradients)):
