@@ -286,7 +286,7 @@ def test_all_bfloat16_values(mps):
         ("index", lambda x, i: x[i]),
         ("gather", lambda x, i: x.gather(0, i[:, None].expand(-1, 3))),
         ("scatter", lambda x, i: x.scatter(0, i[:, None].expand(-1, 3), 1.0)),
-        ("index_select", lambda x, i: F.embedding(i, x)),  # what embedding runs
+        ("embedding", lambda x, i: F.embedding(i, x)),
         ("take", lambda x, i: x.take(i)),
     ],
 )

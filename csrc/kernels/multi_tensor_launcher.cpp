@@ -11,8 +11,9 @@ namespace {
 constexpr uint64_t kMostElements = 1ull << 30;  // of one entry: kernels count in 32 bits
 constexpr size_t kMostTableBytes = 192 << 10;   // of one dispatch, in the argument ring
 
-uint64_t first_address(const at::TensorList& list, size_t row) {
-    return list.empty() ? 0 : address(list[row]);
+uint64_t first_word(const TensorListUse& list, size_t row) {
+    if (!list.words.empty()) return list.words[row];
+    return list.tensors.empty() ? 0 : address(list.tensors[row]);
 }
 
 }  // namespace
@@ -36,38 +37,46 @@ MultiTensorLauncher& MultiTensorLauncher::write(const at::Tensor& tensor) {
     return *this;
 }
 
+MultiTensorLauncher::MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, size_t typed)
+    : kernel_(std::move(kernel)), lists_(std::move(lists)) {
+    specialize_ = [this, typed](size_t row) {
+        std::vector<uint32_t> types;
+        for (size_t l = 0; l < typed; ++l) {
+            const auto& list = lists_[l].tensors;
+            types.push_back(code(list.empty() ? at::kFloat : list[row].scalar_type()));
+        }
+        return types;
+    };
+}
+
+uint32_t MultiTensorLauncher::group_elements() {
+    return flat_workgroup() * (runtime::device().info().is_software ? 128 : 16);
+}
+
 void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
     std::map<std::vector<uint32_t>, std::vector<size_t>> groups;
     for (size_t row = 0; row < lists_[0].tensors.size(); ++row) {
         if (lists_[0].tensors[row].numel() == 0) continue;
-        std::vector<uint32_t> types;
-        for (size_t l = 0; l < typed_; ++l) {
-            types.push_back(lists_[l].tensors.empty() ? code(at::kFloat)
-                                                      : code(lists_[l].tensors[row].scalar_type()));
-        }
-        groups[types].push_back(row);
+        groups[specialize_(row)].push_back(row);
     }
     const size_t most_rows = kMostTableBytes / (8 * (lists_.size() + 1));
-    for (const auto& [types, rows] : groups) {
+    for (const auto& [constants, rows] : groups) {
         for (size_t begin = 0; begin < rows.size(); begin += most_rows) {
             dispatch_rows({rows.begin() + begin, rows.begin() + std::min(rows.size(), begin + most_rows)},
-                          args, bytes);
+                          constants, args, bytes);
         }
     }
 }
 
-void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows, const void* args, size_t bytes) {
-    const auto& info = runtime::device().info();
-    const uint32_t workgroup = flat_workgroup();
+void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows,
+                                        const std::vector<uint32_t>& constants, const void* args,
+                                        size_t bytes) {
     MultiTensor header;
     header.lists = static_cast<uint32_t>(lists_.size());
-    header.group_elements = workgroup * (info.is_software ? 128 : 16);
+    header.group_elements = group_elements();
 
-    std::vector<uint32_t> specialization = {workgroup, 0};  // any subgroup size
-    for (size_t l = 0; l < typed_; ++l) {
-        const auto& list = lists_[l].tensors;
-        specialization.push_back(list.empty() ? code(at::kFloat) : code(list[rows.front()].scalar_type()));
-    }
+    std::vector<uint32_t> specialization = {flat_workgroup(), runtime::device().info().subgroup_size};
+    specialization.insert(specialization.end(), constants.begin(), constants.end());
     KernelCall call(kernel_id(kernel_), specialization);
     for (const at::Tensor& t : reads_) call.read(t);
     for (const at::Tensor& t : writes_) call.write(t);
@@ -78,8 +87,8 @@ void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows, const v
         for (uint64_t done = 0; done < elements; done += kMostElements) {
             const uint64_t part = std::min(kMostElements, elements - done);
             for (const TensorListUse& list : lists_) {
-                uint64_t at = first_address(list.tensors, row);
-                if (at != 0 && list.dense) at += done * list.tensors[row].element_size();
+                uint64_t at = first_word(list, row);
+                if (!list.tensors.empty() && list.dense) at += done * list.tensors[row].element_size();
                 table.push_back(at);
             }
             table.push_back(part | static_cast<uint64_t>(header.groups) << 32);

@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstring>
-#include <string_view>
+#include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/kernel_call.h"
@@ -19,20 +21,31 @@ struct MultiTensor {
     uint32_t group_elements = 0;
 };
 
-// How the tensors of one list are used; a list may be empty (its address is then 0).
+// How the tensors of one list are used; a list may be empty (its address is then 0), or be words in place of
+// tensors: a value a row.
 struct TensorListUse {
     at::TensorList tensors;
     bool write;
     bool dense = true;  // false: one element a tensor, read by address alone (e.g. step counts)
+    std::span<const uint64_t> words = {};
 };
 
-// Groups the rows of `lists` (same length, or empty) by the dtypes of lists [0, typed), and dispatches kernel
-// once a group with specialization {workgroup, subgroup, dtype code of each typed list}. args.tensors is
-// filled in. The tensors of a row must have equal sizes and strides and no gaps: see same_dense_layout().
+// Groups the rows of `lists` (same length, or empty; the first has tensors) by what `specialize` says of a
+// row, and dispatches kernel once a group with specialization {workgroup, subgroup, what it says}. With
+// `typed` that is the dtype code of each of lists [0, typed). args.tensors is filled in. The tensors of a row
+// must have equal sizes and strides and no gaps: see same_dense_layout().
 class MultiTensorLauncher {
   public:
-    MultiTensorLauncher(std::string_view kernel, std::vector<TensorListUse> lists, size_t typed)
-        : kernel_(kernel), lists_(std::move(lists)), typed_(typed) {}
+    using Specialize = std::function<std::vector<uint32_t>(size_t row)>;
+    MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, Specialize specialize)
+        : kernel_(std::move(kernel)), lists_(std::move(lists)), specialize_(std::move(specialize)) {}
+    MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, size_t typed);
+
+    MultiTensorLauncher(const MultiTensorLauncher&) = delete;
+    MultiTensorLauncher& operator=(const MultiTensorLauncher&) = delete;
+
+    // Elements that one workgroup handles.
+    static uint32_t group_elements();
 
     // Tensors outside the lists that the kernel reads or writes; undefined ones are skipped.
     MultiTensorLauncher& read(const at::Tensor& tensor);
@@ -46,11 +59,12 @@ class MultiTensorLauncher {
 
   private:
     void dispatch_bytes(const void* args, size_t bytes);
-    void dispatch_rows(const std::vector<size_t>& rows, const void* args, size_t bytes);
+    void dispatch_rows(const std::vector<size_t>& rows, const std::vector<uint32_t>& constants,
+                       const void* args, size_t bytes);
 
-    std::string_view kernel_;
+    std::string kernel_;
     std::vector<TensorListUse> lists_;
-    size_t typed_;
+    Specialize specialize_;
     std::vector<at::Tensor> reads_, writes_;
 };
 

@@ -23,7 +23,6 @@ constexpr int kMaxInputs = 4;
 constexpr int kMaxOutputs = 2;
 constexpr int kMaxScalars = 6;
 constexpr int kMaxDims = 64;
-constexpr uint32_t kTensor = 0, kOne = 1 << 4, kImmediate = 2 << 4;
 constexpr uint32_t kDenseElementsPerThread = 8;
 
 struct DenseArgs {
@@ -92,10 +91,6 @@ uint64_t argument(ScalarType dtype, bool opmath, Get get) {
         default:
             TORCH_INTERNAL_ASSERT(false, "no kernel computes in ", dtype);
     }
-}
-
-uint64_t argument(const c10::Scalar& value, ScalarType dtype, bool opmath) {
-    return argument(dtype, opmath, [&]<class T>() { return value.to<T>(); });
 }
 
 uint64_t cpu_scalar(TensorIteratorBase& iter, int arg, ScalarType dtype, bool opmath) {
@@ -184,7 +179,8 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
     const uint32_t common = code(compute);
     const bool opmath = kernel.has(PointwiseKernel::kOpmath), as_bits = kernel.has(PointwiseKernel::kBits);
     const auto operand_code = [&](int arg) {
-        return (as_bits ? common : code(iter.dtype(arg))) | (dense && is_one(iter, arg) ? kOne : kTensor);
+        return (as_bits ? common : code(iter.dtype(arg))) |
+               (dense && is_one(iter, arg) ? PointwiseKernel::kOne : PointwiseKernel::kTensor);
     };
     const int outputs = iter.noutputs(), inputs = static_cast<int>(kernel.inputs());
     launch.specialization = {workgroup_size(), 0, common};
@@ -202,22 +198,26 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
             args.inputs[k] = reinterpret_cast<uint64_t>(iter.data_ptr(arg));
             launch.accesses.push_back(access(iter, arg));
         } else {
-            constant = common | kImmediate;
+            constant = common | PointwiseKernel::kImmediate;
             args.inputs[k] = arg < iter.ntensors() ? cpu_scalar(iter, arg, compute, opmath)
-                                                   : argument(*scalar++, compute, opmath);
+                                                   : scalar_argument(*scalar++, compute, opmath);
         }
     }
-    for (uint64_t* to = args.scalars; scalar != scalars.end();) *to++ = argument(*scalar++, compute, true);
+    for (uint64_t* to = args.scalars; scalar != scalars.end();)
+        *to++ = scalar_argument(*scalar++, compute, true);
     args.count = static_cast<uint32_t>(iter.numel());
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
-    if (dense)
-        dispatch_dense(launch, id, args);
-    else
-        dispatch_strided(launch, id, args, iter, kernel.has(PointwiseKernel::kHeavy) ? 1 : 2);
+    if (dense) return dispatch_dense(launch, id, args);
+    const bool heavy = kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute);
+    dispatch_strided(launch, id, args, iter, heavy ? 1 : 2);
 }
 
 }  // namespace
+
+uint64_t scalar_argument(const c10::Scalar& value, ScalarType dtype, bool opmath) {
+    return argument(dtype, opmath, [&]<class T>() { return value.to<T>(); });
+}
 
 void PointwiseKernel::raise_not_implemented(c10::ScalarType dtype) const {
     TORCH_CHECK_NOT_IMPLEMENTED(false, '"', label_, "\" not implemented for '", toString(dtype), "'");

@@ -22,8 +22,11 @@ class PointwiseKernel {
         kOpmath =
             1,  // CPU scalars stay in the arithmetic type; without it they are rounded to the common dtype
         kBits = 2,   // operands are read and written as the dtype that is computed in, whatever their own
-        kHeavy = 4,  // a long functor: its strided kernel does one element a thread
+        kHeavy = 4,  // a long functor, as all complex ones: its strided kernel does one element a thread
     };
+
+    // How an operand is read, beside its dtype in the low 4 bits; as in shaders/lib/pointwise.slang.
+    enum Read : uint32_t { kTensor = 0, kOne = 1 << 4, kImmediate = 2 << 4 };
 
     // label: the name in "not implemented for" errors. inputs: operands of the functor.
     // dtypes: one bit a c10::ScalarType that the row computes in.
@@ -34,9 +37,12 @@ class PointwiseKernel {
     const char* name() const { return name_; }
     uint32_t inputs() const { return inputs_; }
     bool has(Flag flag) const { return (flags_ & flag) != 0; }
+    bool computes_in(c10::ScalarType dtype) const {
+        return ((dtypes_ >> static_cast<uint32_t>(dtype)) & 1) != 0;
+    }
     // Raises NotImplementedError in the CPU's words where the row does not compute in a dtype.
     void check(c10::ScalarType dtype) const {
-        if (!((dtypes_ >> static_cast<uint32_t>(dtype)) & 1)) [[unlikely]]
+        if (!computes_in(dtype)) [[unlikely]]
             raise_not_implemented(dtype);
     }
     KernelId id(Layout layout, Compute compute) const {
@@ -64,6 +70,10 @@ class PointwiseKernel {
 void pointwise(at::TensorIteratorBase& iter, const PointwiseKernel& kernel,
                std::initializer_list<c10::Scalar> scalars = {},
                c10::ScalarType compute = c10::ScalarType::Undefined);
+
+// The 8 bytes in which a kernel that computes in `dtype` takes a host value, which is rounded to dtype first
+// unless opmath.
+uint64_t scalar_argument(const c10::Scalar& value, c10::ScalarType dtype, bool opmath);
 
 // Copies input 0 to output 0 of an iterator on the device and converts between any two dtypes.
 void pointwise_copy(at::TensorIteratorBase& iter);

@@ -1,19 +1,14 @@
-// Complex numbers put together from real tensors, and their conjugates in memory.
+// Complex numbers put together from real tensors.
+#include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/complex_ops.h>
 
-#include <ATen/ExpandUtils.h>
-#include <ATen/ops/cos.h>
-#include <ATen/ops/sin.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/TensorIterator.h>
 
 namespace anymps::ops {
 namespace {
 
-Tensor part(const Tensor& complex, int64_t which) {
-    return at::view_as_real(complex).select(-1, which);
-}
-
-void check_parts(const Tensor& a, const Tensor& b, Tensor& out, const char* op) {
+// out [of the inputs' broadcast shape] from two real tensors of one dtype.
+Tensor& from_parts(const kernels::PointwiseKernel& row, const Tensor& a, const Tensor& b, Tensor& out) {
     TORCH_CHECK((a.scalar_type() == at::kFloat || a.scalar_type() == at::kHalf) &&
                     (b.scalar_type() == at::kFloat || b.scalar_type() == at::kHalf),
                 "Expected both inputs to be Half, Float or Double tensors but got ", a.scalar_type(), " and ",
@@ -23,32 +18,24 @@ void check_parts(const Tensor& a, const Tensor& b, Tensor& out, const char* op) 
     TORCH_CHECK(out.scalar_type() == c10::toComplexType(a.scalar_type()), "Expected object of scalar type ",
                 c10::toComplexType(a.scalar_type()), " but got scalar type ", out.scalar_type(),
                 " for argument 'out'");
-    out.resize_(at::infer_size(a.sizes(), b.sizes()));
+    auto iter = at::TensorIteratorConfig()
+                    .add_output(out)
+                    .add_const_input(a)
+                    .add_const_input(b)
+                    .check_all_same_dtype(false)
+                    .build();
+    kernels::pointwise(iter, row, {}, out.scalar_type());
+    return out;
 }
 
 }  // namespace
 
 Tensor& ANYMPS_FUNC(complex_out)(const Tensor& real, const Tensor& imag, Tensor& out) {
-    check_parts(real, imag, out, "complex");
-    part(out, 0).copy_(real);
-    part(out, 1).copy_(imag);
-    return out;
+    return from_parts(kernels::rows::complex, real, imag, out);
 }
 
 Tensor& ANYMPS_FUNC(polar_out)(const Tensor& abs, const Tensor& angle, Tensor& out) {
-    check_parts(abs, angle, out, "polar");
-    part(out, 0).copy_(abs.mul(at::cos(angle)));
-    part(out, 1).copy_(abs.mul(at::sin(angle)));
-    return out;
-}
-
-Tensor& ANYMPS_FUNC(conj_physical_out)(const Tensor& self, Tensor& out) {
-    if (!self.is_same(out)) {
-        out.resize_(self.sizes());
-        out.copy_(self);
-    }
-    if (self.is_complex()) part(out, 1).neg_();
-    return out;
+    return from_parts(kernels::rows::polar, abs, angle, out);
 }
 
 }  // namespace anymps::ops

@@ -46,7 +46,7 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
                          .check_all_same_dtype(false)
                          .build();
         kernels::pointwise_copy(pairs);
-    } else if (self.is_complex()) {
+    } else if (self.is_complex() && (self.is_conj() || src.is_neg())) {
         Tensor pairs = at::view_as_real(self.is_conj() ? self.conj() : self);
         at::select(pairs, -1, 1).zero_();
         at::select(pairs, -1, 0).copy_(src);

@@ -21,7 +21,7 @@ TORCH_IMPL_FUNC(pow_Tensor_Scalar_out)(const Tensor& self, const Scalar& exponen
     }
     if (exponent.equal(2.0)) return pointwise(*this, rows::square);
     if (exponent.equal(3.0)) return pointwise(*this, rows::cube);
-    if (c10::isFloatingType(common_dtype())) {
+    if (!c10::isIntegralType(common_dtype(), /*includeBool=*/true)) {
         if (exponent.equal(0.5)) return pointwise(*this, rows::sqrt);
         if (exponent.equal(-0.5)) return pointwise(*this, rows::rsqrt);
         if (exponent.equal(-1.0)) return pointwise(*this, rows::reciprocal);

@@ -41,10 +41,11 @@ void scan_rows(const Tensor& input, const Tensor& out, const Tensor& indices, Sc
     args.indices = indices.defined() ? kernels::address(indices) : 0;
     args.partials = kernels::address(partials);
     // Integers are added in int64 and cut when they are stored.
-    const bool floating = at::isFloatingType(out.scalar_type());
+    const bool integral = at::isIntegralType(out.scalar_type(), /*includeBool=*/true);
+    const auto compute = integral ? kernels::Compute::I64 : kernels::compute_of(out.scalar_type());
     const auto run = [&](const char* step, uint64_t threads) {
         kernels::KernelCall(
-            kernels::kernel_id(std::string(step) + (floating ? "_f32" : "_i64")),
+            kernels::kernel_id(std::string(step) + '_' + kernels::suffix(compute)),
             std::array<uint32_t, 5>{workgroup, 0, kernels::code(input.scalar_type()),
                                     kernels::code(out.scalar_type()), static_cast<uint32_t>(scan)})
             .read(input)
@@ -58,12 +59,10 @@ void scan_rows(const Tensor& input, const Tensor& out, const Tensor& indices, Sc
     run("scan_chunks", args.rows * args.chunks);
 }
 
-// out (and indices) along dim; out's dtype is the one to accumulate in (floating types: in float).
+// out (and indices) along dim; out's dtype is the one to accumulate in (16-bit floating types: in float).
 void scan(const Tensor& self, int64_t dim, const Tensor& out, const Tensor& indices, Scan operation) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex() && !out.is_complex(),
-                                "cumulative scans of complex tensors are not implemented on mps");
-    if (self.numel() == 0) return;
     dim = at::maybe_wrap_dim(dim, self.dim());
+    if (self.numel() == 0) return;
     const auto rows = [&](const Tensor& t) {
         return t.dim() == 0 ? t.view({1, 1}) : t.movedim(dim, -1).contiguous().view({-1, t.size(dim)});
     };
@@ -103,8 +102,8 @@ TORCH_IMPL_FUNC(cumprod_out)
 }
 
 Tensor& ANYMPS_FUNC(_logcumsumexp_out)(const Tensor& self, int64_t dim, Tensor& out) {
-    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"logcumsumexp_out_mps\" not implemented for '",
-                                self.scalar_type(), "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point() || self.is_complex(),
+                                "\"logcumsumexp_out_cpu\" not implemented for '", self.scalar_type(), "'");
     at::native::resize_output(out, self.sizes());
     scan(self, dim, out, {}, Scan::LogSumExp);
     return out;

@@ -66,7 +66,7 @@ TORCH_IMPL_FUNC(clamp_out)
 
 TORCH_IMPL_FUNC(clamp_Tensor_out)
 (const Tensor& self, at::OptionalTensorRef min, at::OptionalTensorRef max, const Tensor& out) {
-    pointwise(*this, min && max ? rows::clamp : max ? rows::clamp_max : rows::clamp_min);
+    pointwise(*this, min && max ? rows::clamp : max ? rows::minimum : rows::maximum);
 }
 
 Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> nan,
@@ -118,7 +118,9 @@ Tensor& ANYMPS_FUNC(masked_fill__Tensor)(Tensor& self, const Tensor& mask, const
     TORCH_CHECK(value.dim() == 0,
                 "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
                 " dimension(s).");
-    if (!value.is_mps()) return masked_fill__Scalar(self, mask, value.item());
+    // A value that might not fit is looked at, as on the CPU.
+    const bool fits = c10::promoteTypes(self.scalar_type(), value.scalar_type()) == self.scalar_type();
+    if (!value.is_mps() || !fits) return masked_fill__Scalar(self, mask, value.item());
     at::assert_no_internal_overlap(self);
     at::assert_no_overlap(self, mask);
     auto iter = at::TensorIteratorConfig()

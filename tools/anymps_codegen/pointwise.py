@@ -15,7 +15,11 @@ A row:
     label     name in the error for an unsupported dtype; that of the CPU kernel, <name>_cpu where it is left out
     opmath    true: CPU scalars are not rounded to the common dtype
     bits      true: operands are moved as integers of their size
-    heavy     true: a functor of some hundred instructions, of which the dense kernel holds one copy only
+    foreach   _foreach_ operator, or list of them, that runs the row over lists of floating point tensors; an empty
+              list makes the kernels only
+    result    tensor argument whose dtype a functional operator's result has, where the common dtype is not it
+    heavy     true: a functor of some hundred instructions, of which the dense kernel holds one copy only; functors of
+              complex numbers are always heavy
 """
 
 from __future__ import annotations
@@ -30,35 +34,25 @@ from torchgen.api.types import NativeSignature
 from torchgen.context import native_function_manager
 from torchgen.model import NativeFunction
 
+from . import foreach
+from .pointwise_shader import DTYPES, KINDS, REAL, shader
 from .pointwise_table import pointwise_table
 from .registration import Entry, Family, family_outputs, shard_of
 from .schema import CodegenError, Schema, marker_name, pytorch_schema
 
 SHARDS = 6
-KINDS = ("float", "int", "bool", "complex", "uint")
-# The c10::ScalarType codes that a kind of arithmetic covers.
-DTYPES = {
-    "float": {"Half": 5, "Float": 6, "BFloat16": 15},
-    "int": {"Byte": 0, "Char": 1, "Short": 2, "Int": 3, "Long": 4},
-    "bool": {"Bool": 11},
-    "complex": {"ComplexFloat": 9},
-    "uint": {"UInt16": 27, "UInt32": 28, "UInt64": 29},
-}
-# Suffix and Slang type of the arithmetic types, and the kinds whose values they hold.
-ARITHMETIC = {
-    "f32": ("float", ("float",)),
-    "i32": ("int", ("int", "bool", "uint")),
-    "i64": ("int64_t", ("int", "uint")),
-    "c64": ("Complex", ("complex",)),
-}
+COMPLEX_SHARDS = 2
 # Rule -> the C++ that builds the iterator of operators that are not structured; {out} and the operands are tensors.
 RULES = {
     "nullary": "at::TensorIterator::borrowing_nullary_op({out})",
     "unary": "at::TensorIterator::unary_op({out}, {0})",
     "unary_float": "at::TensorIterator::unary_float_op({out}, {0})",
     "unary_to_bool": "kernels::unary_to_bool_op({out}, {0})",
+    "unary_to_real": "kernels::unary_to_real_op({out}, {0})",
+    "unary_float_to_real": "kernels::unary_float_to_real_op({out}, {0})",
     "binary": "at::TensorIterator::binary_op({out}, {0}, {1})",
     "binary_float": "at::TensorIterator::binary_float_op({out}, {0}, {1})",
+    "binary_same": "kernels::binary_same_op({out}, {0}, {1})",
     "comparison": "at::TensorIterator::comparison_op({out}, {0}, {1})",
     "ternary": "kernels::ternary_op({out}, {0}, {1}, {2})",
 }
@@ -89,13 +83,15 @@ class Row:
     choices: list[str | bool | None] = field(default_factory=list)
     error: str = ""
     none: dict[str, float] = field(default_factory=dict)
+    result: str = ""
+    foreach: list[str] | None = None
 
 
 def outputs() -> list[str]:
-    files = ["anymps/kernels/pointwise_kernels.h", "pointwise_table.json"]
+    files = ["anymps/kernels/pointwise_kernels.h", "pointwise_table.json", *foreach.outputs()]
     for shard in range(SHARDS):
         files += family_outputs(_stem(shard)) + [f"anymps/{_stem(shard)}.cpp", f"shaders/{_stem(shard)}.slang"]
-    return files
+    return files + [f"shaders/pointwise_complex_{shard}.slang" for shard in range(COMPLEX_SHARDS)]
 
 
 def families(table: Path) -> list[Family]:
@@ -106,15 +102,19 @@ def families(table: Path) -> list[Family]:
         mine = [row for row in rows if shard_of(row.name, SHARDS) == shard]
         entries, definitions = [], []
         for row in mine:
-            for op in row.ops:
-                for entry, text in _definitions(row, op, schema, f"{table}: {row.name}"):
-                    entries.append(entry)
-                    definitions.append(text)
+            found = [d for op in row.ops for d in _definitions(row, op, schema, f"{table}: {row.name}")]
+            for entry, text in dict(found).items():  # variants of one operator may be named more than once
+                entries.append(entry)
+                definitions.append(text)
         texts = {
             f"anymps/{_stem(shard)}.cpp": _source(shard, definitions),
-            f"shaders/{_stem(shard)}.slang": _shader(mine),
+            f"shaders/{_stem(shard)}.slang": shader(mine, REAL),
         }
         result.append(Family(_stem(shard), entries, texts))
+    for shard in range(COMPLEX_SHARDS):
+        mine = [row for row in rows if shard_of(row.name, COMPLEX_SHARDS) == shard]
+        result[0].texts[f"shaders/pointwise_complex_{shard}.slang"] = shader(mine, ["c64"])
+    result.append(foreach.family(rows, schema, str(table)))
     result[0].texts["anymps/kernels/pointwise_kernels.h"] = _kernels_header(rows)
     result[0].texts["pointwise_table.json"] = pointwise_table(rows, DTYPES)
     return result
@@ -159,6 +159,8 @@ _KEYS = {
     "bits",
     "error",
     "none",
+    "result",
+    "foreach",
     "heavy",
 }
 
@@ -199,6 +201,8 @@ def _row(data: dict, schema: Schema) -> Row:
         list(variants),
         data.get("error", f"{name}: unknown value of {choice}"),
         data.get("none", {}),
+        data.get("result", ""),
+        [data["foreach"]] if isinstance(data.get("foreach"), str) else data.get("foreach"),
     )
 
 
@@ -226,61 +230,6 @@ def _arguments(function: NativeFunction) -> tuple[list[str], list[str]]:
     inputs = function.func.arguments.flat_non_out
     tensors = [a.name for a in inputs if a.type.is_tensor_like()]
     return tensors, [a.name for a in inputs if a.name not in tensors]
-
-
-# --- Slang ---------------------------------------------------------------------------------------------------------
-
-
-def _shader(rows: list[Row]) -> str:
-    parts = [
-        "// Generated by tools/gen_registration.py from csrc/ops/pointwise.yaml.\n"
-        "import lib.dtype;\nimport lib.math;\nimport lib.pointwise;\n"
-        'import lib.pointwise_functions;\n#include "lib/pointwise_entry.slang"\n'
-    ]
-    lines = []
-    for row in rows:
-        for functor in row.functors:
-            for suffix, (slang_type, kinds) in ARITHMETIC.items():
-                mine = [kind for kind in kinds if kind in functor.exprs]
-                if not mine or mine == ["uint"] and suffix == "i32" or mine == ["bool"] and suffix == "i64":
-                    continue
-                name = f"{functor.name}_{suffix}"
-                parts.append(_struct(row, functor, name, slang_type, mine))
-                lines += [
-                    f"//! kernel {name}_{layout} = pointwise_{layout}<{name}>\n" for layout in ("dense", "strided")
-                ]
-    return "\n".join([*parts, "".join(lines)])
-
-
-def _struct(row: Row, functor: Functor, name: str, slang_type: str, kinds: list[str]) -> str:
-    body = [f"{slang_type} {operand} = in_[{k}];" for k, operand in enumerate(row.inputs)]
-    body += [f"{slang_type} {s} = scalars.get<{slang_type}>({k});" for k, s in enumerate(row.scalars)]
-    count = len(functor.exprs[kinds[0]])
-    for k in range(2):
-        text = f"{slang_type}({functor.exprs[kinds[0]][k]})" if k < count else f"{slang_type}(0)"
-        for kind in kinds[1:] if k < count else []:
-            other = f"{slang_type}({functor.exprs[kind][k]})"
-            if other != text:
-                is_kind = " || ".join(f"kCommon == k{_DTYPE_CODES[dtype]}" for dtype in DTYPES[kind])
-                text = f"({is_kind}) ? {other} : {text}"
-        body.append(f"out_[{k}] = {text};")
-    lines = "\n        ".join(body)
-    return f"""\
-struct {name} : IPointwise
-{{
-    typealias T = {slang_type};
-    static const int inputs = {len(row.inputs)};
-    static const int outputs = {count};
-    static const bool heavy = {str("kHeavy" in row.flags).lower()};
-    static void apply({slang_type} in_[kMaxInputs], Scalars scalars, out {slang_type} out_[kMaxOutputs])
-    {{
-        {lines}
-    }}
-}}
-"""
-
-
-_DTYPE_CODES = {"Bool": "Bool", "UInt16": "U16", "UInt32": "U32", "UInt64": "U64"}
 
 
 # --- C++ -----------------------------------------------------------------------------------------------------------
@@ -311,6 +260,7 @@ namespace anymps::kernels::rows {{
 def _source(shard: int, definitions: list[str]) -> str:
     return f"""\
 // Generated by tools/gen_registration.py from csrc/ops/pointwise.yaml.
+#include <ATen/ops/empty.h>
 #include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/{_stem(shard)}_ops.h>
 
@@ -347,7 +297,8 @@ def _plain(row: Row, function: NativeFunction, where: str) -> tuple[Entry, str]:
     kind = function.func.kind().name
     lines = []
     if kind == "functional":
-        lines.append("Tensor result;\n")
+        empty = f" = at::empty({{0}}, {row.result}.options())" if row.result else ""
+        lines.append(f"Tensor result{empty};\n")
         out, returned = "result", "iter.output()"
     elif kind == "inplace":
         out = returned = "self"

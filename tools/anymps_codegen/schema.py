@@ -28,6 +28,7 @@ class Schema:
         parsed = parse_native_yaml(str(aten / "native_functions.yaml"), str(aten / "tags.yaml"))
         functions = parsed.native_functions
         self._apples = parsed.backend_indices[DispatchKey.MPS]
+        self._composite = parsed.backend_indices[DispatchKey.CompositeExplicitAutograd]
         derivatives = (aten.parent.parent / "autograd" / "derivatives.yaml").read_text()
         self._differentiated = set(re.findall(r"^- name: ([\w.]+)\(", derivatives, re.MULTILINE))
         self._by_op: dict[str, NativeFunction] = {str(f.func.name): f for f in functions}
@@ -70,10 +71,20 @@ class Schema:
         return group
 
     def own_variants(self, op: str) -> list[NativeFunction]:
-        """The functional, in-place and out variants of op that each backend writes itself (no composite kernel)."""
+        """The functional, in-place and out variants of op that each backend writes itself (no composite kernel), and op
+        itself in any case."""
         group = self._groups.get(op)
         functions = group.functions() if group is not None else [self.function(op)]
-        return [f for f in functions if not f.has_composite_kernel]
+        return [f for f in functions if not f.has_composite_kernel or str(f.func.name) == op]
+
+    def overloads(self, base: str) -> list[NativeFunction]:
+        """All overloads of an operator and of its in-place form."""
+        names = (base, base + "_")
+        return [f for op, f in self._by_op.items() if op.partition(".")[0] in names]
+
+    def composite_kernel(self, function: NativeFunction) -> str:
+        """The name in at::native of the kernel that serves every backend without one of its own."""
+        return self._composite.get_kernel(function).kernel
 
     def structured_out(self, op: str) -> str | None:
         """The name of the `out` overload of the structured group that op belongs to; None if it is in none."""

@@ -1,12 +1,28 @@
-// The gradient of embedding: rows added up by index. (The forward is index_select.)
+// embedding: rows by index, and its gradient, rows added up by index.
 #include <anymps/ops/indexing/embedding_ops.h>
 
 #include <ATen/TensorUtils.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include "ops/indexing/indexed_copy.h"
 
 namespace anymps::ops {
+
+// weight [rows, width], indices [...] -> [..., width].
+Tensor ANYMPS_FUNC(embedding)(const Tensor& weight, const Tensor& indices, int64_t padding_idx,
+                              bool scale_grad_by_freq, bool sparse) {
+    TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
+    at::checkScalarTypes("embedding", at::TensorArg(indices, "indices", 1), {at::kLong, at::kInt});
+    auto sizes = indices.sizes().vec();
+    sizes.push_back(weight.size(1));
+    const Tensor out = at::empty(sizes, weight.options());
+    if (out.numel() == 0) return out;
+    const Tensor rows = out.view({-1, weight.size(1)});
+    const Tensor index = indices.reshape({-1, 1}).expand(rows.sizes());
+    indexed_copy_dim(rows, weight, index, 0, {.op = "embedding"});
+    return out;
+}
 
 Tensor ANYMPS_FUNC(embedding_dense_backward)(const Tensor& grad_output, const Tensor& indices,
                                              int64_t num_weights, int64_t padding_idx,

@@ -97,6 +97,7 @@ Arithmetic arithmetic_of(const Gemm& g) {
 
 uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
     if (compute == Compute::F32) return std::bit_cast<uint32_t>(value.to<float>());
+    if (compute == Compute::C64) return std::bit_cast<uint64_t>(value.to<c10::complex<float>>());
     return static_cast<uint64_t>(value.to<int64_t>());
 }
 
@@ -195,12 +196,12 @@ Matrices matrices(const Tensor& tensor) {
 void Gemm::run() {
     const auto type = out.tensor->scalar_type();
     const Compute compute = kernels::compute_of(type);
-    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong ||
-                       type == at::kShort || type == at::kChar || type == at::kByte;
+    const bool known = compute == Compute::F32 || compute == Compute::C64 || type == at::kInt ||
+                       type == at::kLong || type == at::kShort || type == at::kChar || type == at::kByte;
     TORCH_CHECK_NOT_IMPLEMENTED(known, "\"", name, "\" not implemented for '", c10::toString(type), "'");
     if ((batch == 0 && !sum_batch) || m == 0 || n == 0) return;
     Gemm g = *this;
-    if (self.tensor != nullptr && beta.toDouble() == 0.0) g.self = kNoMatrices;
+    if (self.tensor != nullptr && beta.equal(0.0)) g.self = kNoMatrices;
     // Results that follow one another along a column are the rows of the transposed product.
     if (g.out.column != 1 && g.out.row == 1 && g.m > 1) transpose(g);
     const auto& info = runtime::device().info();
@@ -219,6 +220,7 @@ void Gemm::run() {
     if (plan.swapped) transpose(g);
     if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
+                             : compute == Compute::C64 ? at::kComplexFloat
                              : compute == Compute::I32 ? at::kInt
                                                        : at::kLong;
     const auto options = out.tensor->options().dtype(accumulator);

@@ -22,7 +22,7 @@ Matrices matrices(const at::Tensor& tensor);
 constexpr Matrices kNoMatrices{nullptr, 0, 0, 0};
 
 // out[z] = alpha * a[z] @ b[z] + beta * self[z]. Integers are of one dtype and wrap; floating dtypes may be
-// mixed and compute in f32 (self has out's dtype).
+// mixed and compute in f32 (self has out's dtype). Complex tensors must not be conjugate views.
 struct Gemm {
     const char* name;  // of the op, for messages
     int64_t batch, m, n, k;
@@ -34,7 +34,7 @@ struct Gemm {
     bool sum_batch = false;  // add the products of the batch to one m x n
 
     // With k == 0 the product is 0; beta == 0 ignores self, NaN or not.
-    // Raises NotImplementedError for bool, complex and unsigned integers above 8 bits.
+    // Raises NotImplementedError for bool and unsigned integers above 8 bits.
     void run();
 };
 

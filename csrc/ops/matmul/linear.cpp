@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 
 #include "ops/matmul/gemm.h"
 
@@ -84,11 +85,14 @@ Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std:
     return out;
 }
 
-// Gradients of linear: grad [..., out] @ weight, grad^T @ input over all rows, grad summed over all rows.
+// Gradients of linear: grad [..., out] @ weight, grad^T @ input over all rows, grad summed over all rows;
+// weight and input conjugated.
 std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& self, const Tensor& grad_output,
                                                                 const Tensor& weight,
                                                                 std::array<bool, 3> output_mask) {
-    const Tensor weights = weight.dim() == 2 ? weight : weight.unsqueeze(0);
+    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex() || !c10::GradMode::is_enabled(),
+                                "linear: second derivatives of complex tensors are not implemented on mps");
+    const Tensor weights = (weight.dim() == 2 ? weight : weight.unsqueeze(0)).conj().resolve_conj();
     const Tensor grad = weight.dim() == 2 ? grad_output : grad_output.unsqueeze(-1);
     const int64_t in = weights.size(1), out = weights.size(0);
     Tensor grad_input, grad_weight, grad_bias;
@@ -111,7 +115,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
     if (output_mask[1] || output_mask[2]) {
         const Tensor g = grad.reshape({-1, out});
         if (output_mask[1]) {
-            const Tensor x = self.reshape({-1, in});
+            const Tensor x = self.reshape({-1, in}).conj().resolve_conj();
             grad_weight = at::empty(weight.sizes(), weight.options());
             Gemm{"linear_backward",
                  1,

@@ -22,11 +22,12 @@ bool overlaps(const Tensor& out, const Matrices& input) {
 }
 
 // Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by
-// element.
+// element, or is a conjugate view.
 void run_apart(Gemm gemm, const Tensor& out) {
     const bool self_apart = overlaps(out, gemm.self) &&
                             at::get_overlap_status(out, *gemm.self.tensor) != at::MemOverlapStatus::Full;
-    if (!overlaps(out, gemm.a) && !overlaps(out, gemm.b) && !self_apart) return gemm.run();
+    const bool apart = overlaps(out, gemm.a) || overlaps(out, gemm.b) || self_apart || out.is_conj();
+    if (!apart) return gemm.run();
     const Tensor fresh = at::empty(out.sizes(), out.options());
     gemm.out = out.dim() == 1 ? Matrices{&fresh, 0, 1, 0} : matrices(fresh);
     gemm.run();
@@ -38,8 +39,11 @@ Tensor expand_self(const Tensor& self, const Tensor& out, const char* name) {
     return self.sizes() == out.sizes() ? self : *at::expand_size(self, out.sizes(), name);
 }
 
-void multiply(const char* name, const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+void multiply(const char* name, const Tensor& self_, const Tensor& a_, const Tensor& b_, const Scalar& beta,
               const Scalar& alpha, const Tensor& out) {
+    // PyTorch hands conjugate views to these operators as they are.
+    const Tensor self = self_.defined() ? self_.resolve_conj() : self_;
+    const Tensor a = a_.resolve_conj(), b = b_.resolve_conj();
     const bool batched = out.dim() == 3;
     Gemm gemm{name,
               batched ? a.size(0) : 1,
@@ -123,8 +127,9 @@ TORCH_IMPL_FUNC(addmv_out)
     run_apart(gemm, out);
 }
 
-Tensor ANYMPS_FUNC(dot)(const Tensor& self, const Tensor& other) {
-    check_dot(self, other);
+Tensor ANYMPS_FUNC(dot)(const Tensor& self_, const Tensor& other_) {
+    check_dot(self_, other_);
+    const Tensor self = self_.resolve_conj(), other = other_.resolve_conj();
     const Tensor out = at::empty({}, self.options());
     Gemm{"dot",
          1,
@@ -139,9 +144,8 @@ Tensor ANYMPS_FUNC(dot)(const Tensor& self, const Tensor& other) {
     return out;
 }
 
-// The conjugate of a real vector is itself; gemm refuses complex ones.
 Tensor ANYMPS_FUNC(vdot)(const Tensor& self, const Tensor& other) {
-    return dot(self, other);
+    return dot(self.conj(), other);
 }
 
 Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,

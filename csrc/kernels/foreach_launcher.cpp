@@ -1,0 +1,168 @@
+#include "kernels/foreach_launcher.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/result_type.h>
+#include <anymps/kernels/pointwise_kernels.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "kernels/multi_tensor_launcher.h"
+
+namespace anymps::kernels {
+namespace {
+
+using at::ScalarType;
+using at::Tensor;
+using at::TensorList;
+
+// One call: `out` is empty while it is only looked at whether the row can run over the list that `like`
+// names.
+struct Foreach {
+    const PointwiseKernel& row;
+    TensorList like;  // decides about dtypes and layouts
+    ForeachOperands operands;
+    bool mixed = false;  // lists of other dtypes are converted
+
+    bool fits() const {
+        if (like.empty()) return false;
+        for (const ForeachOperand& operand : operands) {
+            if (const auto* list = std::get_if<TensorList>(&operand); list && list->size() != like.size())
+                return false;
+            if (const auto* numbers = std::get_if<at::ArrayRef<c10::Scalar>>(&operand);
+                numbers && numbers->size() != like.size())
+                return false;
+        }
+        for (size_t i = 0; i < like.size(); ++i) {
+            if (!fits(i)) return false;
+        }
+        return true;
+    }
+
+    bool fits(size_t i) const {
+        const Tensor& t = like[i];
+        if (!t.is_mps() || t.layout() != at::kStrided || !at::isFloatingType(t.scalar_type()) ||
+            !t.is_non_overlapping_and_dense() || !row.computes_in(t.scalar_type()))
+            return false;
+        return std::all_of(operands.begin(), operands.end(), [&](const ForeachOperand& operand) {
+            if (const auto* list = std::get_if<TensorList>(&operand)) return matches(t, (*list)[i]);
+            if (const auto* one = std::get_if<Tensor>(&operand)) {
+                return one->dim() == 0 && (one->is_mps() || one->is_cpu()) && !one->is_complex() &&
+                       at::result_type(t, *one) == t.scalar_type();
+            }
+            const auto* number = std::get_if<c10::Scalar>(&operand);
+            return !(number ? *number : std::get<at::ArrayRef<c10::Scalar>>(operand)[i]).isComplex();
+        });
+    }
+
+    bool matches(const Tensor& t, const Tensor& other) const {
+        const bool convertible = mixed && at::isFloatingType(other.scalar_type());
+        return other.is_mps() && other.layout() == at::kStrided && other.sizes() == t.sizes() &&
+               other.strides() == t.strides() && (convertible || other.scalar_type() == t.scalar_type());
+    }
+
+    // No result is written twice, or read by another entry: entries run in any order.
+    bool independent(TensorList out) const {
+        std::unordered_map<const void*, size_t> writers;
+        for (size_t i = 0; i < out.size(); ++i) {
+            if (out[i].numel() > 0 && !writers.emplace(out[i].const_data_ptr(), i).second) return false;
+        }
+        return std::all_of(operands.begin(), operands.end(), [&](const ForeachOperand& operand) {
+            if (const auto* one = std::get_if<Tensor>(&operand))
+                return one->is_cpu() || !writers.contains(one->const_data_ptr());
+            const auto* list = std::get_if<TensorList>(&operand);
+            if (list == nullptr) return true;
+            for (size_t i = 0; i < list->size(); ++i) {
+                const auto found = writers.find((*list)[i].const_data_ptr());
+                if (found != writers.end() && found->second != i && (*list)[i].numel() > 0) return false;
+            }
+            return true;
+        });
+    }
+
+    ScalarType common(size_t i) const { return mixed ? ScalarType::Float : like[i].scalar_type(); }
+
+    // The code of an operand for entry i.
+    uint32_t operand_code(const ForeachOperand& operand, size_t i) const {
+        if (const auto* list = std::get_if<TensorList>(&operand)) return code((*list)[i].scalar_type());
+        const auto* one = std::get_if<Tensor>(&operand);
+        if (one != nullptr && one->is_mps()) return code(one->scalar_type()) | PointwiseKernel::kOne;
+        return code(common(i)) | PointwiseKernel::kImmediate;
+    }
+
+    void run(TensorList out) const {
+        // Lists that stand for one tensor, and words of the table that stand for numbers.
+        std::vector<std::vector<Tensor>> repeated;
+        std::vector<std::vector<uint64_t>> numbers;
+        repeated.reserve(operands.size());
+        numbers.reserve(operands.size());
+        std::vector<TensorListUse> lists{{out, true}};
+        size_t k = 0;
+        for (const ForeachOperand& operand : operands) {
+            const bool opmath = k++ >= row.inputs() || row.has(PointwiseKernel::kOpmath);
+            if (const auto* list = std::get_if<TensorList>(&operand)) {
+                lists.push_back({*list, false});
+                continue;
+            }
+            const auto* one = std::get_if<Tensor>(&operand);
+            if (one != nullptr && one->is_mps()) {
+                lists.push_back({repeated.emplace_back(out.size(), *one), false, false});
+                continue;
+            }
+            const auto* each = std::get_if<at::ArrayRef<c10::Scalar>>(&operand);
+            const c10::Scalar number = one    ? one->item()
+                                       : each ? c10::Scalar()
+                                              : std::get<c10::Scalar>(operand);
+            auto& words = numbers.emplace_back();
+            for (size_t i = 0; i < out.size(); ++i)
+                words.push_back(scalar_argument(each ? (*each)[i] : number, common(i), opmath));
+            lists.push_back({{}, false, false, words});
+        }
+        const auto specialize = [&](size_t i) {
+            std::vector<uint32_t> constants{code(common(i)), code(out[i].scalar_type()),
+                                            code(ScalarType::Float)};
+            for (const ForeachOperand* operand = operands.begin(); operand != operands.begin() + row.inputs();
+                 ++operand)
+                constants.push_back(operand_code(*operand, i));
+            return constants;
+        };
+        MultiTensorLauncher(std::string(row.name()) + "_f32_foreach", lists, specialize)
+            .dispatch(MultiTensor{});
+    }
+};
+
+TensorList first_list(ForeachOperands operands) {
+    for (const ForeachOperand& operand : operands) {
+        if (const auto* list = std::get_if<TensorList>(&operand)) return *list;
+    }
+    return {};
+}
+
+}  // namespace
+
+std::optional<std::vector<Tensor>> foreach (const PointwiseKernel& row, ForeachOperands operands) {
+    const Foreach call{row, first_list(operands), operands};
+    if (!call.fits()) return std::nullopt;
+    std::vector<Tensor> out;
+    out.reserve(call.like.size());
+    for (const Tensor& t : call.like) out.push_back(at::empty_like(t));
+    call.run(out);
+    return out;
+}
+
+bool foreach_into(const PointwiseKernel& row, TensorList out, ForeachOperands operands) {
+    const Foreach call{row, out, operands};
+    if (!call.fits() || !call.independent(out)) return false;
+    call.run(out);
+    return true;
+}
+
+bool foreach_copy(TensorList to, TensorList from) {
+    const ForeachOperands source{from};
+    const Foreach call{rows::copy, to, source, /*mixed=*/true};
+    if (!call.fits() || !call.independent(to)) return false;
+    call.run(to);
+    return true;
+}
+
+}  // namespace anymps::kernels

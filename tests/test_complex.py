@@ -1,0 +1,166 @@
+"""complex64: PyTorch's own samples of every operator that computes in it, forward and backward, and what they lack."""
+
+from __future__ import annotations
+
+import cmath
+import itertools
+
+import pytest
+import torch
+from op_db_support import OPS, run_op
+
+pytestmark = pytest.mark.usefixtures("mps", "no_fallback")
+
+POINTWISE = (
+    "abs acos acosh add addcdiv addcmul angle asin asinh atan atanh conj_physical cos cosh div-no_rounding_mode "
+)
+POINTWISE += "eq exp exp2 expm1 float_power imag isclose isfinite isinf isnan isreal ldexp lerp log log10 log1p log2 "
+POINTWISE += "logaddexp logical_and logical_not logical_or logical_xor masked_fill mul ne neg nn.functional.l1_loss "
+POINTWISE += "nn.functional.silu-complex nn.functional.softsign nn.functional.tanhshrink positive pow real reciprocal "
+POINTWISE += (
+    "__radd__ __rdiv__ __rmul__ __rpow__ __rsub__ rsqrt rsub sgn sigmoid sin sinc sinh sqrt square sub tan tanh "
+)
+POINTWISE += "true_divide view_as_real where fill complex polar"
+REDUCTIONS = "all allclose any count_nonzero cumprod cumsum cumulative_trapezoid diff dist equal linalg.vector_norm "
+REDUCTIONS += (
+    "logcumsumexp logsumexp mean nn.functional.normalize nn.functional.pairwise_distance norm norm-fro norm-inf "
+)
+REDUCTIONS += "prod std std-unbiased std_mean std_mean-unbiased sum sum_to_size trace trapezoid trapz var "
+REDUCTIONS += "var-unbiased var_mean var_mean-unbiased"
+PRODUCTS = "addbmm addmm addmm-decomposed addmv addr baddbmm bmm corrcoef cov cross dot einsum inner kron linalg.cross "
+PRODUCTS += "linalg.multi_dot linalg.vecdot __rmatmul__ matmul mm mv nn.functional.linear outer "
+PRODUCTS += "tensordot vdot"
+COPIES = "byte cat cfloat clone contiguous diag diag_embed diagonal_copy expand flip float gather half index_add "
+COPIES += (
+    "index_copy index_fill index_put index_select int long masked_scatter masked_select narrow_copy nonzero permute "
+)
+COPIES += "put repeat resolve_conj roll rot90 scatter scatter_add short stack take tril triu unfold_copy bool"
+NAMES = " ".join((POINTWISE, REDUCTIONS, PRODUCTS, COPIES)).split()
+
+
+# Its gradient divides sums of exponentials that differ by many orders of magnitude: the CPU is off by as much.
+TOLERANCE = {"logcumsumexp": 3e-3}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n in OPS])
+def test_samples_of_op_db(name):
+    reports = run_op(OPS[name], torch.complex64, 6, tolerance=TOLERANCE.get(name, 3e-5))
+    for phase, report in reports.items():
+        assert report.outcome in ("pass", "none"), f"{phase}: {report.messages[report.outcome]}"
+
+
+def numbers(*shape, seed=0, dtype=torch.complex64):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+UNARY = "exp expm1 log log1p log2 log10 sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid"
+EXACT = {"log1p": lambda z: cmath.log(1 + z), "expm1": lambda z: cmath.exp(z) - 1, "log2": lambda z: cmath.log(z, 2)}
+EXACT |= {"rsqrt": lambda z: 1 / cmath.sqrt(z), "sigmoid": lambda z: 1 / (1 + cmath.exp(-z))}
+
+
+@pytest.mark.parametrize("name", UNARY.split())
+def test_accuracy(name):
+    """Relative to double precision in all quadrants, from 1e-4 to 1e3."""
+    z = numbers(4000) * torch.logspace(-4, 3 if name in ("log", "log2", "log10", "sqrt", "rsqrt") else 1, 4000)
+    function = getattr(torch, name)
+    got, reference = function(z.to("mps")).cpu().to(torch.complex128), function(z.to(torch.complex128))
+    errors = (got - reference).abs() / reference.abs().clamp_min(1e-30)
+    worst = int(errors.argmax())
+    assert errors[worst] < 2e-6, f"{name}({z[worst]}) = {got[worst]} for {reference[worst]}"
+
+
+@pytest.mark.parametrize("name", ["sqrt", "log", "asin", "acos", "atan", "asinh", "acosh", "atanh"])
+def test_branch_cuts(name):
+    """Both sides of a cut are told apart by the sign of zero."""
+    parts = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
+    for re, im in itertools.product(parts, parts):
+        if re != 0 and im != 0 or (name in ("atan", "atanh") and 1 in (abs(re), abs(im))):
+            continue
+        try:
+            expected = getattr(cmath, name)(complex(re, im))
+        except ValueError:
+            continue
+        got = getattr(torch, name)(torch.tensor([complex(re, im)], device="mps")).item()
+        assert cmath.isclose(got, expected, rel_tol=1e-5, abs_tol=1e-6), f"{name}({re}, {im}): {got} for {expected}"
+
+
+def test_mixed_operands():
+    z, x, n = numbers(4, 33), torch.randn(33), torch.randint(-3, 4, (4, 1))
+    for f in (torch.add, torch.mul, torch.sub, torch.eq, torch.pow, lambda a, b: torch.where(a.real > 0, a, b)):
+        for a, b in itertools.permutations((z, x, n, x.half()), 2):
+            if a.is_complex() or b.is_complex():
+                expected = f(a, b)
+                got = f(a.to("mps"), b.to("mps"))
+                assert got.dtype == expected.dtype
+                torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((z.to("mps") * 2j + 1.5 - (1 - 1j)).cpu(), z * 2j + 1.5 - (1 - 1j))
+
+
+def test_parts():
+    """real and imag are views, complex and polar make what they come from."""
+    z = numbers(5, 7)
+    on_device = z.to("mps")
+    on_device.real.mul_(2)
+    on_device.imag.copy_(torch.arange(7.0))
+    z.real.mul_(2)
+    z.imag.copy_(torch.arange(7.0))
+    assert torch.equal(on_device.cpu(), z)
+    assert torch.equal(torch.complex(on_device.real.t(), on_device.imag.t()).cpu(), z.t())
+    torch.testing.assert_close(torch.polar(on_device.abs(), on_device.angle()).cpu(), z, rtol=1e-5, atol=1e-5)
+    on_device.conj_physical_()
+    assert torch.equal(on_device.cpu(), z.conj())
+    assert torch.equal(torch.zeros(5, 7, dtype=torch.complex64, device="mps").copy_(on_device.real).cpu().real, z.real)
+    with pytest.raises(RuntimeError, match="In-place abs is not supported for complex tensors"):
+        on_device.abs_()
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 1, 1), (17, 1, 33), (40, 70, 50), (5, 3000, 2), (0, 4, 5), (3, 0, 5)])
+def test_products_of_conjugates_and_transposes(shape):
+    m, k, n = shape
+    forms = (lambda t: t, lambda t: t.mT.contiguous().mT, lambda t: t.conj(), lambda t: t.mT.contiguous().mH)
+    a, b, c = numbers(m, k), numbers(k, n, seed=1), numbers(m, n, seed=2)
+    for f, g in itertools.product(forms, forms):
+        x, y = f(a.to("mps")), g(b.to("mps"))
+        torch.testing.assert_close((x @ y).cpu(), f(a) @ g(b), rtol=1e-4, atol=2e-4)
+        got = torch.addmm(c.to("mps").conj(), x, y, beta=2j, alpha=1 - 1j)
+        torch.testing.assert_close(
+            got.cpu(), torch.addmm(c.conj(), f(a), g(b), beta=2j, alpha=1 - 1j), rtol=1e-4, atol=4e-4
+        )
+
+
+def test_vectors_and_out():
+    a, b = numbers(1000), numbers(1000, seed=1)
+    x, y = a.to("mps"), b.to("mps")
+    torch.testing.assert_close(torch.vdot(x, y).cpu(), torch.vdot(a, b), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(torch.vdot(x.conj(), y).cpu(), torch.vdot(a.conj(), b), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(torch.dot(x, y.conj()).cpu(), torch.dot(a, b.conj()), rtol=1e-4, atol=1e-3)
+    m = a[:900].view(30, 30)
+    out = torch.full((30, 30), complex("nan"), dtype=torch.complex64, device="mps")
+    torch.mm(m.to("mps"), m.to("mps"), out=out)
+    torch.testing.assert_close(out.cpu(), m @ m, rtol=1e-4, atol=1e-4)
+    view = torch.full((30, 30), complex("nan"), dtype=torch.complex64, device="mps").conj()
+    view.copy_(m)
+    view.addmm_(m.to("mps"), m.to("mps"))
+    torch.testing.assert_close(view.cpu(), m + m @ m, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_linear():
+    x, w, b = numbers(2, 5, 7), numbers(3, 7, seed=1), numbers(3, seed=2)
+    results = []
+    for device in ("cpu", "mps"):
+        leaves = [t.to(device).requires_grad_() for t in (x, w, b)]
+        out = torch.nn.functional.linear(*leaves)
+        results.append([g.cpu() for g in torch.autograd.grad(out, leaves, out.detach() * 1j)])
+    for got, expected in zip(results[1], results[0]):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp"])
+def test_scans(name):
+    z = numbers(5, 400) * 0.9
+    for dim, layout in itertools.product((0, 1), (lambda t: t, lambda t: t.conj(), lambda t: t.t().contiguous().t())):
+        expected = getattr(torch, name)(layout(z), dim)
+        got = getattr(torch, name)(layout(z.to("mps")), dim)
+        if name == "logcumsumexp":  # the imaginary part is known up to whole turns
+            got, expected = got.exp(), expected.exp()
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
