@@ -28,7 +28,8 @@ struct MatrixStrides {
 std::string kernel_of(const char* kernel, const at::Tensor& matrices);
 void check_field(const char* op, const at::Tensor& matrices);
 
-// A tensor [..., rows, columns] as one batch; a view where its batch dimensions allow it.
+// A tensor [..., rows, columns] as one batch; a view where its batch dimensions allow it and it is no
+// conjugate.
 at::Tensor as_batch(const at::Tensor& matrices);
 
 // The part of every matrix that begins at (row, column).
