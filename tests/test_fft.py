@@ -11,6 +11,7 @@ KINDS = {
     "fft": lambda n: torch.randn(3, n, dtype=torch.complex64),
     "ifft": lambda n: torch.randn(3, n, dtype=torch.complex64),
     "rfft": lambda n: torch.randn(3, n),
+    "irfft": lambda n: torch.randn(3, n // 2 + 1, dtype=torch.complex64),
 }
 VIEWS = {
     "transposed": lambda t: t.transpose(-1, -2),
@@ -56,10 +57,10 @@ def test_long_lines(mps):
 def test_norms_and_dimensions(mps, norm):
     x = torch.randn(4, 6, 5, 7, dtype=torch.complex64)
     for dim in [(0,), (1, 2), (3, 0), (-1, -2, -3), (0, 1, 2, 3)]:
-        for name in ("fftn", "ifftn", "irfftn"):
+        for name in ("fftn", "ifftn", "irfftn", "hfftn"):
             function = getattr(torch.fft, name)
             assert_same(function(x.to(mps), dim=dim, norm=norm), function(x, dim=dim, norm=norm))
-        for name in ("rfftn", "fftn"):
+        for name in ("rfftn", "ihfftn", "fftn"):
             function = getattr(torch.fft, name)
             real = x.real.contiguous()
             assert_same(function(real.to(mps), dim=dim, norm=norm), function(real, dim=dim, norm=norm))
@@ -74,6 +75,7 @@ def test_strides(mps, view):
             assert_same(torch.fft.fft(a, dim=dim), torch.fft.fft(b, dim=dim))
             assert_same(torch.fft.irfft(a, dim=dim), torch.fft.irfft(b, dim=dim))
             assert_same(torch.fft.rfft(a.real, dim=dim), torch.fft.rfft(b.real, dim=dim))
+        assert_same(torch.fft.fftn(a.conj()), torch.fft.fftn(b.conj()))
 
 
 def test_images(mps):
@@ -88,7 +90,7 @@ def test_padding_and_cutting(mps):
     x = torch.randn(5, 12)
     for n in (1, 2, 7, 11, 12, 13, 30):
         assert_same(torch.fft.fft(x.to(mps), n=n), torch.fft.fft(x, n=n))
-        assert_same(torch.fft.rfft(x.to(mps), n=n), torch.fft.rfft(x, n=n))
+        assert_same(torch.fft.hfft(x.to(mps), n=n), torch.fft.hfft(x, n=n))
 
 
 def test_what_a_real_signal_has_not_is_ignored(mps):
@@ -130,16 +132,23 @@ GRADIENTS = {
     "fft": lambda t: torch.fft.fft(t, n=9),
     "ifft": lambda t: torch.fft.ifft(t, dim=0, norm="ortho"),
     "rfft": lambda t: torch.fft.rfft(t),
+    "irfft": lambda t: torch.fft.irfft(t, n=11),
+    "hfft": lambda t: torch.fft.hfft(t),
+    "ihfft": lambda t: torch.fft.ihfft(t),
     "fft2": torch.fft.fft2,
     "rfftn": torch.fft.rfftn,
+    "irfftn": torch.fft.irfftn,
     "fftshift": torch.fft.fftshift,
     "stft": lambda t: torch.stft(t, 4, window=torch.hann_window(4, device=t.device), return_complex=True),
+    "istft": lambda t: torch.istft(
+        torch.fft.rfft(t.t(), dim=0), 8, window=torch.ones(8, device=t.device), return_complex=False
+    ),
 }
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(mps, name):
-    x = torch.randn(6, 8, dtype=torch.complex64 if name in ("fft", "ifft") else torch.float32)
+    x = torch.randn(6, 8, dtype=torch.complex64 if name in ("fft", "ifft", "irfft", "irfftn") else torch.float32)
     results, gradients = [], []
     for device in ("cpu", mps):
         leaf = x.clone().to(device).requires_grad_()
