@@ -47,6 +47,7 @@ INFINITE_OPERAND |= NAN_OPERAND - {"special_zeta"}
 HUGE_INTEGER = {"special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1", "special_airy_ai"}
 HUGE_INTEGER |= {"special_zeta", "igamma", "igammac"}  # it loses the phase, or a sum overflows
 COARSE = {"logit": 0.06}  # it rounds 1 - eps to 16 bits
+COARSE |= {"special_chebyshev_polynomial": 1e-4}  # degree 10 near its zeros: terms of 1e3 cancel
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ def defined(case: Case, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             t.copy_(ordinary(torch.int8, t.numel(), seed=k).clamp(0, 10).view(t.shape))
         if case.row == "pow" and t.dtype.is_complex and k == 0:  # 0 ** 0 is NaN in its vector code
             t[t == 0] = 0.5
+        if case.row == "special_zeta" and t.dtype.is_floating_point:  # Cephes: NaN where the limit is 0, inf for NaN
+            t.nan_to_num_(nan=1.5, posinf=9.0, neginf=-9.0).clamp_(0.5 if k else -9, 9)
         if t.dtype.is_floating_point:
             row = case.row.partition("-")[0]
             if row in NAN_OPERAND or "polynomial" in row:
@@ -309,6 +312,8 @@ def test_out(case):
         where = f"{case} of {dtype}, out {out}"
         if (case.op, out) == ("gelu.out", "strided"):  # the CPU writes beside it
             continue
+        if (case.op, dtype, out) == ("add.out", torch.bool, "int8"):  # off the CPU alpha is checked against out's dtype
+            continue
         kwargs = arguments(case, laid_out(case, [dtype] * len(tensors_wanted(case)), "256 elements"))
         kwargs = map_tensors(kwargs, lambda t: t[:64])
         kwargs[outs_of(function)[0].name] = OUTS[out](dtype)
@@ -370,8 +375,11 @@ def test_numbers_on_the_host(case):
         number = torch.tensor(3.3).to(other)
         for k in range(len(tensors)):
             kwargs = arguments(case, [*tensors[:k], number, *tensors[k + 1 :]])
-            moved = on_device(kwargs) | {tensors_wanted(case)[k]: number}
-            same(outcome(function, moved), outcome(function, kwargs), f"{case} of {dtype}, {other} on the CPU at {k}")
+            name = tensors_wanted(case)[k]
+            actual = outcome(function, on_device(kwargs | {name: None}) | {name: number})
+            if not isinstance(actual, torch.Tensor) and actual[0] in (RuntimeError, NotImplementedError, TypeError):
+                continue  # PyTorch's own check of devices refuses it for many operators, on every accelerator
+            same(actual, outcome(function, kwargs), f"{case} of {dtype}, {other} on the CPU at {k}")
 
 
 BOUNDS = (
