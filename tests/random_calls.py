@@ -191,7 +191,8 @@ def along_not_empty(d: Draw, dtype):
     return along(d, dtype, empty=False)
 
 
-several("sum nansum", REAL, along_some)
+for name in ("sum", "nansum"):  # up to 66,049 terms that cancel: the error is one of the sum of their magnitudes
+    add(name, REAL, along_some, tolerance=(1e-4, 2e-2))
 several("mean logsumexp", FLOATS, along_some)
 several("var std linalg.vector_norm", FLOATS, along_named)
 several("amax amin", ALL, along_some_not_empty)

@@ -2,6 +2,7 @@
 #include <anymps/ops/copy_ops.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/native/TensorIterator.h>
 #include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/empty_strided.h>
@@ -130,6 +131,13 @@ Tensor& ANYMPS_FUNC(copy_)(Tensor& self, const Tensor& src, bool non_blocking) {
 Tensor ANYMPS_FUNC(_copy_from)(const Tensor& self, const Tensor& dst, bool non_blocking) {
     Tensor to = dst;
     return to.copy_(self, non_blocking);
+}
+
+Tensor& ANYMPS_FUNC(narrow_copy_out)(const Tensor& self, int64_t dim, int64_t start, int64_t length,
+                                     Tensor& out) {
+    const Tensor part = self.narrow(dim, start, length);
+    at::native::resize_output(out, part.sizes());
+    return out.copy_(part);
 }
 
 Tensor ANYMPS_FUNC(_copy_from_and_resize)(const Tensor& self, const Tensor& dst) {

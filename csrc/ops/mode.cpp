@@ -40,7 +40,7 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(mode_values)(const Tensor& self, int64_
     TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"mode_cpu\" not implemented for '",
                                 c10::toString(self.scalar_type()), "'");
     at::assert_no_overlap(values, indices);
-    at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, true);
+    at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) {
         const Tensor rows = self.dim() == 0 ? self.view(1) : self.movedim(dim, -1);
         const auto [sorted, order] = at::sort(rows, true, -1, false);
