@@ -356,7 +356,15 @@ def mixed_dtypes(case: Case):
         yield from dict.fromkeys(tuple(pair[k == j] for k in range(count)) for j in range(count))
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if len(tensors_wanted(c)) > 1], ids=str)
+# Mixed dtypes that autograd never hands to them: another rounding of half, the result's dtype, the words of a refusal.
+NEVER_MIXED = {"gelu_backward", "hardtanh_backward", "_prelu_kernel"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if len(tensors_wanted(c)) > 1 and c.op.partition(".")[0] not in NEVER_MIXED],
+    ids=str,
+)
 def test_mixed_dtypes(case):
     for dtypes in mixed_dtypes(case):
         for layout in some(case, ("34 elements", "0-d second", "0-d first"), ("34 elements",)):
