@@ -89,6 +89,12 @@ def copied(tensor: torch.Tensor, device: torch.device, storages: dict | None = N
     return result.detach().requires_grad_(tensor.requires_grad)
 
 
+def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor with what lies around it: nothing but the tensor may have changed."""
+    items = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((items,), (1,), 0)
+
+
 @dataclass
 class Call:
     """The arguments of one sample on one device."""

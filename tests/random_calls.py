@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from op_db_support import whole_storage
 from random_draw import ALL, BOOL, COMPLEX, FLOATS, INTEGERS, MOST, REAL, SIZES, Draw
 from torch.testing._internal.common_device_type import tol, toleranceOverride
 from torch.testing._internal.opinfo.core import SampleInput
@@ -49,12 +50,6 @@ def add(name: str, dtypes, draw, function=None, tolerance=None) -> None:
 def several(names: str, dtypes, draw) -> None:
     for name in names.split():
         add(name, dtypes, draw)
-
-
-def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor with what lies around it: nothing but the tensor may have changed."""
-    items = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.detach().as_strided((items,), (1,), 0)
 
 
 # --- pointwise ------------------------------------------------------------------------------------------------------

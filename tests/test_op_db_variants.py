@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from op_db_compare import map_tensors, tensors_in
-from op_db_support import OPS, UNINITIALIZED, Report, chosen_samples, compare
+from op_db_support import OPS, UNINITIALIZED, Report, chosen_samples, compare, whole_storage
 from test_op_db import exceptions
 
 SAMPLES = 2
@@ -39,15 +39,10 @@ def poisoned(like: torch.Tensor) -> torch.Tensor:
     return torch.full((2 * like.numel() + 1,), value, dtype=like.dtype, device=like.device)[1::2].view(like.shape)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    items = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.detach().as_strided((items,), (1,), 0)
-
-
 def into(op, outs, *args, **kwargs):
     returned = op(*args, **kwargs, out=outs)
     pairs = zip(tensors_in(returned), tensors_in(outs), strict=True)
-    return [whole(t) for t in tensors_in(outs)], [float(r is o) for r, o in pairs]
+    return [whole_storage(t) for t in tensors_in(outs)], [float(r is o) for r, o in pairs]
 
 
 def strided_out(op, *args, **kwargs):
@@ -62,7 +57,7 @@ def resized_out(op, *args, **kwargs):
 
 def in_place(op, x, *args, **kwargs):
     with torch.no_grad():
-        return whole(op.inplace_variant(poisoned(x).copy_(x), *args, **kwargs))
+        return whole_storage(op.inplace_variant(poisoned(x).copy_(x), *args, **kwargs))
 
 
 def method(op, x, *args, **kwargs):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from op_db_compare import map_tensors
-from op_db_support import copied
+from op_db_support import copied, whole_storage
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -322,12 +322,11 @@ def test_out(case):
         same(outcome(function, moved), expected, where)
         if isinstance(expected, torch.Tensor):
             same(moved[outs_of(function)[0].name], expected, where)
-            same(whole(moved[outs_of(function)[0].name]), whole(expected), f"{where}, the memory around it")
-
-
-def whole(t: torch.Tensor) -> torch.Tensor:
-    """All elements of the storage."""
-    return t.as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
+            same(
+                whole_storage(moved[outs_of(function)[0].name]),
+                whole_storage(expected),
+                f"{where}, the memory around it",
+            )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -343,7 +342,7 @@ def test_in_place(case):
             expected = outcome(function, kwargs)
             same(outcome(function, moved), expected, where)
             if isinstance(expected, torch.Tensor):
-                same(whole(moved["self"]), whole(kwargs["self"]), f"{where}, the memory around it")
+                same(whole_storage(moved["self"]), whole_storage(kwargs["self"]), f"{where}, the memory around it")
 
 
 MIXED = [(torch.float32, torch.float16), (torch.int32, torch.float32), (torch.float16, torch.bfloat16)]
