@@ -7,7 +7,7 @@ Nothing needs to be imported: `import torch` finds this package through the entr
 from __future__ import annotations
 
 __version__ = "0.1.0"
-__all__ = ["fallbacks", "host_ops"]
+__all__ = ["fallbacks", "host_ops", "profile"]
 
 
 def _autoload() -> None:
@@ -41,6 +41,16 @@ def host_ops() -> list[str]:
     from torch_anymps import _load
 
     return list(torch.ops.anymps.host_ops()) if _load.status.loaded else []
+
+
+def profile():
+    """A context that takes the GPU time of every kernel: `with torch_anymps.profile() as p: ...; print(p.table())`.
+
+    See torch_anymps.profiler.Profile. Nothing is measured, and nothing costs time, outside of such a context.
+    """
+    from torch_anymps.profiler import Profile
+
+    return Profile()
 
 
 # Importing torch runs _autoload() above. An explicit import of this package does the same where the entry point

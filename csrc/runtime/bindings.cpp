@@ -10,6 +10,7 @@
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
+#include "runtime/kernel_profile.h"
 #include "vulkan/device.h"
 
 namespace anymps::runtime {
@@ -105,7 +106,26 @@ at::Tensor host_alias(const at::Tensor& tensor) {
         host, tensor.sizes(), [tensor](void*) {}, tensor.options().device(at::kCPU));
 }
 
+// What torch_anymps.profile() collected, as a JSON list.
+std::string stop_profile_json() {
+    std::string list;
+    for (const KernelTime& time : stop_profile()) {
+        const auto json = JsonObject()
+                              .text("kernel", time.kernel)
+                              .text("shape", time.shape)
+                              .number("calls", time.calls)
+                              .number("nanoseconds", static_cast<uint64_t>(time.nanoseconds))
+                              .number("bytes", time.bytes)
+                              .number("operations", static_cast<uint64_t>(time.operations))
+                              .str();
+        list += (list.empty() ? "" : ", ") + json;
+    }
+    return "[" + list + "]";
+}
+
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("start_profile() -> ()", start_profile);
+    m.def("stop_profile() -> str", stop_profile_json);
     m.def("device_info() -> str", device_info_json);
     m.def("device_list() -> str[]", device_list);
     m.def("unavailable_reason() -> str", unavailable_reason);

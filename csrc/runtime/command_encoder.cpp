@@ -7,10 +7,13 @@
 #include <cstring>
 #include <deque>
 #include <list>
+#include <string>
+#include <unordered_map>
 
 #include "runtime/address_map.h"
 #include "runtime/argument_ring.h"
 #include "runtime/device.h"
+#include "runtime/kernel_profile.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 #include "vulkan/pipeline.h"
@@ -24,6 +27,7 @@ constexpr uint32_t kMostGroups = 65535;          // in one dimension, on Intel a
 constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
 constexpr size_t kMostStaging = 4;               // buffers, so that host and device work at the same time
 constexpr uint32_t kErrorWords = 64;
+constexpr uint32_t kMessageCode = 1u << 30;  // the first code of errors with words of their own
 
 // Submission cadence: a full batch, or whatever is there when the queue has run dry.
 constexpr uint32_t kBatch = 64;
@@ -68,16 +72,17 @@ class CommandEncoder::Impl {
     void dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid,
                   std::span<const Access> accesses) {
         if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-        const auto& api = device_.api();
-        VkCommandBuffer commands = prepare(accesses);
-        if (bound_ != pipeline.handle()) {
-            api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
-            bound_ = pipeline.handle();
-        }
-        api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                               static_cast<uint32_t>((push_bytes + 3) & ~size_t{3}), push);
-        api.vkCmdDispatch(commands, grid.x, grid.y, grid.z);
-        recorded();
+        const uint64_t groups = uint64_t{grid.x} * grid.y * grid.z;
+        record(pipeline.name(), groups, accesses, [&](VkCommandBuffer commands) {
+            const auto& api = device_.api();
+            if (bound_ != pipeline.handle()) {
+                api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
+                bound_ = pipeline.handle();
+            }
+            api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                                   static_cast<uint32_t>((push_bytes + 3) & ~size_t{3}), push);
+            api.vkCmdDispatch(commands, grid.x, grid.y, grid.z);
+        });
     }
 
     ArgumentRing::Slice reserve(uint64_t bytes) {
@@ -95,9 +100,9 @@ class CommandEncoder::Impl {
         const BufferRange to = find_buffer(dst, bytes);
         const Access accesses[] = {{src_address, bytes, false}, {dst, bytes, true}};
         const VkBufferCopy region{src_offset, to.offset, bytes};
-        VkCommandBuffer commands = prepare(accesses);
-        device_.api().vkCmdCopyBuffer(commands, src_buffer, to.buffer->handle(), 1, &region);
-        recorded();
+        record("vkCmdCopyBuffer", 1, accesses, [&](VkCommandBuffer commands) {
+            device_.api().vkCmdCopyBuffer(commands, src_buffer, to.buffer->handle(), 1, &region);
+        });
     }
 
     void copy(uint64_t dst, uint64_t src, uint64_t bytes) {
@@ -131,9 +136,10 @@ class CommandEncoder::Impl {
         const BufferRange from = find_buffer(src, bytes);
         const Access accesses[] = {{src, bytes, false}, {staging.buffer->address(), bytes, true}};
         const VkBufferCopy region{from.offset, 0, bytes};
-        VkCommandBuffer commands = prepare(accesses);
-        device_.api().vkCmdCopyBuffer(commands, from.buffer->handle(), staging.buffer->handle(), 1, &region);
-        recorded();
+        record("vkCmdCopyBuffer", 1, accesses, [&](VkCommandBuffer commands) {
+            device_.api().vkCmdCopyBuffer(commands, from.buffer->handle(), staging.buffer->handle(), 1,
+                                          &region);
+        });
         staging.serial = submit();
         return staging;
     }
@@ -167,9 +173,10 @@ class CommandEncoder::Impl {
         const BufferRange to = find_buffer(dst, bytes);
         TORCH_INTERNAL_ASSERT(to.offset % 4 == 0 && bytes % 4 == 0, "fill of an unaligned range");
         const Access accesses[] = {{dst, bytes, true}};
-        VkCommandBuffer commands = prepare(accesses);
-        device_.api().vkCmdFillBuffer(commands, to.buffer->handle(), to.offset, bytes, byte * 0x01010101u);
-        recorded();
+        record("vkCmdFillBuffer", 1, accesses, [&](VkCommandBuffer commands) {
+            device_.api().vkCmdFillBuffer(commands, to.buffer->handle(), to.offset, bytes,
+                                          byte * 0x01010101u);
+        });
     }
 
     void write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
@@ -214,14 +221,9 @@ class CommandEncoder::Impl {
         const uint32_t code = words[0];
         if (code == 0) return;
         words[0] = 0;
-        std::string op = "an operator";
-        {
-            std::lock_guard lock(mutex_);
-            if (code <= error_ops_.size()) op = error_ops_[code - 1];
-        }
         throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                     static_cast<int32_t>(code),
-                                    "MPS error: device-side assert triggered: index out of range in " + op +
+                                    "MPS error: device-side assert triggered: " + error_message(code) +
                                         ". Kernel errors are reported at the next synchronization, so the "
                                         "stack trace may be of a later call.");
     }
@@ -232,6 +234,13 @@ class CommandEncoder::Impl {
         const auto index = static_cast<uint32_t>(found - error_ops_.begin());
         if (found == error_ops_.end()) error_ops_.emplace_back(op);
         return {errors_.address(), index + 1};
+    }
+
+    ErrorSlot message_slot(const std::string& message) {
+        std::lock_guard lock(mutex_);
+        const auto next = static_cast<uint32_t>(error_messages_.size());
+        const auto found = error_messages_.try_emplace(message, kMessageCode + next).first;
+        return {errors_.address(), found->second};
     }
 
     // Waits for a serial. The queue may be dry then, so the next command is submitted at once.
@@ -245,6 +254,18 @@ class CommandEncoder::Impl {
     vulkan::TimelineSemaphore semaphore_;
 
   private:
+    // What a code of error_slot or message_slot stands for.
+    std::string error_message(uint32_t code) {
+        std::lock_guard lock(mutex_);
+        if (code < kMessageCode) {
+            return "index out of range in " +
+                   (code <= error_ops_.size() ? error_ops_[code - 1] : std::string("an operator"));
+        }
+        const auto found = std::find_if(error_messages_.begin(), error_messages_.end(),
+                                        [&](const auto& entry) { return entry.second == code; });
+        return found != error_messages_.end() ? found->first : "an assertion failed";
+    }
+
     bool idle() { return !recording_ && semaphore_.value() >= serial_; }
 
     void barrier(VkCommandBuffer commands, VkPipelineStageFlags stages, VkAccessFlags accesses) {
@@ -260,6 +281,22 @@ class CommandEncoder::Impl {
         VkCommandBuffer commands = buffers_.back().handle;
         if (hazards_.add(accesses)) barrier(commands, kDeviceStages, kReads | kWrites);
         return commands;
+    }
+
+    // Records one command that reads and writes what `accesses` says.
+    template <class Command>
+    void record(std::string_view name, uint64_t groups, std::span<const Access> accesses, Command command) {
+        VkCommandBuffer commands = prepare(accesses);
+        if (KernelProfile* profile = active_profile()) [[unlikely]] {
+            barrier(commands, kDeviceStages, kReads | kWrites);
+            profile->collect(semaphore_.value());
+            profile->begin(commands, serial_ + 1);
+            command(commands);
+            profile->end(commands, name, groups, accesses);
+        } else {
+            command(commands);
+        }
+        recorded();
     }
 
     void recorded() {
@@ -324,7 +361,8 @@ class CommandEncoder::Impl {
     ArgumentRing ring_;
     vulkan::Buffer errors_;
     std::vector<std::string> error_ops_;
-    std::list<Staging> staging_;  // oldest use first
+    std::unordered_map<std::string, uint32_t> error_messages_;  // and their codes
+    std::list<Staging> staging_;                                // oldest use first
 };
 
 CommandEncoder::CommandEncoder(const vulkan::Device& device) : impl_(std::make_unique<Impl>(device)) {}
@@ -402,6 +440,10 @@ void CommandEncoder::check_errors() {
 
 ErrorSlot CommandEncoder::error_slot(const char* op) {
     return impl_->error_slot(op);
+}
+
+ErrorSlot CommandEncoder::message_slot(const std::string& message) {
+    return impl_->message_slot(message);
 }
 
 CommandEncoder& encoder() {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/hazards.h"
@@ -78,6 +79,9 @@ class CommandEncoder {
 
     // Where kernels report an out-of-range index of `op` (a string literal, e.g. "index_select").
     ErrorSlot error_slot(const char* op);
+
+    // The same for an error that has words of its own.
+    ErrorSlot message_slot(const std::string& message);
 
   private:
     class Impl;

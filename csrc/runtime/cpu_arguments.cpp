@@ -198,9 +198,14 @@ void CpuArguments::write_back_tensor(const TensorPair& pair) {
     const auto& [device, cpu] = pair;
     const SharedStorage& shared = storages_.at(device.storage().unsafeGetStorageImpl());
     const bool moved = cpu.storage().data() != shared.cpu_data;
-    if (moved || cpu.sizes() != device.sizes() || cpu.strides() != device.strides()) {
+    auto* impl = device.unsafeGetTensorImpl();
+    if (moved) {
+        // A result that is part of a larger tensor has gaps, for which there is no memory here.
         device.resize_(cpu.sizes());
-        device.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides());
+        if (cpu.is_non_overlapping_and_dense()) impl->set_sizes_and_strides(cpu.sizes(), cpu.strides());
+    } else if (cpu.sizes() != device.sizes() || cpu.strides() != device.strides()) {
+        const auto shift = static_cast<int64_t>(shared.first_byte / cpu.element_size());
+        impl->set_sizes_and_strides(cpu.sizes(), cpu.strides(), cpu.storage_offset() + shift);
     }
     if (moved || !shared.unified) copy_to_device(cpu, device);
 }

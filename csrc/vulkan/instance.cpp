@@ -150,6 +150,20 @@ void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, Dev
     }
 }
 
+// For tests: the other way of optional features. "no-matrices": those of products and of sums in memory;
+// "minimal": all of them, and the least shared memory that Vulkan allows.
+void leave_out_options(DeviceInfo& info, std::string_view caps) {
+    constexpr uint32_t kLeastSharedMemory = 16384;
+    if (caps != "minimal" && caps != "no-matrices") return;
+    info.cooperative_matrix = info.cooperative_matrix_bfloat16 = info.bfloat16 = false;
+    info.float32_atomic_add = false;
+    if (caps == "no-matrices") return;
+    info.float16 = false;
+    info.subgroup_size_control = info.external_memory_host = info.memory_budget = false;
+    info.float_controls = {};
+    info.shared_memory_bytes = std::min(info.shared_memory_bytes, kLeastSharedMemory);
+}
+
 // Fills the optional features and returns what is missing of the required ones.
 std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceInfo& info) {
     const auto extensions = device_extensions(handle);
@@ -195,12 +209,8 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     info.pipeline_statistics = statistics && std::string_view(statistics) == "1" &&
                                contains(extensions, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
-    // For tests: the other way of each optional feature that kernels choose by.
     const char* caps = std::getenv("ANYMPS_CAPS");
-    if (caps && std::string_view(caps) == "minimal") {
-        info.cooperative_matrix = info.cooperative_matrix_bfloat16 = info.bfloat16 = false;
-        info.float32_atomic_add = false;
-    }
+    leave_out_options(info, caps ? caps : "");
 
     std::string missing;
     const auto require = [&](VkBool32 present, const char* name) {

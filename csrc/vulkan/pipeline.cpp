@@ -6,6 +6,7 @@
 #include "vulkan/check.h"
 #include "vulkan/device.h"
 #include "vulkan/spirv.h"
+#include "vulkan/spirv_demands.h"
 
 namespace anymps::vulkan {
 namespace {
@@ -19,7 +20,14 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
         throw Error(VK_ERROR_UNKNOWN, "Kernel " + name + " has " + std::to_string(specialization.size()) +
                                           " specialization constants; the limit is 32.");
     }
-    const std::vector<uint32_t> words = module_for_device(spirv, device.info().float_controls);
+    std::vector<uint32_t> words = module_for_device(spirv, device.info().float_controls);
+    if (!device.info().float16) keep_halves_in_memory(words);
+    if (const uint32_t shared = shared_memory_of(spirv); shared > device.info().shared_memory_bytes) {
+        throw Error(VK_ERROR_FEATURE_NOT_PRESENT,
+                    "Kernel " + name + " takes " + std::to_string(shared) + " bytes of shared memory; " +
+                        device.info().name + " has " + std::to_string(device.info().shared_memory_bytes) +
+                        ".");
+    }
     const auto& api = device.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
     module_info.codeSize = words.size() * sizeof(uint32_t);

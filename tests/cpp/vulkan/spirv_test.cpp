@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "vulkan/check.h"
+#include "vulkan/spirv_demands.h"
 
 namespace anymps::vulkan {
 namespace {
@@ -33,6 +34,21 @@ TEST(Spirv, FloatControlsFollowTheEntryPoint) {
     EXPECT_EQ(module_for_device(module, {true, false}),
               join({kHeader, nan_capability, kShader, kEntry, nan_mode, kRest}));
     EXPECT_EQ(module_for_device(module, {}), module);
+}
+
+TEST(Spirv, HalvesMayBeForMemoryOnly) {
+    Words module = join({kHeader, {op(17, 2), 9}, kShader, kEntry, kRest});
+    keep_halves_in_memory(module);
+    EXPECT_EQ(module, join({kHeader, {op(17, 2), 4433}, kShader, kEntry, kRest}));
+}
+
+TEST(Spirv, SharedMemoryIsCounted) {
+    // uint, float4, float4[5] in workgroup memory; a pointer to other memory does not count.
+    const Words types{op(21, 4), 10, 32, 0,         op(22, 3), 11, 32, op(23, 4), 12, 11, 4,  op(43, 4),
+                      10,        13, 5,  op(28, 4), 14,        12, 13, op(32, 4), 15, 4,  14, op(59, 4),
+                      15,        16, 4,  op(32, 4), 17,        6,  14, op(59, 4), 17, 18, 6};
+    EXPECT_EQ(shared_memory_of(join({kHeader, kShader, kEntry, types})), 80u);
+    EXPECT_EQ(shared_memory_of(join({kHeader, kShader, kEntry})), 0u);
 }
 
 TEST(Spirv, ADamagedModuleIsAnError) {

@@ -1,0 +1,73 @@
+"""GPU times by kernel: what `torch_anymps.profile()` returns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Kernel:
+    """All dispatches of one kernel over the same sizes while the profile was taken."""
+
+    name: str  # of the kernel in the archive: "add_f32_dense"
+    variant: str  # its specialization constants: "256,0,6,6,6"
+    shape: str  # the sizes where the launcher tells them, else the number of workgroups
+    calls: int
+    seconds: float  # on the GPU, of all calls
+    bytes: int  # of one call: the storages that it reads or writes, each once
+    operations: int  # floating-point operations of one call; 0 where the launcher does not tell
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.calls * self.bytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def operations_per_second(self) -> float:
+        return self.calls * self.operations / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class Profile:
+    """A context in which the GPU time of every dispatch is taken; profiles do not nest.
+
+    Dispatches do not overlap meanwhile, so the sum of the times may exceed the time of the same work without a
+    profile. `kernels` is filled when the context ends, which waits for the device; the most expensive come first.
+    Raises RuntimeError where the driver has no timestamps, or where a profile is being taken already.
+    """
+
+    kernels: list[Kernel] = field(default_factory=list)
+
+    def __enter__(self) -> Profile:
+        import torch
+
+        torch.ops.anymps.start_profile()
+        return self
+
+    def __exit__(self, *_) -> None:
+        import torch
+
+        self.kernels = sorted(map(_kernel, json.loads(torch.ops.anymps.stop_profile())), key=lambda k: -k.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """GPU time of everything."""
+        return sum(kernel.seconds for kernel in self.kernels)
+
+    def table(self, limit: int = 20) -> str:
+        """The most expensive kernels as lines of text."""
+        lines = [f"{'ms':>10} {'share':>6} {'calls':>6} {'us/call':>9} {'GB/s':>7} {'TFLOP/s':>8}  kernel, sizes"]
+        for k in self.kernels[:limit]:
+            lines.append(
+                f"{k.seconds * 1e3:10.3f} {k.seconds / (self.seconds or 1):6.1%} {k.calls:6d} "
+                f"{k.seconds / k.calls * 1e6:9.1f} {k.bytes_per_second / 1e9:7.0f} "
+                f"{k.operations_per_second / 1e12:8.2f}  {k.name}, {k.shape}"
+            )
+        lines.append(f"{self.seconds * 1e3:10.3f} ms of GPU time in {sum(k.calls for k in self.kernels)} dispatches")
+        return "\n".join(lines)
+
+
+def _kernel(row: dict) -> Kernel:
+    name, _, variant = row["kernel"].partition("[")
+    seconds = row["nanoseconds"] * 1e-9
+    return Kernel(name, variant.rstrip("]"), row["shape"], row["calls"], seconds, row["bytes"], row["operations"])
