@@ -1,42 +1,78 @@
 """The tiles of GPUs on whatever driver there is: other files' tests again, with ANYMPS_TILES=gpu.
 
-ANYMPS_CAPS=minimal: drivers with cooperative matrices would multiply with these. A software driver takes seconds to
+ANYMPS_CAPS=no-matrices: drivers with cooperative matrices would multiply with these. A software driver takes seconds to
 compile each such kernel, so few of them run there.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_threads_of_matrix_tiles_share_them_evenly():
+    """A thread that got no granule of eight elements would leave its part of shared memory unwritten."""
+    rows = re.findall(r'{"(matrix_\w+)", (\d+), (\d+), (\d+),', (ROOT / "csrc/ops/matmul/tiles.cpp").read_text())
+    workgroups = {name: int(threads) for name, _, _, threads in rows}
+    kernels = {}
+    for shader in ("matmul.slang", "conv.slang"):
+        kernels |= dict(
+            re.findall(
+                r"//! kernel (?:matmul|conv)_(matrix_\w+) = \w+<\w+, (.*)>", (ROOT / "shaders" / shader).read_text()
+            )
+        )
+    assert kernels and workgroups
+    for name, numbers in kernels.items():
+        _, tile_m, tile_n, tile_k, warp_m, warp_n = map(int, numbers.split(", "))
+        threads = tile_m // warp_m * (tile_n // warp_n) * 32
+        assert workgroups[name.rsplit("_", 1)[0]] == threads, name
+        assert all(side * tile_k % (8 * threads) == 0 for side in (tile_m, tile_n)), name
 
 
 @pytest.mark.parametrize(
     "file, tests",
     [
-        ("test_matmul.py", "mm_types or bmm_batches or views or empty"),
-        ("test_conv.py", "above_8 or in_and_out or few_channels or long_sums"),
+        ("test_matmul.py", "mm_types or bmm_batches or views or empty or few_rows"),
+        ("test_conv.py", "above_8 or in_and_out or few_channels or long_sums or depthwise"),
+        ("test_attention.py", "decoding and dtype1"),
     ],
 )
-def test_with_shared_memory(file, tests, run_python):
-    arguments = ["-q", "-x", str(Path(__file__).with_name(file)), "-k", tests]
-    source = f"import sys, pytest; sys.exit(pytest.main({arguments!r}))"
-    result = run_python(source, env={"ANYMPS_TILES": "gpu", "ANYMPS_CAPS": "minimal"}, timeout=600)
+def test_with_shared_memory(file, tests, passes):
+    passes(file, tests, ANYMPS_TILES="gpu", ANYMPS_CAPS="no-matrices")
+
+
+HAS_MATRIX_UNITS = (
+    "import json, torch, sys\n"
+    "if not json.loads(torch.ops.anymps.device_info())['features']['coopmat']:\n"
+    "    print('no cooperative matrices')\n"
+    "    sys.exit()\n"
+)
+
+
+def test_convolutions_with_matrix_units(run_python):
+    arguments = ["-q", "-x", str(Path(__file__).with_name("test_conv.py")), "-k", "kinds_in_half or tf32"]
+    source = HAS_MATRIX_UNITS + f"import pytest; sys.exit(pytest.main({arguments!r}))"
+    result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=1200)
     assert result.returncode == 0, result.stdout + result.stderr
+    if " passed" not in result.stdout:
+        pytest.skip("the driver has no cooperative matrices")
 
 
 def test_with_matrix_units(run_python):
-    source = """
-import json, torch
-if not json.loads(torch.ops.anymps.device_info())["features"]["coopmat"]:
-    print("no cooperative matrices")
-    raise SystemExit
+    source = (
+        HAS_MATRIX_UNITS
+        + """
 for a, b in ((torch.randn(40, 72), torch.randn(72, 48)), (torch.randn(35, 51), torch.randn(37, 51).t())):
     a, b = a.half(), b.half()
     error = (torch.mm(a.to("mps"), b.to("mps")).cpu().double() - a.double() @ b.double()).abs()
     assert (error <= 1e-3 * (a.double().abs() @ b.double().abs())).all(), error.max()
 print("compared")
 """
+    )
     result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     if "compared" not in result.stdout:

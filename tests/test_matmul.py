@@ -68,6 +68,19 @@ def test_mm_shapes_in_all_transpositions(shape):
             check(torch.mm, a, b)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+def test_few_rows(rows, dtype):
+    """Vectors and a few rows, beside matrices whose rows or columns lie together."""
+    for k, n in ((1, 64), (70, 48), (515, 132), (9000, 16)):
+        for b in (random(k, n), random(n, k).t()):
+            check(torch.mm, random(rows, k), b, dtype=dtype)
+            check(torch.mm, b.t(), random(k, rows), dtype=dtype)
+    check(torch.addmm, random(132), random(rows, 515), random(515, 132), dtype=dtype)
+    check(torch.bmm, random(3, rows, 70), random(3, 70, 48), dtype=dtype)
+    check(torch.mv, random(515, 132).t(), random(515), dtype=dtype)
+
+
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
 def test_mm_types(dtype):
     for m, n, k in [(8, 36, 40), (33, 35, 37)]:

@@ -44,6 +44,8 @@ Scalar ANYMPS_FUNC(_local_scalar_dense)(const Tensor& self) {
             return download<at::BFloat16>(self);
         case at::kFloat:
             return download<float>(self);
+        case at::kComplexHalf:
+            return download<c10::complex<at::Half>>(self);
         case at::kComplexFloat:
             return download<c10::complex<float>>(self);
         default:

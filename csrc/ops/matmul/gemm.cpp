@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/matmul/pack.h"
 #include "ops/matmul/tiles.h"
+#include "ops/matmul/tuning.h"
 #include "runtime/device.h"
+#include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
 namespace {
@@ -54,8 +58,13 @@ bool aligned4(uint64_t address, uint64_t item, uint32_t size, uint32_t other_str
            address % std::min<uint64_t>(16, 4 * item) == 0;
 }
 
+// Four results of a row are stored at once.
+bool wide_rows(const MatmulArgs& args, uint64_t item) {
+    return args.out_n == 1 && aligned4(args.out, item, args.n, args.out_m, args.out_z);
+}
+
 BlockLayout layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
-                      uint32_t k_stride, uint32_t batch_stride) {
+                      uint32_t k_stride, uint32_t batch_stride, bool) {
     if (k_stride == 1) {
         return aligned4(address, item, k, row_stride, batch_stride) ? BlockLayout::AlongWide
                                                                     : BlockLayout::Along;
@@ -66,14 +75,21 @@ BlockLayout layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k
 
 // For the matrix tiles: granules of 8 elements, aligned to 16 bytes where they are wide.
 BlockLayout granules_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
-                        uint32_t k_stride, uint32_t batch_stride) {
+                        uint32_t k_stride, uint32_t batch_stride, bool padded) {
     const auto wide = [&](uint32_t size, uint32_t other_stride) {
-        return size % 8 == 0 && other_stride * item % 16 == 0 && batch_stride * item % 16 == 0 &&
+        return (padded || size % 8 == 0) && other_stride * item % 16 == 0 && batch_stride * item % 16 == 0 &&
                address % 16 == 0;
     };
     if (k_stride == 1) return wide(k, row_stride) ? BlockLayout::AlongWide : BlockLayout::AlongShifted;
     if (row_stride == 1) return wide(rows, k_stride) ? BlockLayout::RowsWide : BlockLayout::RowsShifted;
     return BlockLayout::Across;
+}
+
+// True where four columns of b lie in one aligned word.
+bool follows_along_n(const Gemm& g) {
+    const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+    return layout_of(address_of(g.b), g.b.tensor->element_size(), u(g.n), u(g.k), stride32(g.b.column, g.n),
+                     stride32(g.b.row, g.k), stride32(g.b.batch, g.batch), false) == BlockLayout::RowsWide;
 }
 
 // How many bf16 parts torch.set_float32_matmul_precision asks for.
@@ -93,6 +109,16 @@ Arithmetic arithmetic_of(const Gemm& g) {
     if (type != g.b.tensor->scalar_type()) return Arithmetic::Lanes;
     return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
                              type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
+}
+
+// Which of the factors follow one another along which side, and what is added.
+uint64_t variant_of(const Gemm& g) {
+    const bool bits[] = {
+        g.a.row == 1,      g.a.column == 1,         g.b.row == 1, g.b.column == 1, g.out.row == 1,
+        g.out.column == 1, g.self.tensor != nullptr};
+    uint64_t variant = 0;
+    for (const bool bit : bits) variant = 2 * variant + bit;
+    return variant;
 }
 
 uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
@@ -147,9 +173,9 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     const uint64_t out_item = g.out.tensor->element_size();
     const bool matrix = plan.arithmetic != Arithmetic::Lanes;
     const auto layout = matrix ? granules_of : layout_of;
-    const BlockLayout a = layout(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z);
-    const BlockLayout b = layout(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z);
-    const bool wide_out = args.out_n == 1 && aligned4(args.out, out_item, args.n, args.out_m, args.out_z);
+    const BlockLayout a = layout(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z, g.a.padded);
+    const BlockLayout b = layout(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z, g.b.padded);
+    const bool wide_out = wide_rows(args, out_item);
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
     const std::string kernel = std::string("matmul_") + tile.kernel + "_" +
@@ -167,23 +193,41 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*g.a.tensor).read(*g.b.tensor).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    if (runtime::profiling()) {
+        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
+        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
+    }
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
 }
 
 // out = alpha * (sum of the parts, in order) + beta * self.
-void sum_parts(const Gemm& g, const Tensor& parts, Compute compute) {
+void sum_parts(const Gemm& g, const Tensor& parts, const Plan& plan, Compute compute) {
     MatmulArgs args = arguments(g, compute);
     args.a = kernels::address(parts);
     args.k = static_cast<uint32_t>(parts.size(0) / g.batch);
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
     const uint32_t workgroup = kernels::flat_workgroup();
+    const bool wide = g.n % 4 == 0 && wide_rows(args, g.out.tensor->element_size());
     KernelCall call(
         std::string("matmul_sum_") + kernels::suffix(compute),
-        {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr});
+        {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr, wide});
     call.read(parts).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
-    call.dispatch(args, kernels::flat_grid(results));
+    if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
+    call.dispatch(args, kernels::flat_grid(wide ? results / 4 : results));
+}
+
+// Whether the product runs on a copy of a factor, whose rows of k are these.
+bool worth_a_copy(const Matrices& factor, int64_t rows, int64_t others, const Gemm& g, const Plan& plan) {
+    if (plan.arithmetic != Arithmetic::F16 && plan.arithmetic != Arithmetic::BF16) return false;
+    const double products = static_cast<double>(g.batch) * g.m * g.n * g.k;
+    if (!worth_packing(others, products)) return false;
+    const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+    const BlockLayout layout = granules_of(address_of(factor), factor.tensor->element_size(), u(rows), u(g.k),
+                                           stride32(factor.row, rows), stride32(factor.column, g.k),
+                                           stride32(factor.batch, g.batch), false);
+    return layout != BlockLayout::AlongWide && layout != BlockLayout::RowsWide;
 }
 
 }  // namespace
@@ -205,6 +249,7 @@ void Gemm::run() {
     // Results that follow one another along a column are the rows of the transposed product.
     if (g.out.column != 1 && g.out.row == 1 && g.m > 1) transpose(g);
     const auto& info = runtime::device().info();
+    if (g.n == 1 && g.m > 1 && g.a.row == 1) transpose(g);  // a matrix and a vector
     Problem problem;
     problem.batch = g.batch;
     problem.m = g.m;
@@ -216,8 +261,16 @@ void Gemm::run() {
     // With one k there is nothing to follow: such factors may be read four rows at a time, which that kernel
     // cannot.
     problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
+    problem.n_contiguous = uses_shared_memory(info) && follows_along_n(g);
+    problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
+    std::optional<PackedFactor> a_packed, b_packed;
+    if (worth_a_copy(g.a, g.m, g.n, g, plan)) g.a = a_packed.emplace(g.a, g.batch, g.m, g.k).matrices;
+    if (worth_a_copy(g.b.transposed(), g.n, g.m, g, plan)) {
+        b_packed.emplace(g.b.transposed(), g.batch, g.n, g.k);
+        g.b = b_packed->matrices.transposed();
+    }
     if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::C64 ? at::kComplexFloat
@@ -231,7 +284,7 @@ void Gemm::run() {
     partial.alpha = 1;
     multiply(partial, plan, compute);
     if (sum_batch) g.batch = 1;
-    sum_parts(g, parts, compute);
+    sum_parts(g, parts, plan, compute);
 }
 
 }  // namespace anymps::ops

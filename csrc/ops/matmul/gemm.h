@@ -13,8 +13,10 @@ namespace anymps::ops {
 struct Matrices {
     const at::Tensor* tensor;
     int64_t batch, row, column;
+    bool padded =
+        false;  // rows (columns where row is 1) are followed by zeros up to a multiple of 8 elements
 
-    Matrices transposed() const { return {tensor, batch, column, row}; }
+    Matrices transposed() const { return {tensor, batch, column, row, padded}; }
 };
 
 // Of a 3-d tensor, or of a 2-d one (a batch of one).

@@ -1,4 +1,4 @@
-// mm, addmm, bmm, baddbmm, addmv, dot, vdot, addbmm.
+// mm, addmm, bmm, baddbmm and their forms with a dtype of the result, _int_mm, addmv, dot, vdot, addbmm.
 #include <anymps/ops/matmul/mm_ops.h>
 
 #include <ATen/ExpandUtils.h>
@@ -79,6 +79,62 @@ void check_addbmm(const Tensor& batch1, const Tensor& batch2) {
                 batch1.size(2), " and ", batch2.size(1), "x", batch2.size(2), ")");
 }
 
+// The forms with out_dtype: that of the factors, or float32 for those of 16 bits.
+void check_out_dtype(const Tensor& a, const Tensor& b, ScalarType out_dtype, const Tensor& out) {
+    TORCH_CHECK(out_dtype == out.scalar_type(),
+                "out_dtype must be the same as the dtype of the provided out tensor");
+    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "input dtypes must be the same");
+    const bool widened =
+        out_dtype == at::kFloat && (a.scalar_type() == at::kHalf || a.scalar_type() == at::kBFloat16);
+    TORCH_CHECK(out_dtype == a.scalar_type() || widened,
+                "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
+}
+
+void check_matrices(const Tensor& a, const Tensor& b) {
+    TORCH_CHECK(a.dim() == 2, "self must be a matrix, got ", a.dim(), "-D tensor");
+    TORCH_CHECK(b.dim() == 2, "mat2 must be a matrix, got ", b.dim(), "-D tensor");
+    TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x",
+                a.size(1), " and ", b.size(0), "x", b.size(1), ")");
+}
+
+void check_batches(const Tensor& a, const Tensor& b) {
+    TORCH_CHECK(a.dim() == 3, "batch1 must be a 3D tensor");
+    TORCH_CHECK(b.dim() == 3, "batch2 must be a 3D tensor");
+    const int64_t expected[] = {a.size(0), a.size(2)};
+    TORCH_CHECK(b.size(0) == expected[0] && b.size(1) == expected[1],
+                "Expected size for first two dimensions of batch2 tensor to be: [", expected[0], ", ",
+                expected[1], "] but got: [", b.size(0), ", ", b.size(1), "].");
+}
+
+// self as a summand of a result of another dtype.
+Tensor summand(const Tensor& self, const Tensor& out, const char* name) {
+    return expand_self(self.to(out.scalar_type()), out, name);
+}
+
+void check_int_mm(const Tensor& self, const Tensor& mat2) {
+    constexpr const char* kName = "int_mm_out_cpu";
+    TORCH_CHECK(self.dim() == 2, kName, ": Expected self to be of dimension 2 but got ", self.dim());
+    TORCH_CHECK(mat2.dim() == 2, kName, ": Expected mat2 to be of dimension 2 but got ", mat2.dim());
+    TORCH_CHECK(self.size(1) == mat2.size(0), kName, ": self.size(1) needs to match mat2.size(0) but got ",
+                self.size(1), " and ", mat2.size(0));
+    TORCH_CHECK(self.scalar_type() == at::kChar || self.scalar_type() == at::kByte, kName,
+                ": Expected self dtype to be int8 or uint8 but got ", self.dtype());
+    TORCH_CHECK(mat2.scalar_type() == at::kChar, kName, ": Expected mat2 dtype to be of type int8 but got ",
+                mat2.dtype());
+}
+
+void check_int_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& out) {
+    constexpr const char* kName = "int_mm_out_cpu";
+    TORCH_CHECK(out.scalar_type() == at::kInt, kName, ": Expected result dtype to be of type kInt but got ",
+                out.dtype());
+    TORCH_CHECK(out.size(0) == self.size(0), kName, ": Expected result.size(0) to be ", self.size(0),
+                " but got ", out.size(0));
+    TORCH_CHECK(out.size(1) == mat2.size(1), kName, ": Expected result.size(1) to be ", mat2.size(1),
+                " but got ", out.size(1));
+    TORCH_CHECK(out.dim() == 2, kName, ": Expected result to be of dimension 2 but got ", out.dim());
+    TORCH_CHECK(out.is_contiguous(), kName, ": Expected result to be contiguous.");
+}
+
 }  // namespace
 
 TORCH_IMPL_FUNC(mm_out)(const Tensor& self, const Tensor& mat2, const Tensor& out) {
@@ -105,6 +161,79 @@ TORCH_IMPL_FUNC(baddbmm_out)
     TORCH_CHECK(batch1.scalar_type() == batch2.scalar_type(), "expected scalar type ", batch1.scalar_type(),
                 " but found ", batch2.scalar_type());
     multiply("baddbmm", expand_self(self, out, "baddbmm"), batch1, batch2, beta, alpha, out);
+}
+
+Tensor& ANYMPS_FUNC(mm_dtype_out)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype, Tensor& out) {
+    check_matrices(self, mat2);
+    check_out_dtype(self, mat2, out_dtype, out);
+    at::native::resize_output(out, {self.size(0), mat2.size(1)});
+    multiply("mm", {}, self, mat2, 0, 1, out);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(mm_dtype)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
+    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
+    return mm_dtype_out(self, mat2, out_dtype, out);
+}
+
+Tensor& ANYMPS_FUNC(addmm_dtype_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                                     ScalarType out_dtype, const Scalar& beta, const Scalar& alpha,
+                                     Tensor& out) {
+    check_matrices(mat1, mat2);
+    check_out_dtype(mat1, mat2, out_dtype, out);
+    at::native::resize_output(out, {mat1.size(0), mat2.size(1)});
+    multiply("addmm", summand(self, out, "addmm_out"), mat1, mat2, beta, alpha, out);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(addmm_dtype)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                                ScalarType out_dtype, const Scalar& beta, const Scalar& alpha) {
+    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
+    return addmm_dtype_out(self, mat1, mat2, out_dtype, beta, alpha, out);
+}
+
+Tensor& ANYMPS_FUNC(bmm_dtype_out)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype,
+                                   Tensor& out) {
+    check_batches(self, mat2);
+    check_out_dtype(self, mat2, out_dtype, out);
+    at::native::resize_output(out, {self.size(0), self.size(1), mat2.size(2)});
+    multiply("bmm", {}, self, mat2, 0, 1, out);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(bmm_dtype)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
+    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
+    return bmm_dtype_out(self, mat2, out_dtype, out);
+}
+
+Tensor& ANYMPS_FUNC(baddbmm_dtype_out)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                                       ScalarType out_dtype, const Scalar& beta, const Scalar& alpha,
+                                       Tensor& out) {
+    check_batches(batch1, batch2);
+    check_out_dtype(batch1, batch2, out_dtype, out);
+    at::native::resize_output(out, {batch1.size(0), batch1.size(1), batch2.size(2)});
+    multiply("baddbmm", summand(self, out, "baddbmm"), batch1, batch2, beta, alpha, out);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(baddbmm_dtype)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                                  ScalarType out_dtype, const Scalar& beta, const Scalar& alpha) {
+    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
+    return baddbmm_dtype_out(self, batch1, batch2, out_dtype, beta, alpha, out);
+}
+
+// self [m, k] int8 or uint8, mat2 [k, n] int8 -> int32 [m, n]. Errors in the words of the CPU.
+Tensor& ANYMPS_FUNC(_int_mm_out)(const Tensor& self, const Tensor& mat2, Tensor& out) {
+    check_int_mm(self, mat2);
+    check_int_mm_out(self, mat2, out);
+    multiply("_int_mm", {}, self, mat2, 0, 1, out);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(_int_mm)(const Tensor& self, const Tensor& mat2) {
+    check_int_mm(self, mat2);
+    Tensor out = at::empty({self.size(0), mat2.size(1)}, self.options().dtype(at::kInt));
+    return _int_mm_out(self, mat2, out);
 }
 
 TORCH_IMPL_FUNC(addmv_out)

@@ -44,6 +44,16 @@ constexpr Tile kMatrixParts1[] = {
     {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
 };
 
+// Convolutions, whose factors take more address arithmetic.
+constexpr Tile kConv16[] = {
+    {"matrix_128x128x32w64", 128, 128, 128, 4700, 2, 20480},
+    {"matrix_64x128x32", 64, 128, 128, 2900, 2, 15360},
+};
+constexpr Tile kConvParts2[] = {
+    {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
+    {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
+};
+
 // Integers on GPUs, where speed matters less.
 constexpr Tile kRegister[] = {
     {"register", 8, 256, 64, 2048},
@@ -53,6 +63,8 @@ constexpr Tile kRegister[] = {
 // Few results: each is a subgroup's.
 constexpr Tile kSubgroupSoftware{"subgroup", 1, 1, 8, 1};
 constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 128, 1};
+// Few rows, and factors that follow one another along the columns.
+constexpr Tile kVector[] = {{"vector_1", 1, 16, 256, 1}, {"vector_4", 4, 16, 256, 1}};
 constexpr uint64_t kFewRows = 4;
 
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
@@ -71,10 +83,12 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
         case Arithmetic::F16:
         case Arithmetic::BF16:
             if (device.is_software) return kMatrixSoftware;
+            if (p.convolution) return kConv16;
             return kMatrix16;
         case Arithmetic::F32x1:
             return kMatrixParts1;
         case Arithmetic::F32x2:
+            if (p.convolution) return kConvParts2;
             return kMatrixParts2;
         case Arithmetic::F32x3:
             return kMatrixParts3;
@@ -90,7 +104,23 @@ uint64_t cores(const vulkan::DeviceInfo& device) {
     return device.compute_units != 0 ? device.compute_units : 64;  // not all drivers tell
 }
 
-// The time of so many workgroups: full cores first; one that is not full hides less of the latencies.
+// What cutting k costs beside the products, in the unit of the tiles' costs.
+struct CutCosts {
+    uint64_t start;          // of a workgroup before its first product and after its last, in k
+    uint64_t join;           // the dispatch that adds the parts
+    uint64_t shortest_part;  // worth a workgroup of its own
+    uint64_t most_parts;
+    uint64_t results_a_unit;  // of parts, written and read again
+};
+constexpr CutCosts kCutGpu{128, 700000, 256, 32, 2};  // measured on an H200, where a unit is 5.7 ps
+constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 1};
+
+const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
+    return device.is_software ? kCutSoftware : kCutGpu;
+}
+
+// The time of so many workgroups for each k: full cores first; one that is not full hides less of the
+// latencies.
 uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint64_t groups) {
     const uint64_t wave = cores(device) * tile.resident;
     const uint64_t last = ceil_div(groups % wave, cores(device));
@@ -98,25 +128,56 @@ uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint6
     return (groups / wave * tile.resident + last) * tile.cost + idle;
 }
 
-Plan cheapest_tile(const vulkan::DeviceInfo& device, const Problem& p) {
-    if (p.floating && p.k_contiguous && std::min(p.m, p.n) <= kFewRows) {
-        return {uses_shared_memory(device) ? &kSubgroupGpu : &kSubgroupSoftware, false, 1, 0};
-    }
+void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
+    parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
+    const uint64_t part = std::max<uint64_t>(16, ceil_div(ceil_div(p.k, parts), 16) * 16);
+    plan.part_k = static_cast<uint32_t>(part);
+    plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
+}
+
+uint64_t least_parts(const Problem& p) {
+    return std::max<uint64_t>(1, ceil_div(p.k, p.longest_part));
+}
+
+// Tile and number of parts are chosen together: few results fill the cores with large tiles of short parts.
+Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
+    const CutCosts& costs = cut_costs(device);
+    const uint64_t least = least_parts(p);
+    const uint64_t most =
+        p.may_cut ? std::max(least, std::min(costs.most_parts, p.k / costs.shortest_part)) : least;
     Plan best{};
-    uint64_t best_cost = UINT64_MAX;
+    uint64_t best_time = UINT64_MAX;
     for (const Tile& tile : tiles_of(device, p)) {
         if (tile.shared_bytes > device.shared_memory_bytes) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
-            const uint64_t cost = modelled_time(device, tile, groups);
-            if (cost < best_cost) {
-                best_cost = cost;
-                best = {&tile, swapped, 1, 0, p.arithmetic};
+            for (uint64_t parts = least; parts <= most; ++parts) {
+                Plan plan{&tile, swapped, 1, 0, p.arithmetic};
+                cut_k(plan, p, parts);
+                uint64_t time = modelled_time(device, tile, groups * plan.parts);
+                time *= std::min<uint64_t>(plan.part_k, p.k) + costs.start;
+                if (plan.parts > 1)
+                    time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;
+                if (time < best_time) {
+                    best_time = time;
+                    best = plan;
+                }
             }
         }
     }
     return best;
+}
+
+// Few rows: k is cut where the results of one part do not fill the device.
+Plan plan_of_few(const vulkan::DeviceInfo& device, const Problem& p, const Tile& tile,
+                 uint64_t shortest_part) {
+    const uint64_t groups = groups_of(tile, p.batch, p.m, p.n), enough = 2 * cores(device);
+    uint64_t parts = least_parts(p);
+    if (groups < enough) parts = std::max(parts, std::min(enough / groups, p.k / shortest_part));
+    Plan plan{&tile, false, 1, 0};
+    cut_k(plan, p, parts);
+    return plan;
 }
 
 }  // namespace
@@ -155,19 +216,38 @@ uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
 }
 
-Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& p) {
-    const uint64_t enough = 2 * cores(device);
-    const uint64_t shortest_part = device.is_software ? 1024 : 256;  // worth a workgroup of its own
-    Plan best = cheapest_tile(device, p);
-    const uint64_t groups =
-        groups_of(*best.tile, p.batch, best.swapped ? p.n : p.m, best.swapped ? p.m : p.n);
-    uint64_t parts = ceil_div(p.k, p.longest_part);
-    if (groups < enough) parts = std::max(parts, std::min(enough / groups, p.k / shortest_part));
-    parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
-    const uint64_t part = std::max<uint64_t>(16, ceil_div(ceil_div(p.k, parts), 16) * 16);
-    best.part_k = static_cast<uint32_t>(part);
-    best.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
-    return best;
+Plan plan_by_model(const vulkan::DeviceInfo& device, const Problem& p) {
+    if (!p.floating || std::min(p.m, p.n) > kFewRows) return cheapest_plan(device, p);
+    const bool gpu = uses_shared_memory(device);
+    if (p.k_contiguous) {
+        const Tile& tile = gpu ? kSubgroupGpu : kSubgroupSoftware;
+        return plan_of_few(device, p, tile, cut_costs(device).shortest_part);
+    }
+    // Many k a part: joining the parts takes as long as reading a few thousand.
+    if (gpu && p.n_contiguous && p.m <= kFewRows) return plan_of_few(device, p, kVector[p.m > 1], 4096);
+    return cheapest_plan(device, p);
+}
+
+std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Problem& p) {
+    std::vector<Plan> plans = {plan_by_model(device, p)};
+    const Plan model = plans[0];
+    if (model.tile->m < 8 && model.tile->cost == 1) return plans;  // of few rows
+    for (const Tile& tile : tiles_of(device, p)) {
+        if (tile.shared_bytes > device.shared_memory_bytes) continue;
+        for (const bool swapped : {false, true}) {
+            if (swapped && !p.may_swap) continue;
+            uint32_t before = 0;
+            for (const uint64_t parts : {model.parts / 2, model.parts, 2 * model.parts, 4 * model.parts}) {
+                Plan plan{&tile, swapped, 1, 0, p.arithmetic};
+                cut_k(plan, p, std::max<uint64_t>(p.may_cut ? parts : 1, least_parts(p)));
+                const bool is_model =
+                    plan.tile == model.tile && swapped == model.swapped && plan.parts == model.parts;
+                if (plan.parts != before && !is_model) plans.push_back(plan);
+                before = plan.parts;
+            }
+        }
+    }
+    return plans;
 }
 
 }  // namespace anymps::ops

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "vulkan/instance.h"
 
@@ -38,11 +39,17 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device);
 
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;
-    bool floating = true;  // f32 arithmetic
+    bool convolution = false;  // has tiles of its own
+    bool floating = true;      // f32 arithmetic
     Arithmetic arithmetic = Arithmetic::Lanes;
     bool may_swap = false;               // rows and columns may change places
     bool k_contiguous = false;           // both factors follow one another along k
+    bool n_contiguous = false;           // b follows one another along n, in words of four
+    bool may_cut = true;                 // k, into parts
     uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
+    uint64_t variant = 0;                // what else the speed depends on: layouts, windows
+
+    bool operator==(const Problem&) const = default;
 };
 
 // How a problem is cut.
@@ -52,10 +59,14 @@ struct Plan {
     uint32_t parts;                             // of k, summed by a second kernel
     uint32_t part_k;                            // length of a part, a multiple of 16
     Arithmetic arithmetic = Arithmetic::Lanes;  // of the tile
+    uint32_t trial = 0;                         // its number while tiles are tuned
 };
 
-// The plan of least modelled time among the device's tiles.
-Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem);
+// The plan of least modelled time among the device's tiles; see choose_plan in tuning.h.
+Plan plan_by_model(const vulkan::DeviceInfo& device, const Problem& problem);
+
+// The plans worth measuring: the model's, then other tiles and other numbers of parts.
+std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Problem& problem);
 
 // Workgroups of a plan.
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,

@@ -1,0 +1,117 @@
+// _grouped_mm: products of groups of rows, columns or k with a matrix each. The ends of the groups stay on
+// the device.
+#include <anymps/ops/matmul/grouped_mm_ops.h>
+
+#include <ATen/native/GroupedMMUtils.h>
+
+#include <string>
+
+#include "kernels/flat_grid.h"
+#include "kernels/kernel_call.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+// As in shaders/grouped_mm.slang.
+struct GroupedArgs {
+    uint64_t a, b, out, ends;
+    uint32_t m, n, k, groups;
+    uint32_t a_m, a_k;
+    uint32_t b_n, b_k, b_z;
+    uint32_t out_m, out_n, out_z;
+};
+
+// Twin of the layouts in shaders/lib/operand.slang: those without alignment, as groups begin anywhere.
+enum Layout : uint32_t { Across = 0, Along = 1, AlongShifted = 4, RowsShifted = 5 };
+
+constexpr Tile kRegister{"register", 8, 32, 8, 0};
+constexpr Tile kShared{"shared_64x64", 64, 64, 256, 0};
+constexpr Tile kMatrix{"matrix_64x64x64", 64, 64, 128, 0};
+constexpr Tile kMatrixSoftware{"matrix_32x32x16", 32, 32, 64,
+                               0};  // for tests: others take it seconds to compile
+
+uint32_t stride32(int64_t stride) {
+    TORCH_CHECK(stride >= 0 && stride < (int64_t{1} << 32), "_grouped_mm: a stride of ", stride,
+                " elements is too large for the mps device");
+    return static_cast<uint32_t>(stride);
+}
+
+Layout layout_of(bool matrix, int64_t row_stride, int64_t k_stride) {
+    if (k_stride == 1) return matrix ? AlongShifted : Along;
+    return matrix && row_stride == 1 ? RowsShifted : Across;
+}
+
+// a [m, k] whose rows or k are cut at `ends`, b [groups, k, n] or [k, n]; out [m, n] or [groups, m, n].
+void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const Tensor& out) {
+    const bool of_k = b.dim() == 2;
+    const auto& info = runtime::device().info();
+    const auto type = a.scalar_type();
+    Arithmetic arithmetic = choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 1);
+    if (info.is_software && arithmetic == Arithmetic::BF16) arithmetic = Arithmetic::Lanes;
+    const bool matrix = arithmetic != Arithmetic::Lanes;
+    const Tile& tile = matrix                     ? (info.is_software ? kMatrixSoftware : kMatrix)
+                       : uses_shared_memory(info) ? kShared
+                                                  : kRegister;
+    const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
+    GroupedArgs args{kernels::address(a), kernels::address(b), kernels::address(out), kernels::address(ends)};
+    args.m = u(a.size(0));
+    args.n = u(b.size(-1));
+    args.k = u(a.size(1));
+    args.groups = u(ends.size(0));
+    args.a_m = stride32(a.stride(0));
+    args.a_k = stride32(a.stride(1));
+    args.b_n = stride32(b.stride(-1));
+    args.b_k = stride32(b.stride(-2));
+    args.b_z = of_k ? 0 : stride32(b.stride(0));
+    args.out_m = stride32(out.stride(-2));
+    args.out_n = stride32(out.stride(-1));
+    args.out_z = of_k ? stride32(out.stride(0)) : 0;
+    const uint64_t tiles_m = of_k ? args.groups * kernels::ceil_div(args.m, tile.m)
+                                  : kernels::ceil_div(args.m, tile.m) + args.groups;
+    const std::string kernel =
+        std::string("grouped_mm_") + tile.kernel + "_" + (matrix ? suffix(arithmetic) : "f32");
+    const uint32_t specialization[] = {tile.workgroup,
+                                       matrix ? matrix_subgroup(info) : info.subgroup_size,
+                                       kernels::code(type),
+                                       layout_of(matrix, args.a_m, args.a_k),
+                                       layout_of(matrix, args.b_n, args.b_k),
+                                       of_k,
+                                       0,
+                                       0,
+                                       0,
+                                       tile.m};
+    kernels::KernelCall(kernels::kernel_id(kernel), specialization)
+        .read(a)
+        .read(b)
+        .read(ends)
+        .write(out)
+        .dispatch(args, kernels::Grid::linear(tiles_m * kernels::ceil_div(args.n, tile.n)));
+}
+
+}  // namespace
+
+// [m, k] x [groups, k, n]: groups of rows; [groups, m, k] x [k, n]: of columns; [m, k] x [k, n]: of k, a
+// result each; both 3-d: bmm. Rows and columns behind the last end are left as they are.
+Tensor ANYMPS_FUNC(_grouped_mm)(const Tensor& self, const Tensor& mat2, const std::optional<Tensor>& offs,
+                                const std::optional<Tensor>& bias, std::optional<ScalarType> out_dtype) {
+    at::native::_grouped_mm_validate_inputs(self, mat2, offs, bias, out_dtype);
+    TORCH_CHECK(self.scalar_type() == mat2.scalar_type(),
+                "Expected mat_a and mat_b to have the same dtype, but got ", self.scalar_type(), " and ",
+                mat2.scalar_type());
+    TORCH_CHECK(self.size(-1) == mat2.size(-2), "contraction dimension of mat_a and mat_b must match");
+    const auto type = at::native::_resolve_grouped_mm_out_dtype(self, mat2, out_dtype);
+    Tensor out = at::native::create_grouped_gemm_output_tensor(self, mat2, offs, type);
+    if (out.numel() == 0) return out;
+    if (self.dim() == 3 && mat2.dim() == 3) return at::bmm_out(out, self, mat2);
+    const Tensor ends = offs->contiguous();
+    if (self.dim() == 2) {
+        multiply_groups(self, mat2, ends, out);
+    } else {
+        multiply_groups(mat2.t(), self.transpose(1, 2), ends, out.t());
+    }
+    return out;
+}
+
+}  // namespace anymps::ops

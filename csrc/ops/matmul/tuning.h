@@ -1,0 +1,19 @@
+// Plans that were measured: kept in the cache folder by `python -m torch_anymps.tune`, preferred to the
+// model's.
+#pragma once
+
+#include <string>
+
+#include "ops/matmul/tiles.h"
+
+namespace anymps::ops {
+
+// The plan for a problem: the measured winner where there is one, else the model's. Remembered, so that the
+// next call with the same problem costs a look-up. While tuning, calls try all candidates in turn.
+// Thread-safe.
+Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem);
+
+// The sizes that a profile shows for a dispatch of this plan: while tuning, they name the trial.
+std::string profile_label(const Plan& plan, std::string sizes);
+
+}  // namespace anymps::ops
