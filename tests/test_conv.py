@@ -13,6 +13,15 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 @pytest.fixture(autouse=True)
+def all_bits_of_f32():
+    """PyTorch lets convolutions use TF32; EPSILON is that of full precision."""
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    yield
+    torch.backends.cudnn.conv.fp32_precision = before
+
+
+@pytest.fixture(autouse=True)
 def poisoned_memory(mps):
     blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
     del blocks
@@ -25,7 +34,7 @@ def gradients(arguments, x, w, b, g):
     return [y.detach(), *torch.autograd.grad(y, leaves, g)]
 
 
-def check(arguments, x, w, b=None, g=None, dtype=torch.float32):
+def check(arguments, x, w, b=None, g=None, dtype=torch.float32, epsilon=None):
     """Every result is within rounding of the float64 one, relative to the sum of its terms' magnitudes."""
     tensors = [None if t is None else t.to(dtype) for t in (x, w, b)]
     doubles = [None if t is None else t.double() for t in tensors]
@@ -37,7 +46,7 @@ def check(arguments, x, w, b=None, g=None, dtype=torch.float32):
     for name, out, want, scale in zip(("y", "grad x", "grad w", "grad b"), actual, expected, scales, strict=False):
         assert out.dtype == dtype and out.shape == want.shape, name
         error = (out.cpu().double() - want).abs()
-        limit = EPSILON[dtype] * scale + torch.finfo(dtype).tiny
+        limit = (epsilon or EPSILON[dtype]) * scale + torch.finfo(dtype).tiny
         assert (error <= limit).all(), f"{name}: worst {(error / limit).max()} times the limit"
     return actual
 
@@ -107,6 +116,87 @@ def test_views():
     check(PLAIN, base[:1, :4].expand(3, 4, 14, 15), w[:, :4].transpose(2, 3), torch.randn(17)[1::2])
     y = torch.convolution(base[:, :4], w[:, :4], None, *PLAIN)
     check(PLAIN, base[:, :4], w[:, :4], g=torch.ones(()).expand(y.shape))
+
+
+KINDS = {  # shapes of image and weight, stride, padding, dilation, groups, transposed
+    "3x3": ((2, 16, 9, 10), (24, 16, 3, 3), 1, 1, 1, 1, False),
+    "odd channels": ((3, 3, 9, 11), (10, 3, 3, 3), 1, 1, 1, 1, False),
+    "strided": ((2, 16, 9, 10), (24, 16, 3, 3), 2, 1, 1, 1, False),
+    "dilated groups": ((2, 20, 7, 8), (24, 10, 3, 3), 1, 2, 2, 2, False),
+    "lanes for one gradient": ((2, 32, 7, 8), (8, 16, 3, 3), 1, 1, 1, 2, False),
+    "1x1": ((2, 16, 9, 10), (24, 16, 1, 1), 1, 0, 1, 1, False),
+    "1x1 strided": ((2, 16, 9, 10), (24, 16, 1, 1), 2, 0, 1, 1, False),
+    "transposed": ((2, 16, 6, 7), (16, 12, 3, 3), 2, 1, 1, 1, True),
+    "1d": ((3, 12, 40), (20, 12, 5), 1, 2, 1, 1, False),
+    "3d": ((2, 6, 5, 6, 7), (9, 6, 2, 3, 3), 1, 1, 1, 1, False),
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_in_half(kind, last):
+    """What matrix units multiply, where there are any: packed images of every kind."""
+    image, weight, stride, padding, dilation, groups, transposed = KINDS[kind]
+    dim = len(image) - 2
+    if last and dim not in LAST:
+        return
+    x, w = torch.randn(image), torch.randn(weight)
+    if last:
+        x, w = (t.contiguous(memory_format=LAST[dim]) for t in (x, w))
+    arguments = ([stride] * dim, [padding] * dim, [dilation] * dim, transposed, [0] * dim, groups)
+    results = check(arguments, x, w, dtype=torch.float16)
+    b = torch.randn(weight[1] * groups if transposed else weight[0])
+    x, w, b = (t.to("mps", torch.float16) for t in (x, w, b))
+    with_bias = torch.convolution(x, w, b, *arguments)
+    torch.testing.assert_close(with_bias, results[0] + b.view(1, -1, *[1] * dim), rtol=2e-3, atol=1e-2)
+    if last:
+        assert all(r.is_contiguous(memory_format=LAST[dim]) for r in results[:2])
+
+
+def test_gradients_of_weights_use_matrix_units(run_python):
+    """With and without a whole number of granules of channels, no kernel of lanes runs where there are matrix units."""
+    source = """
+import json, sys, torch, torch_anymps
+if not json.loads(torch.ops.anymps.device_info())["features"]["coopmat"]:
+    sys.exit()
+for channels, filters in ((16, 24), (3, 16), (16, 1), (1, 8)):
+    x, w = torch.randn(2, channels, 9, 10).half(), torch.randn(filters, channels, 3, 3).half()
+    g = torch.randn(2, filters, 9, 10).half()
+    arguments = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
+    with torch_anymps.profile() as profile:
+        actual = torch.ops.aten.convolution_backward(g.to("mps"), x.to("mps"), w.to("mps"), *arguments)[1]
+    names = [kernel.name for kernel in profile.kernels]
+    assert any("conv_matrix" in name for name in names), names
+    expected = torch.ops.aten.convolution_backward(g.double(), x.double(), w.double(), *arguments)[1]
+    torch.testing.assert_close(actual.cpu().double(), expected, rtol=1e-2, atol=1e-1)
+"""
+    result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_tf32_allows_two_parts():
+    """Two bf16 parts of each factor have 16 bits or more; infinities stay what they are."""
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    for channels, taps in ((16, 3), (5, 3), (16, 1)):
+        check(PLAIN, torch.randn(2, channels, 9, 10), torch.randn(24, channels, taps, taps), epsilon=2e-5)
+    x, w = torch.randn(2, 16, 9, 10), torch.randn(24, 16, 3, 3)
+    x[0, 3, 4, 5], x[1, 2, 3, 4] = float("inf"), 3.4e38
+    w[w.abs() < 0.1] = 0.5
+    actual = F.conv2d(x.to("mps"), w.to("mps")).cpu()
+    torch.testing.assert_close(actual, F.conv2d(x, w), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.long
+def test_depthwise_of_every_type():
+    for dtype in EPSILON:
+        for multiplier, stride, padding, taps in ((1, 1, 2, 3), (2, 2, 2, 3), (1, 1, 2, 5), (3, 1, 0, 1)):
+            x, w = torch.randn(3, 4, 13, 10), torch.randn(4 * multiplier, 1, taps, taps)
+            arguments = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 4)
+            check(arguments, x, w, torch.randn(4 * multiplier), dtype=dtype)
+            last = torch.channels_last
+            check(arguments, x.contiguous(memory_format=last), w.contiguous(memory_format=last), dtype=dtype)
+    check(([2, 2], [1, 1], [1, 1], True, [1, 1], 12), torch.randn(2, 12, 6, 7), torch.randn(12, 1, 3, 3))
+    check(([1, 2, 1], [1, 1, 0], [1, 1, 2], False, [0] * 3, 6), torch.randn(2, 6, 5, 6, 7), torch.randn(6, 1, 2, 3, 3))
 
 
 def test_depthwise():

@@ -10,6 +10,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
 
 namespace anymps::ops {
 namespace {
@@ -22,7 +23,7 @@ struct Im2colArgs {
     uint32_t count;
     FastDivider channels, kernel[2], size[2], windows[2];
     uint32_t stride[2], padding[2], dilation[2];
-    int64_t image_strides[4], column_strides[3];
+    int64_t image_strides[4], column_strides[3], image_step, column_step;
 };
 
 struct Windows {
@@ -70,8 +71,20 @@ void launch(const char* kernel, const Tensor& image, const Tensor& columns, cons
     }
     for (int d = 0; d < 4; ++d) args.image_strides[d] = image.stride(d);
     for (int d = 0; d < 3; ++d) args.column_strides[d] = columns.stride(d);
+    // Where a quarter of the threads fills a GPU, each takes the same place of four channels.
+    constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;
+    uint32_t planes = 1;
+    if (to_columns && !kernels::tuning().software && image.size(1) % kPlanes == 0 &&
+        args.count >= kPlanes * kFewest) {
+        planes = kPlanes;
+        args.count /= planes;
+        args.channels = FastDivider(args.channels.divisor / planes);
+        const int64_t part = int64_t{args.channels.divisor} * result.element_size();
+        args.image_step = part * image.stride(1);
+        args.column_step = part * windows.kernel[0] * windows.kernel[1] * columns.stride(1);
+    }
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall(kernel, {workgroup, 0, kernels::code(result.scalar_type())})
+    kernels::KernelCall(kernel, {workgroup, 0, kernels::code(result.scalar_type()), planes})
         .read(to_columns ? image : columns)
         .write(result)
         .dispatch_pointer(args, kernels::flat_grid(args.count));

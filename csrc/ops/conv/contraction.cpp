@@ -1,5 +1,6 @@
 #include "ops/conv/contraction.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -11,7 +12,9 @@
 #include "kernels/kernel_call.h"
 #include "ops/conv/variant.h"
 #include "ops/matmul/tiles.h"
+#include "ops/matmul/tuning.h"
 #include "runtime/device.h"
+#include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
 namespace {
@@ -47,8 +50,10 @@ struct ConvArgs {
     uint64_t out, out_z, out_f;
     DigitStrideArgs out_g;
     uint64_t bias;
-    uint32_t bias_stride, k, batch, part, phase_groups, phases;
+    uint32_t bias_stride, k, batch, part, phase_groups, phases, plain_end;
 };
+
+constexpr uint32_t kPairs = 32;  // of shaders/lib/product.slang
 
 constexpr size_t kMostPhases = 128;  // of one dispatch, in the argument ring
 
@@ -120,52 +125,67 @@ ConvArgs arguments(const Contraction& c, const Variant& variant) {
     args.k = narrow(c.k.count());
     args.batch = narrow(c.groups);
     args.phases = 1;
+    args.plain_end = static_cast<uint32_t>(std::min<int64_t>(t.plain_end, UINT32_MAX));
     return args;
+}
+
+void profile(std::span<const Contraction> phases, const Plan& plan) {
+    double operations = 0;
+    for (const Contraction& c : phases)
+        operations += 2.0 * c.groups * c.affine.rows * c.g.count() * c.k.count();
+    const Contraction& c = phases[0];
+    const auto sizes = c10::str(c.affine.tensor->sizes(), " * ", c.gathered.tensor->sizes(), " -> ",
+                                c.target.tensor->sizes(), ", ", plan.parts, " parts");
+    runtime::profile_work(operations, profile_label(plan, sizes));
 }
 
 void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan& plan, Compute compute) {
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
+    const bool matrix = plan.arithmetic != Arithmetic::Lanes;
+    const bool rows = v.swapped && !matrix;  // the gathered ones
     std::vector<ConvArgs> args;
     uint64_t groups = 0;
     for (const Contraction& c : phases) {
         args.push_back(arguments(c, v));
         args.back().part = plan.part_k;
         const int64_t f = c.affine.rows, g = c.g.count();
-        groups = std::max(groups, plan_groups(info, plan, c.groups, v.swapped ? g : f, v.swapped ? f : g));
+        groups = std::max(groups, plan_groups(info, plan, c.groups, rows ? g : f, rows ? f : g));
     }
     args[0].phase_groups = narrow(static_cast<int64_t>(groups));
     args[0].phases = static_cast<uint32_t>(args.size());
     const Contraction& c = phases[0];
-    const bool matrix = plan.arithmetic != Arithmetic::Lanes;
-    const std::string kernel = std::string("conv_") + tile.kernel + (v.swapped ? "_swapped_" : "_") +
+    const std::string kernel = std::string("conv_") + tile.kernel + (rows ? "_swapped_" : "_") +
                                (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
-    const uint32_t specialization[] = {tile.workgroup,
-                                       matrix ? matrix_subgroup(info) : info.subgroup_size,
-                                       kernels::code(c.affine.tensor->scalar_type()),
-                                       kernels::code(c.gathered.tensor->scalar_type()),
-                                       kernels::code(c.target.tensor->scalar_type()),
-                                       static_cast<uint32_t>(v.affine),
-                                       static_cast<uint32_t>(v.gathered),
-                                       c.target.bias != nullptr,
-                                       v.wide_out,
-                                       tile.m,
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       v.spatial,
-                                       v.flat_k,
-                                       c.g.plain_fastest,
-                                       c.k.plain_fastest,
-                                       v.checked};
+    const uint32_t specialization[] = {
+        tile.workgroup,
+        matrix ? matrix_subgroup(info) : info.subgroup_size,
+        c.affine.pairs ? kPairs : kernels::code(c.affine.tensor->scalar_type()),
+        c.gathered.pairs ? kPairs : kernels::code(c.gathered.tensor->scalar_type()),
+        kernels::code(c.target.tensor->scalar_type()),
+        static_cast<uint32_t>(v.affine),
+        static_cast<uint32_t>(v.gathered),
+        c.target.bias != nullptr,
+        v.wide_out,
+        tile.m,
+        0,
+        0,
+        0,
+        0,
+        v.spatial,
+        v.flat_k,
+        c.g.plain_fastest,
+        c.k.plain_fastest,
+        v.checked,
+        matrix && v.swapped};
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*c.affine.tensor).read(*c.gathered.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
+    if (runtime::profiling()) profile(phases, plan);
     call.dispatch_pointer(args.data(), args.size() * sizeof(ConvArgs), Grid::linear(groups * args.size()));
 }
 
-void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
+void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Compute compute) {
     const Variant v = variant_of({&c, 1}, Block::Four, false);
     ConvArgs args = arguments(c, v);
     args.affine.base = kernels::address(parts);
@@ -192,6 +212,7 @@ void sum_parts(const Contraction& c, const Tensor& parts, Compute compute) {
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     const uint64_t results = static_cast<uint64_t>(c.groups) * c.affine.rows * c.g.count();
+    if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
     call.dispatch_pointer(args, kernels::flat_grid(results));
 }
 
@@ -209,13 +230,23 @@ Block block_of(const Plan& plan) {
     return plan.tile->m == 1 ? Block::Single : Block::Four;
 }
 
-// Matrix units, unless most rows of their tiles would be idle (depthwise convolutions).
-Arithmetic arithmetic_of(const Contraction& c) {
-    constexpr int64_t kFewestRows = 8;
-    const auto type = c.affine.tensor->scalar_type();
-    if (type != c.gathered.tensor->scalar_type() || c.affine.rows < kFewestRows) return Arithmetic::Lanes;
-    return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
-                             type == at::kFloat, 3);
+// A number for what the speed depends on besides the sizes of the product: windows and the order of memory.
+uint64_t variant_number(const Contraction& c) {
+    uint64_t number = 1;
+    const auto add = [&](int64_t value) {
+        number = (number ^ static_cast<uint64_t>(value)) * 0x100000001b3ull;
+    };
+    for (int axis = 0; axis < 3; ++axis) {
+        for (const int64_t value : {c.g.spatial[axis], c.k.spatial[axis], c.gathered.row_step[axis],
+                                    c.gathered.k_step[axis], c.gathered.start[axis]}) {
+            add(value);
+        }
+    }
+    for (const bool value :
+         {c.g.plain_fastest, c.k.plain_fastest, c.target.row_stride == 1, c.target.bias != nullptr}) {
+        add(value);
+    }
+    return number;
 }
 
 void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
@@ -233,11 +264,35 @@ void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
         &parts, 0,
         g,      {{s[1] * s[2] * unit, s[2] * unit, unit}, c.g.plain_fastest ? 1 : s[0] * s[1] * s[2]},
         f * g,  nullptr};
-    dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), plan.swapped), plan, compute);
-    sum_parts(c, parts, compute);
+    partial.target.plain_end = UINT32_MAX;
+    const bool swapped = plan.swapped && plan.arithmetic == Arithmetic::Lanes;
+    dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), swapped), plan, compute);
+    sum_parts(c, parts, plan, compute);
+}
+
+// How many bf16 parts of an f32 factor are wanted.
+uint32_t parts_of_f32() {
+    return at::globalContext().allowTF32CuDNN(at::Float32Op::CONV) ? 2 : 3;
 }
 
 }  // namespace
+
+Arithmetic arithmetic_of(const Contraction& c) {
+    constexpr int64_t kFewestRows = 8;
+    const auto type = c.affine.tensor->scalar_type();
+    if (type != c.gathered.tensor->scalar_type()) return Arithmetic::Lanes;
+    if (c.groups > 1 && c.affine.rows < kFewestRows) return Arithmetic::Lanes;
+    return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
+                             type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
+}
+
+bool reads_words(std::span<const Contraction> phases) {
+    const Variant v = variant_of(phases, Block::Granule, false);
+    const auto wide = [](BlockLayout layout) {
+        return layout == BlockLayout::AlongWide || layout == BlockLayout::RowsWide;
+    };
+    return wide(v.affine) && wide(v.gathered);
+}
 
 void run_contractions(std::vector<Contraction> phases, int64_t longest_part) {
     std::erase_if(phases, [](const Contraction& c) { return c.groups * c.affine.rows * c.g.count() == 0; });
@@ -251,21 +306,32 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part) {
         g = std::max(g, c.g.count());
         k = std::max(k, c.k.count());
     }
-    // Rows and columns change places where neighbouring results are neighbouring channels.
+    // Stores follow the channels where neighbouring results are neighbouring channels: the tiles of lanes let
+    // rows and columns change places, those of matrix units store their columns.
     const bool swapped = uses_shared_memory(info) && compute == Compute::F32 &&
                          first.target.row_stride == 1 && f > 1 && run_of(first.g, first.target.g).stride != 1;
     Problem problem;
+    problem.convolution = true;
+    if (compute == Compute::F32) problem.arithmetic = arithmetic_of(first);
+    if (problem.arithmetic != Arithmetic::Lanes && !reads_words(phases)) {
+        TORCH_INTERNAL_ASSERT(!first.affine.pairs && !first.gathered.pairs);
+        problem.arithmetic = Arithmetic::Lanes;
+    }
+    const bool exchanged = swapped && problem.arithmetic == Arithmetic::Lanes;
     problem.batch = first.groups * static_cast<int64_t>(phases.size());
-    problem.m = swapped ? g : f;
-    problem.n = swapped ? f : g;
+    problem.m = exchanged ? g : f;
+    problem.n = exchanged ? f : g;
     problem.k = k;
     problem.floating = compute == Compute::F32;
-    if (problem.floating) problem.arithmetic = arithmetic_of(first);
-    problem.k_contiguous = f < 4 && g < 64 && k >= 256;  // depthwise weight gradients: few, long sums
+    // Depthwise weight gradients: few, long sums.
+    problem.k_contiguous = problem.arithmetic == Arithmetic::Lanes && f < 4 && g < 64 && k >= 256;
+    problem.may_cut = phases.size() == 1;
     problem.longest_part = longest_part;
+    problem.variant = variant_number(first);
     Plan plan = choose_plan(info, problem);
     plan.swapped = swapped && plan.tile->m > 1;
-    if (phases.size() == 1 && plan.parts > 1) return run_parts(first, plan, compute);
+    const bool padded = first.target.plain_end < first.g.plain;
+    if (phases.size() == 1 && (plan.parts > 1 || padded)) return run_parts(first, plan, compute);
     plan.parts = 1;
     plan.part_k = narrow((k + 15) / 16 * 16 + 16);
     for (size_t begin = 0; begin < phases.size(); begin += kMostPhases) {

@@ -10,7 +10,10 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
 
@@ -35,6 +38,8 @@ struct AffineFactor {
     int64_t rows, row_stride;
     DigitStrides k;
     int64_t group_stride;
+    bool pairs = false;   // floats cut into kPairs of shaders/lib/product.slang
+    bool padded = false;  // where rows follow one another, as many as make a multiple of 8 may be read
 };
 
 // The position along an axis is row digit * row_step + k digit * k_step + start; outside of 0..size it is
@@ -44,6 +49,7 @@ struct GatheredFactor {
     int64_t row_plain_stride, k_plain_stride;
     Triple row_step, k_step, start, size, stride;
     int64_t group_stride;
+    bool pairs = false;
 };
 
 struct ConvTarget {
@@ -52,7 +58,8 @@ struct ConvTarget {
     int64_t row_stride;  // of f
     DigitStrides g;
     int64_t group_stride;
-    const at::Tensor* bias;  // 1-d, of groups * f; or nullptr
+    const at::Tensor* bias;          // 1-d, of groups * f; or nullptr
+    int64_t plain_end = UINT32_MAX;  // plain digits of g from this one on are padding, and not stored
 };
 
 struct Contraction {
@@ -62,6 +69,13 @@ struct Contraction {
     ConvTarget target;
     int64_t groups;
 };
+
+// What multiplies: matrix units where the device has them, unless most rows of their tiles would be idle. f32
+// is cut into 2 parts where torch.backends.cudnn lets convolutions use TF32, else into 3.
+Arithmetic arithmetic_of(const Contraction& c);
+
+// True where matrix tiles read both factors in words of 16 bytes; they can read nothing else.
+bool reads_words(std::span<const Contraction> phases);
 
 // Runs contractions that differ in offsets, digit sizes, steps and starts alone (the phases of a strided
 // gradient), as few dispatches. Phases without k write the bias or 0; ones without results are left out.

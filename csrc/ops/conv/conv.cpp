@@ -10,8 +10,11 @@
 #include <ATen/ops/sum.h>
 
 #include <numeric>
+#include <span>
 
 #include "ops/conv/contraction.h"
+#include "ops/conv/depthwise.h"
+#include "ops/conv/image.h"
 
 namespace anymps::ops {
 namespace {
@@ -29,27 +32,6 @@ struct Axes {
             padding[axis] = at(paddings, i);
             dilation[axis] = at(dilations, i);
         }
-    }
-};
-
-// A [batch, channels, ...] image or [channels of y, channels of x, taps...] weight, with three spatial
-// dimensions.
-struct Image {
-    const Tensor& tensor;
-    Triple sizes{1, 1, 1}, strides{0, 0, 0};
-
-    explicit Image(const Tensor& t) : tensor(t) {
-        const int64_t dims = tensor.dim() - 2;
-        for (int64_t i = 0; i < dims; ++i) {
-            sizes[3 - dims + i] = tensor.size(2 + i);
-            strides[3 - dims + i] = tensor.stride(2 + i);
-        }
-    }
-    int64_t size(int64_t dim) const { return tensor.size(dim); }
-    int64_t stride(int64_t dim) const { return tensor.stride(dim); }
-    // Channels follow one another, positions do not.
-    bool channels_fastest() const {
-        return size(1) > 1 && stride(1) == 1 && (sizes[2] == 1 || strides[2] != 1);
     }
 };
 
@@ -77,35 +59,37 @@ struct Convolution {
     int64_t groups;
 
     // y from x and w.
-    void forward(const Image& x, const Image& w, const Tensor* bias, const Image& y) const {
-        const int64_t fy = y.size(1) / groups, fx = x.size(1) / groups;
+    Contraction forward(const Image& x, const Image& w, const Tensor* bias, const Image& y) const {
         Contraction c;
-        c.g = {y.sizes, y.size(0), false};
-        c.k = {w.sizes, fx, x.channels_fastest()};
-        c.affine = {&w.tensor, 0, fy, w.stride(0), {w.strides, w.stride(1)}, fy * w.stride(0)};
-        c.gathered = {&x.tensor,   x.stride(0),   x.stride(1),
-                      axes.stride, axes.dilation, negative(axes.padding),
-                      x.sizes,     x.strides,     fx * x.stride(1)};
-        c.target = {&y.tensor, 0, y.stride(1), {y.strides, y.stride(0)}, fy * y.stride(1), bias};
+        c.g = {y.sizes, y.outer, false};
+        c.k = {w.sizes, x.padded, x.channels_fastest()};
+        c.affine = {&w.tensor,      0,      w.outer, w.outer_stride, {w.strides, w.channel_stride},
+                    w.group_stride, w.pairs};
+        c.gathered = {
+            &x.tensor, x.outer_stride, x.channel_stride, axes.stride, axes.dilation, negative(axes.padding),
+            x.sizes,   x.strides,      x.group_stride,   x.pairs};
+        c.target = {&y.tensor, 0, y.channel_stride, {y.strides, y.outer_stride}, y.group_stride, bias};
         c.groups = groups;
-        run_contractions({c});
+        return c;
     }
 
-    // x from y and w. Positions of x that leave the same remainder by the stride are reached by the same
-    // taps: each such phase is a contraction of its own, with a step of 1.
-    void backward(const Image& y, const Image& w, const Tensor* bias, const Image& x) const {
-        const int64_t fy = y.size(1) / groups, fx = x.size(1) / groups;
+    // x from y and w, whose outer dimension and channels have changed places. Positions of x that leave the
+    // same remainder by the stride are reached by the same taps: each such phase is a contraction of its own,
+    // with a step of 1. Those without taps are the bias, or are left out.
+    std::vector<Contraction> backward(const Image& y, const Image& w, const Tensor* bias,
+                                      const Image& x) const {
         std::vector<Contraction> phases;
         const Triple& s = axes.stride;
         for (int64_t index = 0; index < s[0] * s[1] * s[2]; ++index) {
             const Triple phase{index / (s[1] * s[2]), index / s[2] % s[1], index % s[2]};
             Contraction c;
-            c.g = {{}, x.size(0), false};
-            c.k = {{}, fy, y.channels_fastest()};
-            c.affine = {&w.tensor, 0, fx, w.stride(1), {{}, w.stride(0)}, fy * w.stride(0)};
-            c.gathered = {&y.tensor, y.stride(0), y.stride(1), {1, 1, 1},       {},
-                          {},        y.sizes,     y.strides,   fy * y.stride(1)};
-            c.target = {&x.tensor, 0, x.stride(1), {{}, x.stride(0)}, fx * x.stride(1), bias};
+            c.g = {{}, x.outer, false};
+            c.k = {{}, y.padded, y.channels_fastest()};
+            c.affine = {&w.tensor,      0,      w.outer, w.outer_stride, {{}, w.channel_stride},
+                        w.group_stride, w.pairs};
+            c.gathered = {&y.tensor, y.outer_stride, y.channel_stride, {1, 1, 1},      {},
+                          {},        y.sizes,        y.strides,        y.group_stride, y.pairs};
+            c.target = {&x.tensor, 0, x.channel_stride, {{}, x.outer_stride}, x.group_stride, bias};
             c.groups = groups;
             for (int axis = 0; axis < 3; ++axis) {
                 const Phase p(phase[axis], x.sizes[axis], w.sizes[axis], s[axis], axes.padding[axis],
@@ -120,31 +104,106 @@ struct Convolution {
                 c.target.g.spatial[axis] = s[axis] * x.strides[axis];
             }
             if (c.k.count() == 0) c.affine.offset = 0;
-            phases.push_back(c);
+            if (c.k.count() > 0 || bias != nullptr) phases.push_back(c);
         }
-        run_contractions(std::move(phases));
+        return phases;
     }
 
     // w from x and y. Sums are long: batch times positions of y.
-    void weight(const Image& x, const Image& y, const Image& w) const {
-        const int64_t fy = y.size(1) / groups, fx = x.size(1) / groups;
+    Contraction weight(const Image& x, const Image& y, const Image& w) const {
         Contraction c;
-        c.g = {w.sizes, fx, w.channels_fastest()};
-        c.k = {y.sizes, y.size(0), false};
-        c.affine = {&y.tensor, 0, fy, y.stride(1), {y.strides, y.stride(0)}, fy * y.stride(1)};
-        c.gathered = {&x.tensor,     x.stride(1), x.stride(0),
-                      axes.dilation, axes.stride, negative(axes.padding),
-                      x.sizes,       x.strides,   fx * x.stride(1)};
-        c.target = {&w.tensor, 0, w.stride(0), {w.strides, w.stride(1)}, fy * w.stride(0), nullptr};
+        c.g = {w.sizes, x.padded, x.channels_fastest() || w.channels_fastest()};
+        c.k = {y.sizes, y.outer, false};
+        c.affine = {&y.tensor,
+                    0,
+                    y.channels,
+                    y.channel_stride,
+                    {y.strides, y.outer_stride},
+                    y.group_stride,
+                    y.pairs,
+                    y.padded % 8 == 0 && y.padded > y.channels};
+        c.gathered = {
+            &x.tensor, x.channel_stride, x.outer_stride, axes.dilation, axes.stride, negative(axes.padding),
+            x.sizes,   x.strides,        x.group_stride, x.pairs};
+        c.target = {&w.tensor,      0,       w.outer_stride, {w.strides, w.channel_stride},
+                    w.group_stride, nullptr, x.channels};
         c.groups = groups;
-        run_contractions({c}, kLongestSum);
+        return c;
     }
 
   private:
-    static constexpr int64_t kLongestSum = 4096;
-
     static Triple negative(const Triple& v) { return {-v[0], -v[1], -v[2]}; }
 };
+
+// Factors in the order of memory that the kernels like. Those of matrix units read words of 16 bytes; what
+// does not allow it is packed first, one pass over it. The same pass cuts floats into their parts;
+// convolutions with several taps, which read an element that many times, have that done in any case.
+class Factors {
+  public:
+    Factors(std::span<const Contraction> phases, int64_t taps, int64_t groups) : groups_(groups) {
+        const Arithmetic arithmetic = arithmetic_of(phases[0]);
+        const bool cuts = arithmetic == Arithmetic::F32x2;
+        pack_ = arithmetic != Arithmetic::Lanes && ((cuts && taps > 1) || !reads_words(phases));
+        cut_ = cuts && pack_;
+    }
+    Image of(const Image& image) const { return of(image, image); }
+    // read: the image as another contraction has read it.
+    Image of(const Image& image, const Image& read) const {
+        return pack_ ? packed(read, groups_, cut_) : image;
+    }
+
+    // False where packed factors are none that the tiles can read: then lanes read the images as they are.
+    bool suit(std::span<const Contraction> read) const { return !pack_ || reads_words(read); }
+
+  private:
+    int64_t groups_;
+    bool cut_, pack_;
+};
+
+// The most terms of a sum: matrix units add with truncation, and small terms are lost in long sums.
+constexpr int64_t kLongestSum = 4096;
+
+// A single tap without padding reads every stride-th position alone.
+void skip_positions(Convolution& convolution, Image& x, const Image& w, const Image& y) {
+    if (w.positions() != 1 || convolution.axes.padding != Triple{0, 0, 0}) return;
+    for (int axis = 0; axis < 3; ++axis) x.strides[axis] *= convolution.axes.stride[axis];
+    x.sizes = y.sizes;
+    convolution.axes.stride = {1, 1, 1};
+}
+
+void run_forward(Convolution convolution, Image x, const Image& w, const Tensor* bias, const Image& y) {
+    skip_positions(convolution, x, w, y);
+    const Contraction plain = convolution.forward(x, w, bias, y);
+    const Factors factors({&plain, 1}, w.positions(), convolution.groups);
+    const Image px = factors.of(x), pw = factors.of(w);
+    const Contraction read = convolution.forward(px, pw, bias, y);
+    run_contractions({factors.suit({&read, 1}) ? read : plain});
+}
+
+// Returns y as it was read, which the gradient of the weight may share.
+Image run_backward(const Convolution& convolution, const Image& y, const Image& w, const Tensor* bias,
+                   const Image& x) {
+    const Image turned = transposed(w);
+    const auto phases = convolution.backward(y, turned, bias, x);
+    const Triple& stride = convolution.axes.stride;
+    if (static_cast<int64_t>(phases.size()) < stride[0] * stride[1] * stride[2]) x.tensor.zero_();
+    if (phases.empty()) return y;
+    const Factors factors(phases, w.positions(), convolution.groups);
+    const Image py = factors.of(y), pw = factors.of(turned);
+    auto read = convolution.backward(py, pw, bias, x);
+    run_contractions(factors.suit(read) ? std::move(read) : phases);
+    return py;
+}
+
+// read_y: y as the gradient of the input has read it, or y.
+void run_weight(Convolution convolution, Image x, const Image& y, const Image& read_y, const Image& w) {
+    skip_positions(convolution, x, w, y);
+    const Contraction plain = convolution.weight(x, y, w);
+    const Factors factors({&plain, 1}, w.positions(), convolution.groups);
+    const Image px = factors.of(x), py = factors.of(y, read_y);
+    const Contraction read = convolution.weight(px, py, w);
+    run_contractions({factors.suit({&read, 1}) ? read : plain}, kLongestSum);
+}
 
 // CPU's choice: channels last where an input or the weight is.
 MemoryFormat result_format(const Tensor& input, const Tensor& weight) {
@@ -173,6 +232,10 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
     return sizes;
 }
 
+DepthwiseAxes depthwise_axes(const Axes& axes, const Tensor& input) {
+    return {axes.stride, axes.padding, axes.dilation, input.dim() - 2};
+}
+
 void check_types(const Tensor& input, const Tensor& weight, const Tensor& bias) {
     TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.dtype(),
                 ") and weight type (", weight.dtype(), ") should be the same");
@@ -194,13 +257,17 @@ Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& 
     const auto sizes = output_sizes(input, weight, output_padding, transposed, axes, groups);
     const Tensor out = fresh(sizes, input, result_format(input, weight));
     if (out.numel() == 0) return out;
-    const Convolution convolution{axes, groups};
-    const Image w(weight);
     const Tensor* bias_or_null = bias.defined() ? &bias : nullptr;
+    if (is_depthwise(weight, groups)) {
+        depthwise(input, weight, bias_or_null, out, depthwise_axes(axes, input), transposed);
+        return out;
+    }
+    const Convolution convolution{axes, groups};
+    const Image x = image_of(input, groups), w = weight_of(weight, groups), y = image_of(out, groups);
     if (transposed)
-        convolution.backward(Image(input), w, bias_or_null, Image(out));
+        run_backward(convolution, x, w, bias_or_null, y);
     else
-        convolution.forward(Image(input), w, bias_or_null, Image(out));
+        run_forward(convolution, x, w, bias_or_null, y);
     return out;
 }
 
@@ -208,24 +275,34 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
     const Tensor& grad_output, const Tensor& input, const Tensor& weight, IntArrayRef stride,
     IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups,
     std::array<bool, 3> output_mask) {
-    const Convolution convolution{Axes(stride, padding, dilation, input.dim() - 2), groups};
+    const Axes axes(stride, padding, dilation, input.dim() - 2);
+    const Convolution convolution{axes, groups};
+    const bool by_channel = is_depthwise(weight, groups);
     const MemoryFormat format = result_format(input, weight);
     Tensor grad_input, grad_weight, grad_bias;
+    const Image w = weight_of(weight, groups), x = image_of(input, groups);
+    const Image g = image_of(grad_output, groups);
+    Image read = g;
     if (output_mask[0]) {
         grad_input = fresh(input.sizes(), input, format);
-        const Image g(grad_output), w(weight), result(grad_input);
-        if (grad_input.numel() > 0 && transposed)
-            convolution.forward(g, w, nullptr, result);
+        const Image result = image_of(grad_input, groups);
+        if (grad_input.numel() > 0 && by_channel)
+            depthwise(grad_output, weight, nullptr, grad_input, depthwise_axes(axes, input), !transposed);
+        else if (grad_input.numel() > 0 && transposed)
+            run_forward(convolution, g, w, nullptr, result);
         else if (grad_input.numel() > 0)
-            convolution.backward(g, w, nullptr, result);
+            read = run_backward(convolution, g, w, nullptr, result);
     }
     if (output_mask[1]) {
         grad_weight = fresh(weight.sizes(), weight, format);
-        const Image result(grad_weight);
-        if (grad_weight.numel() > 0 && transposed)
-            convolution.weight(Image(grad_output), Image(input), result);
+        const Image result = weight_of(grad_weight, groups);
+        if (grad_weight.numel() > 0 && by_channel)
+            depthwise_weight(transposed ? grad_output : input, transposed ? input : grad_output, grad_weight,
+                             depthwise_axes(axes, input));
+        else if (grad_weight.numel() > 0 && transposed)
+            run_weight(convolution, g, x, x, result);
         else if (grad_weight.numel() > 0)
-            convolution.weight(Image(input), Image(grad_output), result);
+            run_weight(convolution, x, g, read, result);
     }
     if (output_mask[2]) {
         std::vector<int64_t> dims{0};

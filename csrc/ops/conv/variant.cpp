@@ -34,7 +34,7 @@ struct Wide {
 BlockLayout affine_layout(const Contraction& c, Block block, const Wide& wide, bool flat) {
     const AffineFactor& a = c.affine;
     const int64_t group_stride = c.groups > 1 ? a.group_stride : 0,
-                  row_stride = a.rows > 1 ? a.row_stride : 0;
+                  row_stride = a.rows > 1 || a.padded ? a.row_stride : 0;
     const bool aligned = wide.aligned(*a.tensor, a.offset) && wide.divides({group_stride});
     const bool granules = block == Block::Granule;
     const Run run = run_of(c.k, a.k);
@@ -44,7 +44,8 @@ BlockLayout affine_layout(const Contraction& c, Block block, const Wide& wide, b
         return granules && flat ? BlockLayout::AlongShifted : BlockLayout::Along;
     }
     if (row_stride != 1) return BlockLayout::Across;
-    if (aligned && wide.divides({a.rows}) && wide.divides(c.k, a.k)) return BlockLayout::RowsWide;
+    if (aligned && (a.padded || wide.divides({a.rows})) && wide.divides(c.k, a.k))
+        return BlockLayout::RowsWide;
     return granules ? BlockLayout::RowsShifted : BlockLayout::Across;
 }
 

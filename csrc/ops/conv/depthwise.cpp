@@ -1,0 +1,149 @@
+#include "ops/conv/depthwise.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+
+#include "kernels/flat_grid.h"
+#include "kernels/image.h"
+#include "kernels/kernel_call.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+using kernels::ceil_div;
+using kernels::FastDivider;
+using kernels::ImageIndex;
+using kernels::ImageStrides;
+using kernels::KernelCall;
+
+// As in shaders/conv_depthwise.slang.
+constexpr uint32_t kRows = 4, kThreads = 256, kTaps = 9;
+
+struct DepthwiseArgs {
+    uint64_t image, weight, bias, out;
+    ImageIndex index;
+    ImageStrides image_strides, out_strides, weight_strides;
+    uint32_t bias_stride, total;
+    uint32_t image_size[3], out_size[3], taps[3], padding[3];
+    FastDivider stride[3], dilation[3], multiplier;
+};
+
+struct DepthwiseWeightArgs {
+    uint64_t x, y, out;
+    FastDivider width, height, depth, blocks, chunks, tap_height, tap_width, multiplier;
+    ImageStrides x_strides, y_strides;
+    uint32_t channels, positions, part, taps, groups;
+    uint32_t x_size[3], stride[3], dilation[3], padding[3];
+};
+
+void sizes_of(const kernels::Image& image, uint32_t (&sizes)[3]) {
+    for (int axis = 0; axis < 3; ++axis) sizes[axis] = image.size(2 + axis);
+}
+
+FastDivider divider(uint64_t value) {
+    return FastDivider(static_cast<uint32_t>(value));
+}
+
+}  // namespace
+
+bool is_depthwise(const Tensor& weight, int64_t groups) {
+    constexpr int64_t kMostFilters = 4;
+    return groups > 1 && weight.size(1) == 1 && weight.size(0) <= kMostFilters * groups &&
+           kernels::compute_of(weight.scalar_type()) == kernels::Compute::F32 &&
+           uses_shared_memory(runtime::device().info());
+}
+
+void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, const Tensor& out,
+               const DepthwiseAxes& axes, bool gradient) {
+    const kernels::Image from(image, axes.spatial), to(out, axes.spatial), taps(weight, axes.spatial);
+    const bool channels_fast = to.channels_fast();
+    DepthwiseArgs args{};
+    args.image = kernels::address(image);
+    args.weight = kernels::address(weight);
+    args.out = kernels::address(out);
+    if (bias != nullptr) {
+        args.bias = kernels::address(*bias);
+        args.bias_stride = static_cast<uint32_t>(bias->stride(0));
+    }
+    args.image_strides = from.strides();
+    args.out_strides = to.strides();
+    args.weight_strides = taps.strides();
+    sizes_of(from, args.image_size);
+    sizes_of(to, args.out_size);
+    sizes_of(taps, args.taps);
+    for (int axis = 0; axis < 3; ++axis) {
+        args.padding[axis] = static_cast<uint32_t>(axes.padding[axis]);
+        args.stride[axis] = divider(axes.stride[axis]);
+        args.dilation[axis] = divider(axes.dilation[axis]);
+    }
+    args.multiplier = divider(gradient ? image.size(1) / out.size(1) : out.size(1) / image.size(1));
+    // The digits of a result's number, kRows results of an axis in one.
+    const uint32_t rows = ceil_div(to.size(channels_fast ? 4 : 3), kRows);
+    args.index = to.index();
+    args.index.digits[1] = FastDivider(rows);
+    const uint64_t total =
+        static_cast<uint64_t>(to.size(0)) * to.size(1) * to.size(2) * rows * to.size(channels_fast ? 3 : 4);
+    args.total = kernels::group_count(total);
+    const bool few = args.taps[0] <= 3 && args.taps[1] <= 5 && args.taps[2] <= 5;
+    const uint32_t workgroup = kernels::flat_workgroup();
+    KernelCall call("conv_depthwise",
+                    {workgroup, 0, kernels::code(out.scalar_type()), channels_fast, bias != nullptr, gradient,
+                     few ? args.taps[0] : 0, few ? args.taps[1] : 0, few ? args.taps[2] : 0});
+    call.read(image).read(weight).write(out);
+    if (bias != nullptr) call.read(*bias);
+    call.dispatch_pointer(args, kernels::flat_grid(total, workgroup));
+}
+
+void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const DepthwiseAxes& axes) {
+    constexpr uint64_t kGroups = 1024, kShortestPart = 2048;
+    if (y.numel() == 0) {
+        out.zero_();
+        return;
+    }
+    const kernels::Image from(x, axes.spatial), gradient(y, axes.spatial), taps(out, axes.spatial);
+    const uint32_t lanes = from.channels_fast() && gradient.channels_fast() ? 32 : 1;
+    DepthwiseWeightArgs args{};
+    args.x = kernels::address(x);
+    args.y = kernels::address(y);
+    args.x_strides = from.strides();
+    args.y_strides = gradient.strides();
+    args.depth = FastDivider(gradient.size(2));
+    args.height = FastDivider(gradient.size(3));
+    args.width = FastDivider(gradient.size(4));
+    args.channels = gradient.size(1);
+    args.multiplier = divider(y.size(1) / x.size(1));
+    args.tap_height = FastDivider(taps.size(3));
+    args.tap_width = FastDivider(taps.size(4));
+    args.taps = taps.size(2) * taps.size(3) * taps.size(4);
+    sizes_of(from, args.x_size);
+    for (int axis = 0; axis < 3; ++axis) {
+        args.padding[axis] = static_cast<uint32_t>(axes.padding[axis]);
+        args.stride[axis] = static_cast<uint32_t>(axes.stride[axis]);
+        args.dilation[axis] = static_cast<uint32_t>(axes.dilation[axis]);
+    }
+    const uint64_t blocks = ceil_div(args.channels, lanes), chunks = ceil_div(args.taps, kTaps);
+    args.blocks = divider(blocks);
+    args.chunks = divider(chunks);
+    args.positions = kernels::group_count(static_cast<uint64_t>(y.numel()) / args.channels);
+    const uint64_t wanted = std::clamp<uint64_t>(kGroups / (blocks * chunks), 1,
+                                                 std::max<uint64_t>(1, args.positions / kShortestPart));
+    args.part = static_cast<uint32_t>(ceil_div(args.positions, wanted));
+    const auto parts = static_cast<int64_t>(ceil_div(args.positions, args.part));
+    args.groups = kernels::group_count(blocks * chunks * parts);
+    const Tensor sums = at::empty({parts, args.channels, args.taps}, out.options().dtype(at::kFloat));
+    args.out = kernels::address(sums);
+    KernelCall("conv_depthwise_weight",
+               {kThreads, 0, kernels::code(x.scalar_type()), 0, 0, 0, 0, 0, 0, lanes})
+        .read(x)
+        .read(y)
+        .write(sums)
+        .dispatch_pointer(args, kernels::Grid::linear(args.groups));
+    out.copy_((parts == 1 ? sums : at::sum(sums, 0)).view(out.sizes()));
+}
+
+}  // namespace anymps::ops

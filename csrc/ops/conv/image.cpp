@@ -1,0 +1,127 @@
+#include "ops/conv/image.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "runtime/kernel_profile.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+using kernels::ceil_div;
+using kernels::FastDivider;
+
+constexpr int64_t kGranule = 8;
+// As in shaders/conv_pack.slang.
+constexpr uint32_t kTile = 4096, kThreads = 256;
+
+struct PackArgs {
+    uint64_t to, from;
+    int64_t from_outer, from_group, from_channel;
+    int64_t from_spatial[3];
+    FastDivider height, width;
+    FastDivider tiles_across, tiles_down, groups;
+    uint32_t positions, channels, granules, tiles;
+};
+
+void set_axes(Image& image) {
+    const int64_t dims = image.tensor.dim() - 2;
+    for (int64_t i = 0; i < dims; ++i) {
+        image.sizes[3 - dims + i] = image.tensor.size(2 + i);
+        image.strides[3 - dims + i] = image.tensor.stride(2 + i);
+    }
+}
+
+bool is_packed(const Image& image, int64_t groups) {
+    const auto fits = [](int64_t size, int64_t stride) { return size == 1 || stride % kGranule == 0; };
+    bool result = image.channels_fastest() && image.channels % kGranule == 0 &&
+                  kernels::address(image.tensor) % 16 == 0 && fits(image.outer, image.outer_stride) &&
+                  fits(groups, image.group_stride);
+    for (int axis = 0; axis < 3; ++axis) result = result && fits(image.sizes[axis], image.strides[axis]);
+    return result;
+}
+
+uint32_t channels_of_tile(const Image& image) {
+    const auto channels = std::bit_ceil(static_cast<uint64_t>(image.channels));
+    // Few positions (of weights) leave more room for channels.
+    const auto positions = std::bit_ceil(static_cast<uint64_t>(image.positions()));
+    const uint64_t most = std::max<uint64_t>(64, kTile / std::max<uint64_t>(positions, 16));
+    return static_cast<uint32_t>(std::clamp<uint64_t>(channels, kGranule, most));
+}
+
+}  // namespace
+
+Image image_of(const Tensor& tensor, int64_t groups) {
+    const int64_t channels = tensor.size(1) / groups;
+    Image image{tensor,          tensor.size(0), channels, tensor.stride(0), channels * tensor.stride(1),
+                tensor.stride(1)};
+    set_axes(image);
+    return image;
+}
+
+Image weight_of(const Tensor& tensor, int64_t groups) {
+    const int64_t outer = tensor.size(0) / groups;
+    Image image{tensor, outer, tensor.size(1), tensor.stride(0), outer * tensor.stride(0), tensor.stride(1)};
+    set_axes(image);
+    return image;
+}
+
+Image transposed(Image weight) {
+    std::swap(weight.outer, weight.channels);
+    std::swap(weight.outer_stride, weight.channel_stride);
+    weight.padded = weight.channels;
+    return weight;
+}
+
+Image packed(const Image& image, int64_t groups, bool cut) {
+    if (image.pairs || (!cut && is_packed(image, groups))) return image;
+    const int64_t granules = static_cast<int64_t>(ceil_div(image.channels, kGranule));
+    const int64_t padded = granules * kGranule, positions = image.positions();
+    const Tensor memory = at::empty({image.outer, positions, groups, padded}, image.tensor.options());
+    Image result = image;
+    result.tensor = memory;
+    result.padded = padded;
+    result.pairs = cut;
+    result.channel_stride = 1;
+    result.group_stride = padded;
+    result.strides[2] = groups * padded;
+    result.strides[1] = image.sizes[2] * result.strides[2];
+    result.strides[0] = image.sizes[1] * result.strides[1];
+    result.outer_stride = positions * groups * padded;
+    TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
+                result.outer_stride, " elements is too large for the mps device");
+    if (memory.numel() == 0) return result;
+    const uint32_t tile_channels = channels_of_tile(image);
+    PackArgs args{};
+    args.to = kernels::address(memory);
+    args.from = kernels::address(image.tensor);
+    args.from_outer = image.outer_stride;
+    args.from_group = image.group_stride;
+    args.from_channel = image.channel_stride;
+    std::copy(image.strides.begin(), image.strides.end(), args.from_spatial);
+    args.height = FastDivider(static_cast<uint32_t>(image.sizes[1]));
+    args.width = FastDivider(static_cast<uint32_t>(image.sizes[2]));
+    args.positions = static_cast<uint32_t>(positions);
+    args.channels = static_cast<uint32_t>(image.channels);
+    args.granules = static_cast<uint32_t>(granules);
+    args.tiles_across = FastDivider(static_cast<uint32_t>(ceil_div(positions, kTile / tile_channels)));
+    args.tiles_down = FastDivider(static_cast<uint32_t>(ceil_div(padded, tile_channels)));
+    args.groups = FastDivider(static_cast<uint32_t>(groups));
+    const uint64_t tiles =
+        static_cast<uint64_t>(args.tiles_across.divisor) * args.tiles_down.divisor * groups * image.outer;
+    args.tiles = kernels::group_count(tiles);
+    kernels::KernelCall call("conv_pack", {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()),
+                                           cut, tile_channels, image.channel_stride == 1});
+    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
+    call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(tiles));
+    return result;
+}
+
+}  // namespace anymps::ops
