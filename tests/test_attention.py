@@ -17,12 +17,18 @@ def reference(q, k, v, mask=None, causal=False, scale=None, gqa=False):
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        scores = scores if mask.dtype == torch.bool else scores + mask
+        scores = scores.masked_fill(~mask if mask.dtype == torch.bool else mask == -torch.inf, -torch.inf)
     return torch.nan_to_num(torch.softmax(scores, -1)) @ v
 
 
-def compare(shapes, dtype=torch.float32, mask=None, **options):
-    inputs = [torch.randn(s, dtype=dtype) for s in shapes]
+def transposed(shape, dtype):
+    """As transformers makes heads: (batch, tokens, heads, size) transposed."""
+    return torch.randn(shape[0], shape[2], shape[1], shape[3], dtype=dtype).transpose(1, 2)
+
+
+def compare(shapes, dtype=torch.float32, mask=None, make=torch.randn, **options):
+    inputs = [make(s, dtype=dtype) for s in shapes]
     leaves = [t.double().requires_grad_() for t in inputs]
     ours = [t.to("mps").requires_grad_() for t in inputs]
     gqa = options.get("enable_gqa", False)
@@ -93,16 +99,82 @@ def test_fewer_and_more_dimensions():
     compare([(2, 3, 6, 8), (1, 3, 5, 8), (1, 1, 5, 8)])
 
 
-def test_dropout_keeps_the_expectation_and_its_backward_the_same_mask():
-    v = torch.randn(1, 1, 64, 64).to("mps").requires_grad_()
-    q = torch.zeros(1, 1, 4096, 64, device="mps")
-    got = F.scaled_dot_product_attention(q, q[:, :, :64], v, dropout_p=0.25)
-    mean = got.mean(2).cpu()
-    torch.testing.assert_close(mean, v.detach().mean(2).cpu(), rtol=0, atol=0.02)
-    # With out = P v, the sum of out * g is linear in v: its gradient times v gives it back.
-    grad = torch.randn(got.shape).to("mps")
-    (dv,) = torch.autograd.grad(got, v, grad)
-    torch.testing.assert_close((dv * v).sum().cpu(), (got * grad).sum().cpu(), rtol=1e-3, atol=1e-2)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_head_sizes(dtype):
+    for size in (32, 40, 72, 80, 96, 256):
+        compare([(1, 2, 19, size), (1, 2, 37, size), (1, 2, 37, size)], dtype, make=transposed)
+    compare([(1, 2, 19, 56), (1, 2, 37, 56), (1, 2, 37, 24)], dtype, make=transposed, is_causal=True)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_more_than_one_tile(dtype):
+    """Lengths around the tiles of 16 to 128 rows and keys, and masks that leave out the last or the first of them."""
+    for length, keys in ((130, 259), (257, 128), (64, 65)):
+        shapes = [(1, 4, length, 64), (1, 2, keys, 64), (1, 2, keys, 64)]
+        compare(shapes, dtype, make=transposed, is_causal=True, enable_gqa=True)
+        compare(shapes, dtype, mask=torch.arange(keys) < keys // 2, enable_gqa=True)
+        compare(shapes, dtype, mask=torch.randn(4, 1, keys), make=transposed, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_decoding(dtype):
+    """Few queries over many keys."""
+    for length, keys, size in ((1, 700, 64), (3, 1030, 40), (8, 300, 160)):
+        compare([(2, 4, length, size), (2, 2, keys, size), (2, 2, keys, size)], dtype, make=transposed, enable_gqa=True)
+    keep = torch.rand(2, 1, 1, 700) > 0.5
+    keep[1] = False
+    compare([(2, 4, 1, 64), (2, 4, 700, 64), (2, 4, 700, 48)], dtype, mask=keep)
+
+
+def test_wholly_masked_rows_and_not_a_number():
+    q, k, v = (torch.randn(1, 2, 20, 32) for _ in range(3))
+    mask = torch.zeros(20, 20)
+    mask[4] = -torch.inf
+    compare([q.shape, k.shape, v.shape], mask=mask)
+    compare([q.shape, k.shape, v.shape], torch.float16, mask=mask.half())
+    for dtype in TOLERANCE:
+        bad = q.to(dtype).clone()
+        bad[0, 1, 7, 3] = torch.nan
+        got = F.scaled_dot_product_attention(*(t.to(dtype).to("mps") for t in (bad, k, v))).cpu()
+        assert got[0, 1, 7].isnan().all() and got.isnan().sum() == 32
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout(dtype, causal):
+    """With one-hot values the result shows what was dropped; another call of the same seed drops the same."""
+    size, length, keys = 64, 83, 60
+    q, k = torch.randn(2, 3, length, size, dtype=dtype), torch.randn(2, 3, keys, size, dtype=dtype)
+    v, grad = torch.randn(2, 3, keys, size, dtype=dtype), torch.randn(2, 3, length, size, dtype=dtype)
+    ours = [t.to("mps").requires_grad_() for t in (q, k, v)]
+    one_hot = torch.eye(keys, size, dtype=dtype).expand(2, 3, keys, size).to("mps")
+    torch.manual_seed(3)
+    kept = F.scaled_dot_product_attention(ours[0], ours[1], one_hot, dropout_p=0.25, is_causal=causal)[..., :keys]
+    kept = (kept != 0).cpu()
+    possible = torch.ones(length, keys).tril() if causal else torch.ones(length, keys)
+    assert abs(kept.sum() / (6 * possible.sum()) - 0.75) < 0.02 and not kept[..., possible == 0].any()
+    assert not torch.equal(kept[0, 0], kept[0, 1]) and not torch.equal(kept[0], kept[1])
+    torch.manual_seed(3)
+    got = F.scaled_dot_product_attention(*ours, dropout_p=0.25, is_causal=causal)
+    got.backward(grad.to("mps"))
+    leaves = [t.double().requires_grad_() for t in (q, k, v)]
+    scores = leaves[0] @ leaves[1].transpose(-1, -2) / 8
+    if causal:
+        scores = scores.masked_fill(~torch.ones(length, keys, dtype=torch.bool).tril(), -torch.inf)
+    wanted = (torch.softmax(scores, -1) * kept / 0.75) @ leaves[2]
+    wanted.backward(grad.double())
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(got.cpu().double(), wanted.detach(), rtol=tolerance, atol=tolerance)
+    for a, b in zip(ours, leaves):
+        torch.testing.assert_close(a.grad.cpu().double(), b.grad, rtol=4 * tolerance, atol=4 * tolerance)
+
+
+def test_result_lies_in_memory_as_the_query_does():
+    """So that its transposition back is not a copy; torch.compile expects it too."""
+    q = torch.randn(2, 5, 3, 32).to("mps").transpose(1, 2).requires_grad_()
+    got = F.scaled_dot_product_attention(q, q, q)
+    assert got.stride() == q.stride()
+    got.sum().backward()
 
 
 def test_multi_head_attention_and_checkpointing():

@@ -1,0 +1,60 @@
+// What the ways to compute attention are given, and the ways.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "runtime/generator.h"
+
+namespace anymps::ops {
+
+// One call: query [batch, heads, l, e], key [batch, heads / groups, s, e], value [batch, heads / groups, s,
+// v], of any strides. bias is undefined, or expanded to [batch, heads, l, s]; bool: true keeps.
+struct Attention {
+    at::Tensor query, key, value, bias;
+    int64_t batch, heads, groups;  // groups: query heads of a key head
+    bool causal;                   // key j counts for query i where j <= i
+    double scale;
+    double dropout;               // probability to drop
+    runtime::PhiloxState random;  // what is dropped: shaders/lib/dropped.slang
+
+    int64_t z() const { return batch * heads; }
+    int64_t l() const { return query.size(2); }
+    int64_t s() const { return key.size(2); }
+    // Blocks of Philox that dropout needs.
+    int64_t random_blocks() const { return z() * ((l() + 15) / 16) * ((s() + 15) / 16) * 32; }
+    // Of 65536 random numbers, those that keep; and the factor of what is kept.
+    uint32_t keep_below() const { return static_cast<uint32_t>(std::lround((1.0 - dropout) * 65536.0)); }
+    float keep_scale() const { return dropout < 1.0 ? static_cast<float>(1.0 / (1.0 - dropout)) : 0.0f; }
+};
+
+// out [batch, heads, l, v] is written, and lse [batch, heads, l] f32: the logarithm of the sum of
+// exponentials of each row, -inf for one without a key. All sizes are above 0.
+void chunked_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
+void flash_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
+void decode_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
+
+// The gradients are written; grad_bias [batch, heads, l, s] f32 may be undefined.
+struct AttentionGradients {
+    at::Tensor query, key, value, bias;
+};
+void chunked_attention_backward(const Attention& a, const at::Tensor& grad, const at::Tensor& out,
+                                const at::Tensor& lse, const AttentionGradients& gradients);
+void flash_attention_backward(const Attention& a, const at::Tensor& grad, const at::Tensor& out,
+                              const at::Tensor& lse, const AttentionGradients& gradients);
+
+// True where the device has such kernels, and they take these tensors.
+bool flash_attention_takes(const Attention& a);
+bool decode_attention_takes(const Attention& a);
+
+// Whether subgroups of 32 hold fragments of this type as shaders/lib/flash.slang says; swapped: with rows and
+// columns that are 8 apart in the other order.
+struct FragmentPlaces {
+    bool known = false, sums_swapped = false, left_swapped = false;
+};
+FragmentPlaces fragment_places(at::ScalarType type);
+
+}  // namespace anymps::ops

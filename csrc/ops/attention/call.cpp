@@ -1,0 +1,67 @@
+#include "ops/attention/call.h"
+
+#include <limits>
+
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+
+using at::Tensor;
+
+namespace {
+
+bool fits(const Tensor& t) {
+    for (int d = 0; d < 4; ++d)
+        if (t.size(d) > 1 && t.stride(d) > std::numeric_limits<uint32_t>::max()) return false;
+    return true;
+}
+
+}  // namespace
+
+bool strides_fit(const Attention& a) {
+    return fits(a.query) && fits(a.key) && fits(a.value) && (!a.bias.defined() || fits(a.bias));
+}
+
+HeadTensor strided(const Tensor& t) {
+    const auto stride = [&](int64_t d) { return t.size(d) > 1 ? static_cast<uint32_t>(t.stride(d)) : 0u; };
+    return {kernels::address(t), stride(0), stride(1), stride(2), 0};
+}
+
+Tensor with_rows(const Tensor& t) {
+    return t.stride(3) == 1 || t.size(3) == 1 ? t : t.contiguous();
+}
+
+CallArgs call_args(const Attention& a, const Tensor& lse) {
+    const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
+    CallArgs args{};
+    args.query = strided(a.query);
+    args.key = strided(a.key);
+    args.value = strided(a.value);
+    args.lse = kernels::address(lse);
+    if (a.bias.defined()) {
+        args.bias = kernels::address(a.bias);
+        uint32_t* strides[] = {&args.bias_batch, &args.bias_head, &args.bias_row, &args.bias_column};
+        for (int d = 0; d < 4; ++d) *strides[d] = u(a.bias.stride(d));
+    }
+    args.random = a.random;
+    args.batch = u(a.batch);
+    args.heads = u(a.heads);
+    args.groups = u(a.groups);
+    args.queries = u(a.l());
+    args.keys = u(a.s());
+    args.size = u(a.query.size(3));
+    args.value_size = u(a.value.size(3));
+    args.keep_below = a.keep_below();
+    args.scale = static_cast<float>(a.scale);
+    args.keep_scale = a.keep_scale();
+    return args;
+}
+
+bool rows_of_words(const CallArgs& args, uint64_t item, std::initializer_list<HeadTensor> tensors) {
+    bool wide = args.size % 8 == 0 && args.value_size % 8 == 0;
+    for (const HeadTensor& t : tensors)
+        wide = wide && t.address % 16 == 0 && (t.batch | t.head | t.row) * item % 16 == 0;
+    return wide;
+}
+
+}  // namespace anymps::ops

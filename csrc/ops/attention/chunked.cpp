@@ -1,0 +1,191 @@
+// Attention by products, a fused softmax over score rows, and products; a part of the heads at a time, so
+// that the scores of all of them never exist at once. For software drivers, where it is quickest, and what
+// flash kernels do not take.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/flat_grid.h"
+#include "kernels/kernel_call.h"
+#include "ops/attention/attention.h"
+#include "ops/matmul/gemm.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kMostScoreBytes = 256ll << 20;  // of one part of the heads
+
+// Twin of AttentionArgs in shaders/attention.slang.
+struct AttentionArgs {
+    uint64_t scores, grads, bias, lse, delta, keep;
+    uint32_t batch, rows, columns, first_batch, heads;
+    uint32_t bias_batch, bias_head, bias_row, bias_column;
+    float scale, keep_scale;
+};
+
+// Twin of KeepArgs there.
+struct KeepArgs {
+    uint64_t keep;
+    runtime::PhiloxState random;
+    uint32_t batch, rows, columns, first_batch, keep_below;
+};
+
+// [batch, kv heads, s, e] -> [batch * heads, s, e].
+Tensor merged(const Tensor& t, int64_t groups) {
+    if (groups == 1) return t.reshape({t.size(0) * t.size(1), t.size(2), t.size(3)});
+    return t.unsqueeze(2)
+        .expand({t.size(0), t.size(1), groups, t.size(2), t.size(3)})
+        .reshape({t.size(0) * t.size(1) * groups, t.size(2), t.size(3)});
+}
+
+// The tensors of a call with batch and heads merged: query [z, l, e], key [z, s, e], value [z, s, v].
+struct Merged {
+    const Attention& a;
+    Tensor query, key, value;
+
+    explicit Merged(const Attention& attention)
+        : a(attention),
+          query(merged(a.query, 1)),
+          key(merged(a.key, a.groups)),
+          value(merged(a.value, a.groups)) {}
+
+    int64_t part() const {
+        return std::clamp<int64_t>(kMostScoreBytes / std::max<int64_t>(1, a.l() * a.s() * 4), 1, a.z());
+    }
+};
+
+void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
+          double alpha) {
+    const Matrices left = transpose_a ? matrices(a).transposed() : matrices(a);
+    const Matrices right = transpose_b ? matrices(b).transposed() : matrices(b);
+    Gemm{.name = "scaled_dot_product_attention",
+         .batch = out.size(0),
+         .m = out.size(1),
+         .n = out.size(2),
+         .k = a.size(transpose_a ? 1 : 2),
+         .a = left,
+         .b = right,
+         .out = matrices(out),
+         .self = kNoMatrices,
+         .alpha = alpha}
+        .run();
+}
+
+// What dropout keeps of `count` heads from the first on: [count, l, s] bool, or undefined.
+Tensor kept(const Attention& a, int64_t first, int64_t count) {
+    if (a.dropout == 0.0) return {};
+    const Tensor keep = at::empty({count, a.l(), a.s()}, a.query.options().dtype(at::kBool));
+    const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
+    const KeepArgs args{kernels::address(keep), a.random, u(count), u(a.l()), u(a.s()), u(first),
+                        a.keep_below()};
+    const uint32_t workgroup = kernels::flat_workgroup();
+    kernels::KernelCall("attention_keep", {workgroup, 0})
+        .write(keep)
+        .dispatch(args, kernels::flat_grid(static_cast<uint64_t>(a.random_blocks()) / a.z() * count));
+    return keep;
+}
+
+// Runs one of the row kernels over the heads [first, first + scores.size(0)).
+void rows(const char* kernel, const Attention& a, int64_t first, const Tensor& scores, const Tensor& grads,
+          const Tensor& lse, const Tensor& delta) {
+    const auto address = [](const Tensor& t) { return t.defined() ? kernels::address(t) : 0; };
+    const int64_t count = scores.size(0);
+    const Tensor keep = kept(a, first, count);
+    AttentionArgs args{address(scores), address(grads), address(a.bias),
+                       address(lse),    address(delta), address(keep)};
+    args.batch = static_cast<uint32_t>(count);
+    args.rows = static_cast<uint32_t>(a.l());
+    args.columns = static_cast<uint32_t>(a.s());
+    args.first_batch = static_cast<uint32_t>(first);
+    args.heads = static_cast<uint32_t>(a.heads);
+    uint32_t bias_type = kernels::code(at::kFloat);
+    if (a.bias.defined()) {
+        bias_type = kernels::code(a.bias.scalar_type());
+        uint32_t* strides[] = {&args.bias_batch, &args.bias_head, &args.bias_row, &args.bias_column};
+        for (int d = 0; d < 4; ++d) *strides[d] = static_cast<uint32_t>(a.bias.stride(d));
+    }
+    args.scale = static_cast<float>(a.scale);
+    args.keep_scale = a.keep_scale();
+    const auto& info = runtime::device().info();
+    const uint32_t workgroup = info.is_software ? info.subgroup_size : std::max(info.subgroup_size, 64u);
+    kernels::KernelCall call(
+        kernel, {workgroup, info.subgroup_size, bias_type, a.bias.defined(), a.causal, keep.defined()});
+    call.write(scores).read(a.bias).read(keep).read(delta);
+    grads.defined() ? call.write(grads).read(lse) : call.write(lse);
+    call.dispatch_pointer(args, kernels::Grid::linear(static_cast<uint64_t>(count) * args.rows));
+}
+
+Tensor scores_for(const Attention& a, int64_t count) {
+    TORCH_CHECK(count * a.l() <= UINT32_MAX,
+                "scaled_dot_product_attention: too many query rows for the mps device");
+    return at::empty({count, a.l(), a.s()}, a.query.options().dtype(at::kFloat));
+}
+
+}  // namespace
+
+void chunked_attention(const Attention& a, const Tensor& out, const Tensor& lse) {
+    const Merged m(a);
+    const Tensor merged_out =
+        out.is_contiguous() ? out.flatten(0, 1) : at::empty({a.z(), a.l(), out.size(3)}, out.options());
+    const Tensor merged_lse = lse.flatten(0, 1);
+    const int64_t part = m.part();
+    const Tensor buffer = scores_for(a, part);
+    for (int64_t first = 0; first < a.z(); first += part) {
+        const int64_t count = std::min(part, a.z() - first);
+        const auto of = [&](const Tensor& t) { return t.narrow(0, first, count); };
+        const Tensor scores = buffer.narrow(0, 0, count);
+        gemm(of(m.query), false, of(m.key), true, scores, 1.0);
+        rows("attention_softmax", a, first, scores, {}, of(merged_lse), {});
+        gemm(scores, false, of(m.value), false, of(merged_out), 1.0);
+    }
+    if (!out.is_contiguous()) out.copy_(merged_out.view(out.sizes()));
+}
+
+void chunked_attention_backward(const Attention& a, const Tensor& grad_out, const Tensor& out,
+                                const Tensor& logsumexp, const AttentionGradients& gradients) {
+    const Merged m(a);
+    const Tensor grad = merged(grad_out, 1);
+    const Tensor lse = logsumexp.flatten(0, 1);
+    const Tensor delta = at::sum(at::mul(grad.to(at::kFloat), merged(out, 1).to(at::kFloat)), -1);
+    // Several query heads add up in one key head: in float.
+    const auto wide = a.groups > 1 ? m.query.options().dtype(at::kFloat) : m.query.options();
+    const auto target = [](const Tensor& gradient, const Tensor& like, const at::TensorOptions& options) {
+        const bool itself = gradient.is_contiguous() && gradient.numel() == like.numel();
+        return itself ? gradient.flatten(0, 1) : at::empty(like.sizes(), options);
+    };
+    const Tensor grad_query = target(gradients.query, m.query, m.query.options());
+    const Tensor grad_key = target(gradients.key, m.key, wide);
+    const Tensor grad_value = target(gradients.value, m.value, wide);
+    const bool needs_bias = gradients.bias.defined();
+    const int64_t part = m.part();
+    const Tensor buffer = scores_for(a, part);
+    const Tensor grad_buffer = needs_bias ? gradients.bias.view({a.z(), a.l(), a.s()}) : scores_for(a, part);
+    for (int64_t first = 0; first < a.z(); first += part) {
+        const int64_t count = std::min(part, a.z() - first);
+        const auto of = [&](const Tensor& t) { return t.narrow(0, first, count); };
+        const Tensor scores = buffer.narrow(0, 0, count);
+        const Tensor grads = needs_bias ? of(grad_buffer) : grad_buffer.narrow(0, 0, count);
+        gemm(of(m.query), false, of(m.key), true, scores, 1.0);
+        gemm(of(grad), false, of(m.value), true, grads, 1.0);
+        rows("attention_softmax_backward", a, first, scores, grads, of(lse), of(delta));
+        gemm(scores, true, of(grad), false, of(grad_value), 1.0);
+        gemm(grads, false, of(m.key), false, of(grad_query), a.scale);
+        gemm(grads, true, of(m.query), false, of(grad_key), a.scale);
+    }
+    const auto split = [&](const Tensor& t, const Tensor& like) {
+        if (a.groups == 1) return t.view(like.sizes());
+        return at::sum(t.view({like.size(0), like.size(1), a.groups, like.size(2), like.size(3)}), 2);
+    };
+    if (!grad_query.is_alias_of(gradients.query)) gradients.query.copy_(grad_query.view(a.query.sizes()));
+    if (!grad_key.is_alias_of(gradients.key)) gradients.key.copy_(split(grad_key, a.key));
+    if (!grad_value.is_alias_of(gradients.value)) gradients.value.copy_(split(grad_value, a.value));
+}
+
+}  // namespace anymps::ops

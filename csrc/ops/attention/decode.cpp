@@ -1,0 +1,88 @@
+// Few queries over many keys: the launches of shaders/attention_decode.slang.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/attention/call.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+using kernels::ceil_div;
+using kernels::Grid;
+using kernels::KernelCall;
+
+constexpr int64_t kMostQueries = 8;
+constexpr int64_t kMostPieces = 4;       // of eight elements that a lane has of a row
+constexpr uint64_t kShortestPart = 256;  // keys
+constexpr uint64_t kGroupsOfCore = 8;    // enough loads under way
+constexpr uint32_t kThreads = 128;
+
+uint32_t team(const Attention& a) {
+    const auto pieces = static_cast<uint32_t>(ceil_div(std::max(a.query.size(3), a.value.size(3)), 8));
+    return std::min(std::bit_ceil(pieces), runtime::device().info().subgroup_size);
+}
+
+int64_t pieces_of_lane(const Attention& a) {
+    return ceil_div(std::max(a.query.size(3), a.value.size(3)), 8 * team(a));
+}
+
+}  // namespace
+
+bool decode_attention_takes(const Attention& a) {
+    const auto& info = runtime::device().info();
+    return uses_shared_memory(info) && a.l() <= kMostQueries && a.dropout == 0.0 && strides_fit(a) &&
+           pieces_of_lane(a) <= kMostPieces && info.max_workgroup_size >= kThreads;
+}
+
+void decode_attention(const Attention& call, const Tensor& out, const Tensor& lse) {
+    Attention a = call;
+    a.query = with_rows(a.query);
+    a.key = with_rows(a.key);
+    a.value = with_rows(a.value);
+    CallArgs args = call_args(a, lse);
+    const Tensor result = with_rows(out);
+    args.out = strided(result);
+    const uint64_t rows = a.z() * a.l(), keys = a.s();
+    const auto& info = runtime::device().info();
+    const uint64_t enough = kGroupsOfCore * (info.compute_units != 0 ? info.compute_units : 32);
+    const uint64_t wanted = std::min(ceil_div(enough, rows), keys / kShortestPart);
+    args.part = static_cast<uint32_t>(ceil_div(keys, std::max<uint64_t>(1, wanted)));
+    args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
+    const auto type = a.query.scalar_type();
+    const bool wide = rows_of_words(args, a.query.element_size(), {args.query, args.key, args.value});
+    const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
+    const auto kernel = [&](const char* name) {
+        return KernelCall(name, {kThreads, info.subgroup_size, bias, a.bias.defined(), a.causal, 0, wide, 0,
+                                 kernels::code(type), team(a)});
+    };
+    Tensor workspace;
+    if (args.parts > 1) {
+        workspace = at::empty({static_cast<int64_t>(rows * args.parts * (a.value.size(3) + 2))},
+                              a.query.options().dtype(at::kFloat));
+        args.workspace = kernels::address(workspace);
+    }
+    KernelCall decode = kernel(pieces_of_lane(a) == 1 ? "attention_decode_1" : "attention_decode_4");
+    decode.read(a.query).read(a.key).read(a.value).read(a.bias);
+    if (args.parts > 1)
+        decode.write(workspace);
+    else
+        decode.write(result).write(lse);
+    decode.dispatch_pointer(args, Grid::linear(rows * args.parts));
+    if (args.parts > 1) {
+        kernel("attention_join")
+            .read(workspace)
+            .write(result)
+            .write(lse)
+            .dispatch_pointer(args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
+    }
+    if (!result.is_same(out)) out.copy_(result);
+}
+
+}  // namespace anymps::ops

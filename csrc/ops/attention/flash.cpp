@@ -1,0 +1,187 @@
+// Fused attention on matrix units: the tiles, and the launches of shaders/flash_forward.slang and
+// flash_backward.slang.
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "kernels/kernel_call.h"
+#include "ops/attention/call.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+using kernels::Grid;
+using kernels::KernelCall;
+
+// Where fragments may lie: at places that the kernels know, or anywhere (they pass through shared memory), or
+// spread over the 8 lanes of a software driver.
+enum class Fragments : uint32_t { Known, Anywhere, Software };
+
+struct FlashTile {
+    Fragments fragments;
+    int64_t size;        // of a head, at most
+    int64_t least;       // rows of a head that are worth it
+    const char* kernel;  // without the dtype
+    uint32_t rows;       // of a workgroup
+    uint32_t workgroup;
+    uint32_t shared_bytes;
+};
+
+// In order of preference, as measured on an H200.
+constexpr FlashTile kForward[] = {
+    {Fragments::Known, 64, 2048, "flash_forward_64_2x8x32_", 256, 256, 36864},
+    {Fragments::Known, 64, 128, "flash_forward_64_2x4x64_", 128, 128, 18432},
+    {Fragments::Known, 64, 0, "flash_forward_64_1x4x64_", 64, 128, 18432},
+    {Fragments::Known, 128, 0, "flash_forward_128_1x4x32_", 64, 128, 17408},
+    {Fragments::Anywhere, 64, 0, "flash_forward_64_strip_", 64, 128, 14336},
+    {Fragments::Anywhere, 128, 0, "flash_forward_128_strip_", 64, 128, 22528},
+    {Fragments::Software, 32, 0, "flash_forward_32_software_", 32, 16, 5120},
+};
+constexpr FlashTile kBackwardQuery[] = {
+    {Fragments::Known, 64, 128, "flash_backward_query_64_1x8x32_", 128, 256, 18432},
+    {Fragments::Known, 64, 0, "flash_backward_query_64_1x4x64_", 64, 128, 18432},
+    {Fragments::Known, 128, 0, "flash_backward_query_128_1x4x32_", 64, 128, 17408},
+    {Fragments::Anywhere, 64, 0, "flash_backward_query_64_strip_", 64, 128, 14336},
+    {Fragments::Anywhere, 128, 0, "flash_backward_query_128_strip_", 64, 128, 22528},
+    {Fragments::Software, 32, 0, "flash_backward_query_32_software_", 32, 16, 5120},
+};
+constexpr FlashTile kBackwardKey[] = {
+    {Fragments::Known, 64, 128, "flash_backward_key_64_1x8x32_", 128, 256, 18688},
+    {Fragments::Known, 64, 0, "flash_backward_key_64_1x4x32_", 64, 128, 9472},
+    {Fragments::Known, 128, 0, "flash_backward_key_128_1x4x16_", 64, 128, 17536},
+    {Fragments::Anywhere, 64, 0, "flash_backward_key_64_strip_", 64, 128, 14592},
+    {Fragments::Anywhere, 128, 0, "flash_backward_key_128_strip_", 64, 128, 22784},
+    {Fragments::Software, 32, 0, "flash_backward_key_32_software_", 32, 16, 5248},
+};
+
+Fragments fragments(at::ScalarType type) {
+    if (runtime::device().info().is_software) return Fragments::Software;
+    return fragment_places(type).known ? Fragments::Known : Fragments::Anywhere;
+}
+
+const FlashTile* tile_of(std::span<const FlashTile> tiles, const Attention& a, int64_t rows) {
+    const Fragments places = fragments(a.query.scalar_type());
+    const int64_t size = std::max(a.query.size(3), a.value.size(3));
+    for (const FlashTile& tile : tiles) {
+        if (tile.fragments == places && size <= tile.size && rows >= tile.least &&
+            tile.shared_bytes <= runtime::device().info().shared_memory_bytes)
+            return &tile;
+    }
+    return nullptr;
+}
+
+KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_bias = false) {
+    const auto type = a.query.scalar_type();
+    const FragmentPlaces places =
+        tile.fragments == Fragments::Known ? fragment_places(type) : FragmentPlaces{};
+    const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
+    const uint32_t specialization[] = {tile.workgroup,
+                                       matrix_subgroup(runtime::device().info()),
+                                       bias,
+                                       a.bias.defined(),
+                                       a.causal,
+                                       a.dropout > 0.0,
+                                       wide,
+                                       grad_bias,
+                                       places.sums_swapped,
+                                       places.left_swapped};
+    return {kernels::kernel_id(std::string(tile.kernel) + (type == at::kHalf ? "f16" : "bf16")),
+            specialization};
+}
+
+Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
+    return Grid::linear(static_cast<uint64_t>((rows + tile.rows - 1) / tile.rows) * heads);
+}
+
+}  // namespace
+
+bool flash_attention_takes(const Attention& a) {
+    const auto& info = runtime::device().info();
+    const auto type = a.query.scalar_type();
+    const Arithmetic arithmetic = choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 3);
+    const uint32_t lanes = matrix_subgroup(info);
+    if (arithmetic == Arithmetic::Lanes || lanes != (info.is_software ? 8 : 32)) return false;
+    return strides_fit(a) && tile_of(kForward, a, a.l()) && tile_of(kBackwardQuery, a, a.l()) &&
+           tile_of(kBackwardKey, a, a.s());
+}
+
+void flash_attention(const Attention& call_of, const Tensor& out, const Tensor& lse) {
+    Attention a = call_of;
+    a.query = with_rows(a.query);
+    a.key = with_rows(a.key);
+    a.value = with_rows(a.value);
+    const Tensor rows = with_rows(out);
+    CallArgs args = call_args(a, lse);
+    args.out = strided(rows);
+    const bool wide = rows_of_words(args, 2, {args.query, args.key, args.value, args.out});
+    const FlashTile& tile = *tile_of(kForward, a, a.l());
+    call(tile, a, wide)
+        .read(a.query)
+        .read(a.key)
+        .read(a.value)
+        .read(a.bias)
+        .write(rows)
+        .write(lse)
+        .dispatch_pointer(args, grid_of(tile, a.l(), a.z()));
+    if (!rows.is_same(out)) out.copy_(rows);
+}
+
+void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_out,
+                              const Tensor& out_of_forward, const Tensor& lse,
+                              const AttentionGradients& gradients) {
+    Attention a = call_of;
+    a.query = with_rows(a.query);
+    a.key = with_rows(a.key);
+    a.value = with_rows(a.value);
+    const Tensor grad = with_rows(grad_of_out), out = with_rows(out_of_forward);
+    const Tensor grad_query = with_rows(gradients.query), grad_key = with_rows(gradients.key),
+                 grad_value = with_rows(gradients.value);
+    const Tensor delta = at::empty_like(lse);
+    CallArgs args = call_args(a, lse);
+    args.out = strided(out);
+    args.grad_out = strided(grad);
+    args.grad_query = strided(grad_query);
+    args.grad_key = strided(grad_key);
+    args.grad_value = strided(grad_value);
+    args.delta = kernels::address(delta);
+    if (gradients.bias.defined()) args.grad_bias = kernels::address(gradients.bias);
+    const bool wide = rows_of_words(args, 2,
+                                    {args.query, args.key, args.value, args.out, args.grad_out,
+                                     args.grad_query, args.grad_key, args.grad_value});
+    const auto& info = runtime::device().info();
+    const uint32_t workgroup = info.is_software ? info.subgroup_size : 256;
+    const uint32_t type = kernels::code(at::kFloat);
+    KernelCall(a.query.scalar_type() == at::kHalf ? "flash_delta_f16" : "flash_delta_bf16",
+               {workgroup, info.subgroup_size, type, 0, 0, 0, wide})
+        .read(out)
+        .read(grad)
+        .write(delta)
+        .dispatch_pointer(args, Grid::linear((a.z() * a.l() * 8 + workgroup - 1) / workgroup));
+    const auto launch = [&](const FlashTile& tile, bool grad_bias) {
+        KernelCall kernel = call(tile, a, wide, grad_bias);
+        return kernel.read(a.query).read(a.key).read(a.value).read(a.bias).read(grad).read(lse).read(delta);
+    };
+    const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
+    launch(query_tile, gradients.bias.defined())
+        .write(grad_query)
+        .write(gradients.bias)
+        .dispatch_pointer(args, grid_of(query_tile, a.l(), a.z()));
+    const FlashTile& key_tile = *tile_of(kBackwardKey, a, a.s());
+    launch(key_tile, false)
+        .write(grad_key)
+        .write(grad_value)
+        .dispatch_pointer(args, grid_of(key_tile, a.s(), a.z() / a.groups));
+    const auto give = [](const Tensor& from, const Tensor& to) {
+        if (!from.is_same(to)) to.copy_(from);
+    };
+    give(grad_query, gradients.query);
+    give(grad_key, gradients.key);
+    give(grad_value, gradients.value);
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,57 @@
+// How a subgroup holds a fragment of matrix units is left to the driver: it is measured, once a process.
+#include <ATen/ops/empty.h>
+
+#include <optional>
+
+#include "kernels/kernel_call.h"
+#include "ops/attention/attention.h"
+
+namespace anymps::ops {
+namespace {
+
+// Twin of element_row and element_column in shaders/lib/attention_dropout.slang.
+int place(int lane, int e) {
+    return (lane / 4 + e / 2 % 2 * 8) * 16 + lane % 4 * 2 + e % 2 + e / 4 * 8;
+}
+
+int swapped(int e) {
+    return (e & 1) | (e & 2) << 1 | (e & 4) >> 1;
+}
+
+// Whether all lanes have their elements there, in this order or with rows and columns swapped.
+std::optional<bool> order(const int32_t* places) {
+    bool straight = true, other = true;
+    for (int lane = 0; lane < 32; ++lane) {
+        for (int e = 0; e < 8; ++e) {
+            straight = straight && places[lane * 16 + e] == place(lane, e);
+            other = other && places[lane * 16 + swapped(e)] == place(lane, e);
+        }
+    }
+    if (!straight && !other) return std::nullopt;
+    return other;
+}
+
+FragmentPlaces measured(const char* kernel) {
+    const at::Tensor places = at::empty({32, 16}, at::TensorOptions(at::kMPS).dtype(at::kInt));
+    kernels::KernelCall(kernel, {32, 32})
+        .write(places)
+        .dispatch(kernels::address(places), kernels::Grid::linear(1));
+    const at::Tensor found = places.cpu();
+    const auto* numbers = found.const_data_ptr<int32_t>();
+    const auto sums = order(numbers), left = order(numbers + 8);
+    if (!sums || !left) return {};
+    return {true, *sums, *left};
+}
+
+}  // namespace
+
+FragmentPlaces fragment_places(at::ScalarType type) {
+    if (type == at::kHalf) {
+        static const FragmentPlaces kPlaces = measured("flash_places_f16");
+        return kPlaces;
+    }
+    static const FragmentPlaces kPlaces = measured("flash_places_bf16");
+    return kPlaces;
+}
+
+}  // namespace anymps::ops
