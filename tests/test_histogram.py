@@ -51,3 +51,19 @@ def test_out(mps):
         torch.histogram(x.to(mps), 4, out=(out[0].half(), out[1]))
     with pytest.raises(RuntimeError, match="range .* is not finite"):
         torch.histogram(torch.tensor([1.0, float("nan")], device=mps), 4)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 100, 5000, 30000])
+def test_histc_and_bincount(bins, mps):
+    x = torch.randn(20011)
+    for options in ({}, {"min": -1.0, "max": 0.5}):
+        wanted, got = torch.histc(x, bins, **options), torch.histc(x.to(mps), bins, **options).cpu()
+        assert got.sum() == wanted.sum()
+        assert (got - wanted).abs().sum() <= 2e-3 * x.numel()  # rounding moves elements that lie on a bin's edge
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        ints = torch.randint(0, min(bins, 255), (20011,)).to(dtype)
+        got = torch.bincount(ints.to(mps)[1:], minlength=bins)
+        torch.testing.assert_close(got.cpu(), torch.bincount(ints[1:], minlength=bins))
+    weights = torch.rand(20010)
+    got = torch.bincount(ints.to(mps)[1:], weights.to(mps))
+    torch.testing.assert_close(got.cpu(), torch.bincount(ints[1:], weights))

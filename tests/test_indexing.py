@@ -137,6 +137,12 @@ def test_nonzero(dtype):
     same(x.to("mps").t()[2:].nonzero(), x.t()[2:].nonzero())
 
 
+@pytest.fixture
+def deterministic_algorithms():
+    yield torch.use_deterministic_algorithms
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("padding_idx", [None, 3])
 @pytest.mark.parametrize("by_frequency", [False, True])
 def test_embedding(padding_idx, by_frequency):
@@ -149,6 +155,20 @@ def test_embedding(padding_idx, by_frequency):
     wanted.backward(grad)
     got.backward(grad.to("mps"))
     torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_embedding_gradient_of_rows_that_meet(dtype, deterministic, deterministic_algorithms):
+    deterministic_algorithms(deterministic)
+    for width in (1, 5, 300):
+        for i in (torch.zeros(700), torch.arange(700) % 128, torch.rand(700) * 20):
+            i = i.long()
+            grad = torch.randn(width, 700).to(dtype).t()
+            wanted = torch.zeros(128, width, dtype=torch.float64).index_add(0, i, grad.double())
+            got = torch.ops.aten.embedding_dense_backward(grad.to("mps"), i.int().to("mps"), 128, -1, False)
+            tolerance = 1e-4 if dtype == torch.float32 else 2e-2  # one rounding to bfloat16
+            torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
 
 
 def test_out_of_range_is_reported_and_the_device_goes_on():

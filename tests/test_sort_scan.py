@@ -4,7 +4,7 @@ import pytest
 import torch
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
-SHAPES = [(), (1,), (7,), (8,), (9,), (257,), (5, 33), (3, 4, 17), (0,), (2, 0, 3)]
+SHAPES = [(), (1,), (7,), (8,), (9,), (257,), (5, 33), (3, 4, 17), (2, 700), (2, 3000), (0,), (2, 0, 3)]
 
 
 def values(shape, dtype):
@@ -118,3 +118,79 @@ def test_in_place_and_dtype():
     same(y, x.cumsum(1))
     same(x.to("mps").cumsum(0, dtype=torch.int8), x.cumsum(0, dtype=torch.int8))
     same(x.to("mps").cumsum(0, dtype=torch.float32), x.cumsum(0, dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    "shape, dim", [((100003,), 0), ((3, 20004), 1), ((600, 37), 1), ((2, 3000, 20), 1), ((6, 500, 3), 1)]
+)
+def test_scans_of_many_chunks(shape, dim):
+    ints = torch.randint(-(2**40), 2**40, shape)
+    same(ints.to("mps").cumsum(dim), ints.cumsum(dim))
+    same(ints.to("mps").cumprod(dim), ints.cumprod(dim))
+    ties = torch.randint(0, 1000, shape).float()
+    for x in (ties, torch.full(shape, -torch.inf), torch.where(ties == 7, torch.nan, ties), ties.long()):
+        for f in (torch.cummax, torch.cummin):
+            wanted, got = f(x, dim), f(x.to("mps"), dim)
+            same(got.values, wanted.values)
+            same(got.indices, wanted.indices)
+    x = torch.randn(shape)
+    wanted = x.double().cumsum(dim).float()
+    torch.testing.assert_close(x.to("mps").cumsum(dim).cpu(), wanted, rtol=1e-5, atol=1e-3)
+    wanted = x.double().logcumsumexp(dim).float()
+    torch.testing.assert_close(x.to("mps").logcumsumexp(dim).cpu(), wanted, rtol=1e-5, atol=1e-5)
+    z = torch.complex(x, ties)
+    wanted = z.to(torch.complex128).cumsum(dim).to(torch.complex64)
+    torch.testing.assert_close(z.to("mps").cumsum(dim).cpu(), wanted, rtol=1e-5, atol=1e-2)
+    y = x.to("mps")
+    same(y.cumsum(dim), y.clone().cumsum_(dim).cpu())
+    half = x.half()
+    torch.testing.assert_close(half.to("mps").cumsum(dim).cpu(), half.double().cumsum(dim).half(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("length", [200, 900, 1500, 5000])
+def test_sort_keeps_ties_and_bits(length):
+    few = torch.randint(0, 3, (3, length))
+    signs = torch.where(torch.rand(3, length) < 0.5, 0.0, -0.0)
+    mixed = torch.randn(3, length)
+    mixed[1, ::7], mixed[2, ::5], mixed[0, ::9], mixed[0, 1::9] = torch.nan, -torch.inf, 0.0, -0.0
+    for x in (few, few.to(torch.uint8), few.int() - 1, signs, mixed, mixed.half(), torch.full((3, length), torch.nan)):
+        for descending in (False, True):
+            wanted = torch.sort(x, stable=True, descending=descending)
+            got = torch.sort(x.to("mps"), stable=True, descending=descending)
+            same(got.indices, wanted.indices)
+            same(got.values, wanted.values)
+            if x.is_floating_point():
+                same(got.values.signbit(), wanted.values.signbit())
+    wide = torch.randint(-(2**63), 2**63 - 1, (2, length))
+    same(torch.sort(wide.to("mps")).indices, torch.sort(wide, stable=True).indices)
+
+
+def test_sort_in_place():
+    for x in (torch.randint(0, 255, (5000,), dtype=torch.uint8), torch.randn(5000)):
+        y, place = x.to("mps"), torch.empty(0, dtype=torch.int64, device="mps")
+        torch.sort(y, out=(y, place))
+        same(y, x.sort().values)
+
+
+@pytest.mark.parametrize("length", [5000, 20011])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8])
+def test_selection_from_long_rows(length, dtype):
+    x = torch.randn(3, length).mul(50)
+    x[1] = torch.randint(0, 3, (length,))  # ties
+    if dtype.is_floating_point:
+        x[2, 7::11], x[2, 5] = torch.nan, -torch.inf
+    x = x.to(dtype)
+    ours = x.to("mps")
+    for descending in (False, True):
+        wanted, order = torch.sort(x, stable=True, descending=descending)
+        for k in (1, 10, 700):
+            got = torch.topk(ours, k, largest=descending)
+            same(got.values, wanted[:, :k])
+            same(got.indices, order[:, :k])
+    for k in (1, 400, length):
+        got = torch.kthvalue(ours, k)
+        same(got.values, torch.kthvalue(x, k).values)
+        same(x.gather(1, got.indices.cpu().unsqueeze(1)).squeeze(1), got.values.cpu())
+    for f in (torch.median, torch.nanmedian):
+        same(f(ours, 1).values, f(x, 1).values)
+        same(f(ours), f(x))

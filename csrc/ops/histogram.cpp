@@ -1,15 +1,85 @@
-// bincount and histc: counts by scattered additions.
+// bincount and histc.
 #include <anymps/ops/histogram_ops.h>
 
 #include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+
+#include "kernels/flat_grid.h"
+#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
+namespace {
+
+// As in shaders/histogram.slang.
+constexpr uint32_t kSharedBins = 4096;
+constexpr uint32_t kAhead = 4;
+struct HistogramArgs {
+    uint64_t input, counts, count, part;
+    uint32_t parts, bins;
+    float low, high;
+};
+
+constexpr uint32_t kMostRanges = 4;   // readings of the elements; more bins are counted in memory
+constexpr uint32_t kMostCopies = 32;  // of bins in shared memory
+
+// int32 or int64 [bins]: how many elements of `values`, dense, are in each bin. Whole numbers are their bins;
+// the range of others is [low, high].
+Tensor count_bins(const Tensor& values, int64_t bins, double low, double high) {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    TORCH_CHECK(bins <= kMost, "histogram: ", bins, " bins are more than the mps device can count");
+    if (values.numel() > kMost) {
+        const Tensor flat = values.view(-1);
+        const int64_t half = flat.numel() / 2;
+        return count_bins(flat.narrow(0, 0, half), bins, low, high)
+            .to(at::kLong)
+            .add_(count_bins(flat.narrow(0, half, flat.numel() - half), bins, low, high));
+    }
+    const Tensor counts = at::zeros({bins}, values.options().dtype(at::kInt));
+    if (values.numel() == 0) return counts;
+    const auto& tuning = kernels::tuning();
+    const uint32_t workgroup = kernels::flat_workgroup();
+    HistogramArgs args{};
+    args.input = kernels::address(values);
+    args.counts = kernels::address(counts);
+    args.count = static_cast<uint64_t>(values.numel());
+    args.bins = static_cast<uint32_t>(bins);
+    args.low = static_cast<float>(low);
+    args.high = static_cast<float>(high);
+    uint32_t ranges = static_cast<uint32_t>(kernels::ceil_div(args.bins, kSharedBins)), copies = 0;
+    if (ranges > kMostRanges) {
+        ranges = 1;
+    } else {
+        copies = std::clamp(kSharedBins / args.bins, 1u, std::min(kMostCopies, workgroup));
+    }
+    // A workgroup has as many elements as bins, at least.
+    const uint64_t unit = uint64_t{workgroup} * 4 * kAhead;
+    const uint64_t least = std::max<uint64_t>(unit, copies == 0 ? 0 : std::min(args.bins, kSharedBins));
+    const uint64_t wanted = std::max(least, kernels::ceil_div(args.count, tuning.target_groups));
+    args.part = kernels::ceil_div(wanted, unit) * unit;
+    args.parts = kernels::group_count(kernels::ceil_div(args.count, args.part));
+    const bool aligned = args.input % std::min<uint64_t>(16, 4 * values.element_size()) == 0;
+    kernels::KernelCall("histogram_count",
+                        {workgroup, 0, kernels::code(values.scalar_type()), aligned, copies})
+        .read(values)
+        .write(counts)
+        .dispatch(args, kernels::Grid::linear(uint64_t{args.parts} * ranges));
+    return counts;
+}
+
+// The smallest and the largest element as a tensor of two, on the host. Waits for the device.
+Tensor extremes(const Tensor& values) {
+    const auto [least, most] = at::aminmax(values);
+    return at::stack({least, most}).cpu();
+}
+
+}  // namespace
 
 // The size of the result is data: waits for the device.
 Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& weights, int64_t minlength) {
@@ -17,16 +87,16 @@ Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& we
     if (self.dim() == 1 && self.numel() == 0) return at::zeros({minlength}, self.options().dtype(at::kLong));
     TORCH_CHECK(self.dim() == 1 && c10::isIntegralType(self.scalar_type(), true),
                 "bincount only supports 1-d non-negative integral inputs.");
-    const Tensor values = self.to(at::kLong);
-    const auto [least, most] = at::aminmax(values);
-    TORCH_CHECK(least.item<int64_t>() >= 0, "bincount only supports 1-d non-negative integral inputs.");
+    const Tensor range = extremes(self.scalar_type() == at::kBool ? self.to(at::kByte) : self).to(at::kLong);
+    const int64_t* const values = range.const_data_ptr<int64_t>();
+    TORCH_CHECK(values[0] >= 0, "bincount only supports 1-d non-negative integral inputs.");
     const bool weighted = weights.has_value() && weights->defined();
     TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->numel() == self.numel()),
                 "weights should be 1-d and have the same length as input");
-    const int64_t bins = std::max(most.item<int64_t>() + 1, minlength);
-    const Tensor each = weighted ? (weights->is_floating_point() ? *weights : weights->to(at::kFloat))
-                                 : at::ones_like(values);
-    return at::zeros({bins}, each.options()).scatter_add_(0, values, each);
+    const int64_t bins = std::max(values[1] + 1, minlength);
+    if (!weighted) return count_bins(self.contiguous(), bins, 0, 0).to(at::kLong);
+    const Tensor each = weights->is_floating_point() ? *weights : weights->to(at::kFloat);
+    return at::zeros({bins}, each.options()).scatter_add_(0, self.to(at::kLong), each);
 }
 
 // Elements outside of [min, max] are left out; min == max takes the data's own range, and waits for the
@@ -41,9 +111,9 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
                 " have the same dtype, but got input ", self.scalar_type(), " and hist ", out.scalar_type());
     double low = min.to<double>(), high = max.to<double>();
     if (low == high && self.numel() > 0) {
-        const auto [least, most] = at::aminmax(self);
-        low = least.item<double>();
-        high = most.item<double>();
+        const Tensor range = extremes(self).to(at::kDouble);
+        low = range.const_data_ptr<double>()[0];
+        high = range.const_data_ptr<double>()[1];
     }
     TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "range of [", low, ", ", high, "] is not finite");
     TORCH_CHECK(low <= high, "max must be larger than min");
@@ -52,13 +122,7 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
         high += 1;
     }
     at::native::resize_output(out, {bins});
-    out.zero_();
-    const Tensor values = self.reshape(-1);
-    const Tensor inside = values.ge(low).logical_and_(values.le(high));
-    const Tensor bin =
-        values.to(at::kFloat).sub(low).mul_(static_cast<double>(bins)).div_(high - low).to(at::kLong);
-    out.scatter_add_(0, bin.clamp_(0, bins - 1), inside.to(out.scalar_type()));
-    return out;
+    return out.copy_(count_bins(self.contiguous(), bins, low, high));
 }
 
 Tensor ANYMPS_FUNC(histc)(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max) {

@@ -1,8 +1,11 @@
 // cumsum, cumprod, logcumsumexp, cummax, cummin.
+#include "ops/scan.h"
+
 #include <anymps/ops/scan_ops.h>
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -12,84 +15,152 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
-#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
 
 enum class Scan : uint32_t { Sum = 0, Product, LogSumExp, Maximum, Minimum };
 
+// As in shaders/scan.slang.
+constexpr uint32_t kLines = 4;
 struct ScanArgs {
-    uint64_t input, out, indices, partials, rows, length, chunk;
+    uint64_t input, out, indices, partials, rows, length, inner, chunk;
     uint32_t chunks, pad;
 };
 
-void scan_rows(const Tensor& input, const Tensor& out, const Tensor& indices, Scan scan) {
-    const bool software = runtime::device().info().is_software;
-    const uint32_t workgroup = software ? 8 : 64;
+// Where the columns of a matrix are this many, neighbouring threads read neighbouring elements of them.
+constexpr int64_t kFewestColumns = 16;
+
+uint64_t round_up(uint64_t n, uint64_t to) {
+    return kernels::ceil_div(n, to) * to;
+}
+
+// How many threads work on a row, and on how many chunks of it.
+struct Plan {
+    bool columns;
+    uint32_t lanes;
+    uint64_t chunk, chunks, groups;
+
+    Plan(const ScanArgs& args, bool long_code) {
+        const kernels::Tuning& t = kernels::tuning();
+        columns = t.software || args.inner > 1 || long_code;
+        lanes = t.workgroup;
+        uint64_t most, unit;  // chunks a row; elements
+        if (columns) {
+            // Every chunk reads what those before it hold.
+            const uint64_t threads = args.rows * args.inner;
+            most = t.software ? 64 / threads : std::min<uint64_t>(1024, 131072 / threads);
+            unit = t.software ? std::max<uint64_t>(16, static_cast<uint64_t>(std::sqrt(args.length))) : 16;
+        } else {
+            const bool few_rows = args.rows * t.subgroup < 65536;
+            const bool whole = args.length > uint64_t{64} * t.subgroup ||
+                               (few_rows && args.length > uint64_t{4} * t.subgroup);
+            if (!whole) lanes = kernels::power_of_two(kernels::ceil_div(args.length, 4), t.subgroup);
+            most = whole ? t.target_groups / args.rows : 1;
+            unit = uint64_t{lanes} * 4 * kLines;
+        }
+        most = std::max<uint64_t>(most, 1);
+        chunk = round_up(kernels::ceil_div(args.length, most), unit);
+        chunks = kernels::ceil_div(args.length, chunk);
+        const uint64_t teams = args.rows * chunks * args.inner;
+        groups = kernels::ceil_div(teams * (columns ? 1 : lanes), t.workgroup);
+    }
+};
+
+bool aligned(const Tensor& t) {
+    return kernels::address(t) % std::min<uint64_t>(16, 4 * t.element_size()) == 0;
+}
+
+// Dense tensors [rows, length, inner].
+void scan_dense(const Tensor& input, const Tensor& out, const Tensor& indices, Scan scan) {
     ScanArgs args{};
-    args.rows = static_cast<uint64_t>(input.size(0));
-    args.length = static_cast<uint64_t>(input.size(1));
-    // Enough chunks to fill the device, none shorter than the scan over them is long.
-    const auto balanced = static_cast<uint64_t>(std::sqrt(static_cast<double>(args.length)));
-    const uint64_t wanted = std::max<uint64_t>(1, (software ? 64 : 65536) / args.rows);
-    args.chunk = std::max<uint64_t>({16, balanced / (software ? 1 : 2), args.length / wanted});
-    args.chunks = static_cast<uint32_t>((args.length + args.chunk - 1) / args.chunk);
-    const Tensor partials = at::empty({input.size(0), args.chunks, 2}, input.options().dtype(at::kLong));
     args.input = kernels::address(input);
     args.out = kernels::address(out);
     args.indices = indices.defined() ? kernels::address(indices) : 0;
-    args.partials = kernels::address(partials);
+    args.rows = static_cast<uint64_t>(input.size(0));
+    args.length = static_cast<uint64_t>(input.size(1));
+    args.inner = static_cast<uint64_t>(input.size(2));
+    TORCH_CHECK(!indices.defined() || args.length < UINT32_MAX, "cummax, cummin: rows of ", args.length,
+                " elements are too long for the mps device");
+    // Complex logarithms are too much code to have it for every element of a thread.
+    const bool exponentials = scan == Scan::LogSumExp;
+    const Plan plan(args, exponentials && out.is_complex());
+    args.chunk = plan.chunk;
+    args.chunks = kernels::group_count(plan.chunks);
+    Tensor partials;
+    if (args.chunks > 1) {
+        partials =
+            at::empty({input.size(0), args.chunks, input.size(2), 2}, input.options().dtype(at::kLong));
+        args.partials = kernels::address(partials);
+    }
     // Integers are added in int64 and cut when they are stored.
     const bool integral = at::isIntegralType(out.scalar_type(), /*includeBool=*/true);
     const auto compute = integral ? kernels::Compute::I64 : kernels::compute_of(out.scalar_type());
-    const auto run = [&](const char* step, uint64_t threads) {
-        kernels::KernelCall(
-            kernels::kernel_id(std::string(step) + '_' + kernels::suffix(compute)),
-            std::array<uint32_t, 5>{workgroup, 0, kernels::code(input.scalar_type()),
-                                    kernels::code(out.scalar_type()), static_cast<uint32_t>(scan)})
+    const bool vectors =
+        args.length % 4 == 0 && aligned(input) && aligned(out) && (!indices.defined() || aligned(indices));
+    const std::string name = std::string(plan.columns ? "scan_columns" : "scan_rows");
+    const std::string kind = indices.defined() ? "_extremum_" : exponentials ? "_logsumexp_" : "_";
+    const bool narrow = indices.defined() && integral && out.element_size() <= 4;
+    const std::string type = kind + kernels::suffix(narrow ? kernels::Compute::I32 : compute);
+    const auto run = [&](const std::string& kernel) {
+        kernels::KernelCall(kernel, {kernels::tuning().workgroup, kernels::tuning().subgroup,
+                                     kernels::code(input.scalar_type()), kernels::code(out.scalar_type()),
+                                     static_cast<uint32_t>(scan), plan.lanes, vectors})
             .read(input)
             .write(partials)
             .write(out)
             .write(indices)
-            .dispatch_pointer(args, kernels::flat_grid(threads, workgroup));
+            .dispatch(args, kernels::Grid::linear(plan.groups));
     };
-    run("scan_reduce", args.rows * args.chunks);
-    run("scan_partials", args.rows);
-    run("scan_chunks", args.rows * args.chunks);
+    if (args.chunks > 1) run(name + "_reduce" + type);
+    run(name + type);
+}
+
+// What the sums of out's type are made of: values are converted first where that changes them, as on the
+// CPU. Whole numbers may be cut after they are added.
+bool reads_as(const Tensor& self, const Tensor& out) {
+    return at::isFloatingType(out.scalar_type()) ||
+           (at::isIntegralType(self.scalar_type(), true) && at::isIntegralType(out.scalar_type(), false));
 }
 
 // out (and indices) along dim; out's dtype is the one to accumulate in (16-bit floating types: in float).
 void scan(const Tensor& self, int64_t dim, const Tensor& out, const Tensor& indices, Scan operation) {
     dim = at::maybe_wrap_dim(dim, self.dim());
     if (self.numel() == 0) return;
-    const auto rows = [&](const Tensor& t) {
-        return t.dim() == 0 ? t.view({1, 1}) : t.movedim(dim, -1).contiguous().view({-1, t.size(dim)});
+    const auto sizes = self.sizes();
+    const int64_t length = self.dim() == 0 ? 1 : self.size(dim);
+    const int64_t inner = self.dim() == 0 ? 1 : c10::multiply_integers(sizes.begin() + dim + 1, sizes.end());
+    const bool software = kernels::tuning().software;
+    // Few columns become rows.
+    const bool turned = inner > 1 && inner < kFewestColumns && !software;
+    const auto dense = [&](const Tensor& t) {
+        const Tensor whole = t.contiguous().view({-1, length, inner});
+        return turned ? whole.transpose(1, 2).contiguous().view({-1, length, 1}) : whole;
     };
-    const bool last = self.dim() == 0 || dim == self.dim() - 1;
-    // The input is converted first where that changes values, as on the CPU: int16 sums of int32 numbers,
-    // say.
-    const Tensor input = rows(at::isFloatingType(out.scalar_type()) ? self : self.to(out.scalar_type()));
+    const Tensor input = dense(reads_as(self, out) ? self : self.to(out.scalar_type()));
     const auto target = [&](const Tensor& t) {
-        if (!t.defined() || (last && t.is_contiguous())) return t.defined() ? t.view(input.sizes()) : t;
-        return at::empty(input.sizes(), t.options());
+        if (t.defined() && t.is_contiguous() && !turned) return t.view(input.sizes());
+        return t.defined() ? at::empty(input.sizes(), t.options()) : t;
     };
     const Tensor to = target(out), to_indices = target(indices);
-    scan_rows(input, to, to_indices, operation);
+    // Extrema are read again where they are.
+    const bool in_place = indices.defined() && to.is_alias_of(input);
+    scan_dense(in_place ? input.clone() : input, to, to_indices, operation);
     const auto give = [&](const Tensor& t, const Tensor& computed) {
         if (!t.defined() || t.data_ptr() == computed.data_ptr()) return;
-        auto sizes = self.sizes().vec();
-        if (!sizes.empty()) {
-            sizes.erase(sizes.begin() + dim);
-            sizes.push_back(self.size(dim));
-        }
-        t.copy_(self.dim() == 0 ? computed.squeeze() : computed.view(sizes).movedim(-1, dim));
+        const Tensor whole = turned ? computed.view({-1, inner, length}).transpose(1, 2) : computed;
+        t.copy_(whole.reshape(sizes));
     };
     give(out, to);
     give(indices, to_indices);
 }
 
 }  // namespace
+
+void sums_of_rows(const Tensor& rows) {
+    const Tensor dense = rows.unsqueeze(2);
+    if (rows.numel() > 0) scan_dense(dense, dense, {}, Scan::Sum);
+}
 
 TORCH_IMPL_FUNC(cumsum_out)
 (const Tensor& self, int64_t dim, std::optional<ScalarType> dtype, const Tensor& out) {

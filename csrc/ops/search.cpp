@@ -30,14 +30,14 @@ void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, c
                           static_cast<uint64_t>(values.numel()),
                           static_cast<uint64_t>(boundaries.dim() == 1 ? values.numel() : values.size(-1)),
                           static_cast<uint64_t>(length)};
-    constexpr uint32_t kWorkgroup = 64;
-    kernels::KernelCall("search_sorted",
-                        {kWorkgroup, 0, type, kernels::code(out.scalar_type()), right, sorter.defined()})
+    constexpr uint64_t kAhead = 4;  // as in shaders/search.slang
+    kernels::KernelCall("search_sorted", {kernels::flat_workgroup(), 0, type,
+                                          kernels::code(out.scalar_type()), right, sorter.defined()})
         .read(values)
         .read(boundaries)
         .read(sorter)
         .write(out)
-        .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));
+        .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, kAhead)));
 }
 
 TensorOptions index_options(const Tensor& like, bool out_int32) {

@@ -1,4 +1,4 @@
-// sort, topk, kthvalue, median: one stable merge sort of rows.
+// sort, topk, kthvalue, median: what is taken from the sorted order of rows.
 #include <anymps/ops/sort_ops.h>
 
 #include <ATen/MemoryOverlap.h>
@@ -18,23 +18,11 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
+#include "ops/radix_select.h"
+#include "ops/sort_order.h"
 
 namespace anymps::ops {
 namespace {
-
-constexpr uint32_t kRun = 8;  // as in shaders/sort.slang
-
-struct SortArgs {
-    uint64_t input, from, to, from_index, to_index, rows;
-    uint32_t length, width;
-};
-
-struct TakeArgs {
-    uint64_t input, order, values, indices, rows;
-    uint32_t length, first, kept, pad;
-};
 
 // Rows of `dim`, dense.
 Tensor rows_of(const Tensor& self, int64_t dim) {
@@ -42,51 +30,14 @@ Tensor rows_of(const Tensor& self, int64_t dim) {
                            : self.movedim(dim, -1).contiguous().view({-1, self.size(dim)});
 }
 
-// For each row the positions in sorted order, uint32 in an int32 tensor.
-Tensor sorted_order(const Tensor& rows, bool descending) {
-    TORCH_CHECK(!rows.is_complex(), "Sort does not support complex dtypes on MPS");
-    TORCH_CHECK(rows.size(1) <= UINT32_MAX / 2, "sort: rows of ", rows.size(1),
-                " elements are too long for the mps device");
-    const uint32_t type = kernels::code(rows.scalar_type());
-    Tensor from = at::empty(rows.sizes(), rows.options().dtype(at::kLong)), to = at::empty_like(from);
-    Tensor from_index = at::empty(rows.sizes(), rows.options().dtype(at::kInt)),
-           to_index = at::empty_like(from_index);
-    SortArgs args{kernels::address(rows),
-                  0,
-                  0,
-                  0,
-                  0,
-                  static_cast<uint64_t>(rows.size(0)),
-                  static_cast<uint32_t>(rows.size(1)),
-                  kRun};
-    const auto run = [&](const char* kernel, uint64_t threads) {
-        args.from = kernels::address(from);
-        args.to = kernels::address(to);
-        args.from_index = kernels::address(from_index);
-        args.to_index = kernels::address(to_index);
-        kernels::KernelCall(kernel, {kernels::flat_workgroup(), 0, type, descending})
-            .read(rows)
-            .read(from)
-            .read(from_index)
-            .write(to)
-            .write(to_index)
-            .dispatch(args, kernels::flat_grid(threads));
-        std::swap(from, to);
-        std::swap(from_index, to_index);
-    };
-    run("sort_runs", args.rows * ((args.length + kRun - 1) / kRun));
-    for (; args.width < args.length; args.width *= 2) run("sort_merge", args.rows * args.length);
-    return from_index;
-}
-
 // Places [first, first + kept) of each sorted row of self along dim, into values and indices of the right
 // sizes.
 void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64_t kept, const Tensor& values,
           const Tensor& indices) {
     const Tensor rows = rows_of(self, dim);
-    const Tensor order = sorted_order(rows, descending);
     const bool last = self.dim() == 0 || dim == self.dim() - 1;
-    const bool direct = last && values.is_contiguous() && indices.is_contiguous();
+    const bool direct =
+        last && values.is_contiguous() && indices.is_contiguous() && !values.is_alias_of(rows);
     auto sizes = self.sizes().vec();
     if (self.dim() > 0) {
         sizes.erase(sizes.begin() + dim);
@@ -94,21 +45,7 @@ void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64
     }
     const Tensor v = direct ? values : at::empty(sizes, values.options());
     const Tensor i = direct ? indices : at::empty(sizes, indices.options());
-    const TakeArgs args{kernels::address(rows),
-                        kernels::address(order),
-                        kernels::address(v),
-                        kernels::address(i),
-                        static_cast<uint64_t>(rows.size(0)),
-                        static_cast<uint32_t>(rows.size(1)),
-                        static_cast<uint32_t>(first),
-                        static_cast<uint32_t>(kept),
-                        0};
-    kernels::KernelCall("sort_take", {kernels::flat_workgroup(), 0, kernels::code(self.scalar_type())})
-        .read(rows)
-        .read(order)
-        .write(v)
-        .write(i)
-        .dispatch(args, kernels::flat_grid(args.rows * args.kept));
+    sort_rows(rows, descending, first, v.view({rows.size(0), kept}), i.view({rows.size(0), kept}));
     if (direct) return;
     values.copy_(self.dim() == 0 ? v : v.movedim(-1, dim));
     indices.copy_(self.dim() == 0 ? i : i.movedim(-1, dim));
@@ -127,6 +64,19 @@ Tensor median_place(const Tensor& rows, bool ignore_nan) {
     return at::where(numbers.lt(n), numbers, middle);
 }
 
+// The medians of dense rows [n, length], and their positions: both [n].
+std::pair<Tensor, Tensor> medians(const Tensor& rows, bool ignore_nan) {
+    const Tensor place = median_place(rows, ignore_nan);
+    if (sorts_by_radix(rows) && rows.size(1) > radix_tile()) {
+        const Tensor values = at::empty({rows.size(0)}, rows.options()),
+                     indices = at::empty_like(place.squeeze(1));
+        select_places(rows, place.squeeze(1), values, indices);
+        return {values, indices};
+    }
+    const auto [sorted, order] = at::sort(rows, true, -1, false);
+    return {sorted.gather(-1, place).squeeze(1), order.gather(-1, place).squeeze(1)};
+}
+
 using Outputs = std::tuple<Tensor&, Tensor&>;
 
 Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_nan, Tensor& values,
@@ -136,12 +86,9 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
     at::native::zero_numel_check_dims(self, dim, "median()");
     at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) {
-        const Tensor rows = self.dim() == 0 ? self.view(1) : self.movedim(dim, -1);
-        const auto [sorted, order] = at::sort(rows, true, -1, false);
-        const Tensor place = median_place(rows, ignore_nan);
-        const auto back = [&](const Tensor& t) { return self.dim() == 0 ? t.squeeze() : t.movedim(-1, dim); };
-        values.copy_(back(sorted.gather(-1, place)));
-        indices.copy_(back(order.gather(-1, place)));
+        const auto [v, i] = medians(rows_of(self, dim), ignore_nan);
+        values.copy_(v.view(values.sizes()));
+        indices.copy_(i.view(indices.sizes()));
     }
     if (!keepdim && self.dim() > 0) {
         values.squeeze_(dim);
@@ -152,8 +99,7 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
 
 Tensor median_of_all(const Tensor& self, bool ignore_nan) {
     if (self.numel() == 0) return at::full({}, std::numeric_limits<float>::quiet_NaN(), self.options());
-    const Tensor flat = self.reshape(-1);
-    return std::get<0>(at::sort(flat, true, -1, false)).gather(-1, median_place(flat, ignore_nan)).squeeze();
+    return medians(self.reshape({1, -1}).contiguous(), ignore_nan).first.squeeze();
 }
 
 }  // namespace

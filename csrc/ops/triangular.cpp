@@ -2,8 +2,10 @@
 #include <anymps/ops/triangular_ops.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/flat_grid.h"
+#include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -12,11 +14,18 @@ namespace {
 // As in shaders/triangular.slang.
 struct TriangleArgs {
     uint64_t out, self, count;
-    uint32_t rows, columns;
+    kernels::FastDivider across, rows;
     int64_t diagonal;
     uint32_t upper;
     int64_t out_strides[3], self_strides[3];
 };
+
+// True where four neighbours of a row are one load, wherever they are.
+bool in_fours(const Tensor& t) {
+    const auto alignment = std::min<uint64_t>(16, 4 * t.element_size());
+    return t.stride(2) == 1 && t.size(2) % 4 == 0 && t.stride(1) % 4 == 0 && t.stride(0) % 4 == 0 &&
+           kernels::address(t) % alignment == 0;
+}
 
 // self, out: [..., rows, columns], any strides; they may be the same tensor.
 void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& out) {
@@ -24,18 +33,20 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
     const int64_t rows = out.size(-2), columns = out.size(-1);
     const Tensor from = self.reshape({-1, rows, columns});
     const Tensor to = out.reshape({-1, rows, columns});  // a copy where the batch has no single stride
+    const uint32_t vector = in_fours(from) && in_fours(to) ? 4 : 1;
     TriangleArgs args{kernels::address(to),
                       kernels::address(from),
-                      static_cast<uint64_t>(to.numel()),
-                      static_cast<uint32_t>(rows),
-                      static_cast<uint32_t>(columns),
+                      static_cast<uint64_t>(to.numel()) / vector,
+                      kernels::FastDivider(static_cast<uint32_t>(columns) / vector),
+                      kernels::FastDivider(static_cast<uint32_t>(rows)),
                       diagonal,
                       upper};
     std::copy_n(to.strides().begin(), 3, args.out_strides);
     std::copy_n(from.strides().begin(), 3, args.self_strides);
     constexpr uint32_t kWorkgroup = 256;
     const ScalarType bits = kernels::integer_of_size(out.element_size());
-    kernels::KernelCall("triangle", {kWorkgroup, 0, kernels::code(bits)})
+    const bool wide = args.count > std::numeric_limits<uint32_t>::max();
+    kernels::KernelCall("triangle", {kWorkgroup, 0, kernels::code(bits), vector, wide})
         .read(from)
         .write(to)
         .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));

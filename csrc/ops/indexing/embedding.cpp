@@ -3,9 +3,13 @@
 
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <limits>
+
 #include "ops/indexing/indexed_copy.h"
+#include "ops/indexing/segment_sum.h"
 
 namespace anymps::ops {
 
@@ -31,21 +35,19 @@ Tensor ANYMPS_FUNC(embedding_dense_backward)(const Tensor& grad_output, const Te
     at::checkScalarTypes("embedding_backward", index_arg, {at::kLong, at::kInt});
     const int64_t width = grad_output.size(-1);
     const Tensor index = indices.reshape(-1);
-    // Rows are added in float: many small gradients may meet in one row.
-    Tensor rows = grad_output.reshape({-1, width}).to(at::kFloat);
-    Tensor weight = at::zeros({num_weights, width}, rows.options());
-    if (index.numel() == 0) return weight.to(grad_output.scalar_type());
-    const IndexedCopy how{.op = "embedding_dense_backward",
-                          .indexed_destination = true,
-                          .operation = IndexedOperation::Add,
-                          .skip = padding_idx >= 0 ? padding_idx : std::numeric_limits<int64_t>::min()};
+    Tensor rows = grad_output.reshape({-1, width});
+    const Tensor weight = at::zeros({num_weights, width}, rows.options());
+    if (index.numel() == 0) return weight;
+    constexpr const char* kName = "embedding_dense_backward";
+    const int64_t skip = padding_idx >= 0 ? padding_idx : std::numeric_limits<int64_t>::min();
     if (scale_grad_by_freq) {
-        const Tensor counts = at::zeros({num_weights}, rows.options());
-        indexed_copy_dim(counts, at::zeros({}, rows.options()).add_(1).expand(index.sizes()), index, 0, how);
-        rows = rows.div(counts.index_select(0, index).unsqueeze(1));
+        const Tensor counts = at::zeros({num_weights, 1}, rows.options().dtype(at::kFloat));
+        const Tensor one = at::ones({1, 1}, counts.options()).expand({index.numel(), 1});
+        segment_sum(kName, counts, one, index, skip);
+        rows = rows.to(at::kFloat).div(counts.index_select(0, index));
     }
-    indexed_copy_dim(weight, rows, index.unsqueeze(1).expand(rows.sizes()), 0, how);
-    return weight.to(grad_output.scalar_type());
+    segment_sum(kName, weight, rows, index, skip);
+    return weight;
 }
 
 }  // namespace anymps::ops

@@ -124,27 +124,6 @@ Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& sourc
     return self;
 }
 
-Tensor& ANYMPS_FUNC(masked_select_out)(const Tensor& self, const Tensor& mask, Tensor& out) {
-    TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
-    TORCH_CHECK(self.scalar_type() == out.scalar_type(),
-                "masked_select(): self and result must have the same scalar type");
-    at::assert_no_internal_overlap(out);
-    at::assert_no_overlap(out, self);
-    at::assert_no_overlap(out, mask);
-    // Named: what needs no expansion is borrowed.
-    const Tensor source = self.dim() == 0 ? self.unsqueeze(0) : self;
-    const Tensor wanted = mask.dim() == 0 ? mask.unsqueeze(0) : mask;
-    const auto [from, where] = at::expand_outplace(source, wanted);
-    const Tensor selected = at::index(*from, OptionalTensors({*where}));
-    at::native::resize_output(out, selected.sizes());
-    return out.copy_(selected);
-}
-
-Tensor ANYMPS_FUNC(masked_select)(const Tensor& self, const Tensor& mask) {
-    Tensor out = at::empty({0}, self.options());
-    return masked_select_out(self, mask, out);
-}
-
 Tensor& ANYMPS_FUNC(masked_scatter_)(Tensor& self, const Tensor& mask, const Tensor& source) {
     at::assert_no_internal_overlap(self);
     TORCH_CHECK(self.scalar_type() == source.scalar_type(),

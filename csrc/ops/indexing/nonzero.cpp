@@ -1,34 +1,89 @@
-// Positions of the elements that are not zero: count, scan, one synchronization for the size, write.
+// Positions of the elements that are not zero, and elements beside them: one synchronization for the size.
 #include <anymps/ops/indexing/nonzero_ops.h>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <vector>
 
-#include "kernels/flat_grid.h"
+#include "kernels/extents.h"
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/scan.h"
 
 namespace anymps::ops {
 namespace {
 
-constexpr uint64_t kSpan = 64;
-constexpr uint32_t kScanThreads = 256;
+constexpr uint64_t kAThread = 16;  // elements of a tile; as in shaders/nonzero.slang
 
-struct CountArgs {
-    uint64_t input, counts, count, spans;
-};
-
-struct ScanArgs {
-    uint64_t counts, spans;
-};
-
-struct WriteArgs {
-    uint64_t input, offsets, out, count, spans;
+struct NonzeroArgs {
+    uint64_t input, items, counts, out, count;
     uint32_t ndim, pad;
-    int64_t sizes[64];
+};
+
+// What is not zero in a dense tensor of at least one element.
+class Nonzero {
+  public:
+    explicit Nonzero(const Tensor& input) : input_(input) {
+        const auto& tuning = kernels::tuning();
+        // A software driver's workgroup is small, so it takes several tiles.
+        tiles_ = tuning.software ? 16 : 1;
+        args_.input = kernels::address(input);
+        args_.count = static_cast<uint64_t>(input.numel());
+        groups_ = kernels::ceil_div(args_.count, tuning.workgroup * kAThread * tiles_);
+        counts_ = at::empty({1, static_cast<int64_t>(groups_)}, input.options().dtype(at::kLong));
+        args_.counts = kernels::address(counts_);
+    }
+
+    // Waits for the device.
+    int64_t count() {
+        run("nonzero_count", {}, counts_, 0, {});
+        sums_of_rows(counts_);
+        return counts_.select(1, -1).item<int64_t>();
+    }
+
+    // After count(); out: dense int64 [count, ndim].
+    void write_positions(const Tensor& out) {
+        kernels::Extents extents;
+        for (int64_t d = input_.dim() - 1; d >= 0; --d) extents.push_back({input_.size(d)});
+        run("nonzero_write", {}, out, 0, extents);
+    }
+
+    // The elements of a dense tensor like the input's; out: dense [count].
+    void write_elements(const Tensor& items, const Tensor& out) {
+        args_.items = kernels::address(items);
+        run("nonzero_write", items, out, static_cast<uint32_t>(items.element_size()), {});
+    }
+
+  private:
+    void run(const char* kernel, const Tensor& items, const Tensor& out, uint32_t item_bytes,
+             const kernels::Extents& extents) {
+        const auto alignment = std::min<uint64_t>(16, 4 * input_.element_size());
+        args_.out = kernels::address(out);
+        args_.ndim = static_cast<uint32_t>(extents.size());
+        std::vector<char> whole(sizeof(args_) + extents.size() * sizeof(kernels::Dim));
+        std::memcpy(whole.data(), &args_, sizeof(args_));
+        kernels::write_dims(extents, whole.data() + sizeof(args_));
+        kernels::KernelCall(kernel, {kernels::tuning().workgroup, kernels::tuning().subgroup,
+                                     kernels::code(input_.scalar_type()), args_.input % alignment == 0,
+                                     tiles_, item_bytes, args_.count > std::numeric_limits<uint32_t>::max()})
+            .read(input_)
+            .read(items)
+            .read(counts_)
+            .write(out)
+            .dispatch_pointer(whole.data(), whole.size(), kernels::Grid::linear(groups_));
+    }
+
+    const Tensor& input_;
+    Tensor counts_;
+    NonzeroArgs args_{};
+    uint32_t tiles_;
+    uint64_t groups_;
 };
 
 }  // namespace
@@ -45,38 +100,12 @@ Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
         return out;
     }
     const Tensor input = self.contiguous();
-    const auto count = static_cast<uint64_t>(input.numel());
-    const uint64_t spans = (count + kSpan - 1) / kSpan;
-    const Tensor counts = at::empty({static_cast<int64_t>(spans) + 1}, self.options().dtype(at::kLong));
-    const uint32_t workgroup = kernels::flat_workgroup();
-    const uint32_t type = kernels::code(self.scalar_type());
-    const auto grid = kernels::flat_grid(spans);
-    kernels::KernelCall("nonzero_count", {workgroup, 0, type, kSpan})
-        .read(input)
-        .write(counts)
-        .dispatch(CountArgs{kernels::address(input), kernels::address(counts), count, spans}, grid);
-    kernels::KernelCall("nonzero_scan", {kScanThreads, 0})
-        .write(counts)
-        .dispatch(ScanArgs{kernels::address(counts), spans}, {1, 1, 1});
-    const auto found = counts.select(0, static_cast<int64_t>(spans)).item<int64_t>();
-
+    Nonzero nonzero(input);
+    const int64_t found = nonzero.count();
     at::native::resize_output(out, {found, ndim});
     if (found == 0 || ndim == 0) return out;
     const Tensor rows = out.is_contiguous() ? out : at::empty({found, ndim}, out.options());
-    WriteArgs args{kernels::address(input),
-                   kernels::address(counts),
-                   kernels::address(rows),
-                   count,
-                   spans,
-                   static_cast<uint32_t>(ndim),
-                   0,
-                   {}};
-    for (int64_t d = 0; d < ndim; ++d) args.sizes[d] = input.size(d);
-    kernels::KernelCall("nonzero_write", {workgroup, 0, type, kSpan})
-        .read(input)
-        .read(counts)
-        .write(rows)
-        .dispatch_pointer(&args, offsetof(WriteArgs, sizes) + ndim * sizeof(int64_t), grid);
+    nonzero.write_positions(rows);
     if (!rows.is_same(out)) out.copy_(rows);
     return out;
 }
@@ -104,6 +133,33 @@ Tensor ANYMPS_FUNC(nonzero_static)(const Tensor& self, int64_t size, int64_t fil
     TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
     Tensor out = at::empty({size, self.dim()}, self.options().dtype(at::kLong));
     return nonzero_static_out(self, size, fill_value, out);
+}
+
+Tensor& ANYMPS_FUNC(masked_select_out)(const Tensor& self, const Tensor& mask, Tensor& out) {
+    TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+    TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+                "masked_select(): self and result must have the same scalar type");
+    at::assert_no_internal_overlap(out);
+    at::assert_no_overlap(out, self);
+    at::assert_no_overlap(out, mask);
+    const auto [from, where] = at::expand_outplace(self, mask);
+    const Tensor items = from->contiguous(), flags = where->contiguous();
+    if (items.numel() == 0) {
+        at::native::resize_output(out, {0});
+        return out;
+    }
+    Nonzero nonzero(flags);
+    const int64_t found = nonzero.count();
+    at::native::resize_output(out, {found});
+    const Tensor selected = out.is_contiguous() ? out : at::empty({found}, out.options());
+    if (found > 0) nonzero.write_elements(items, selected);
+    if (!selected.is_same(out)) out.copy_(selected);
+    return out;
+}
+
+Tensor ANYMPS_FUNC(masked_select)(const Tensor& self, const Tensor& mask) {
+    Tensor out = at::empty({0}, self.options());
+    return masked_select_out(self, mask, out);
 }
 
 }  // namespace anymps::ops

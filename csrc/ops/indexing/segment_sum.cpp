@@ -1,0 +1,73 @@
+#include "ops/indexing/segment_sum.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "kernels/flat_grid.h"
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+#include "ops/sort_order.h"
+
+namespace anymps::ops {
+namespace {
+
+// Twin of SegmentArgs in shaders/segment_sum.slang.
+struct SegmentArgs {
+    uint64_t out, rows, index, order, partials, error;
+    int64_t out_stride, row_stride, column_stride, skip;
+    uint64_t out_rows;
+    uint32_t count, chunk, chunks;
+    kernels::FastDivider width;
+    uint32_t error_code;
+};
+
+// Short chunks fill the device; there are not many, since one thread may have to add up what all of them
+// have.
+constexpr int64_t kShortestChunk = 64, kMostChunks = 512;
+
+}  // namespace
+
+void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, const at::Tensor& index,
+                 int64_t skip) {
+    const int64_t count = index.numel(), width = out.size(1);
+    if (count == 0 || width == 0) return;
+    const int64_t chunk = std::max(kShortestChunk, (count + kMostChunks - 1) / kMostChunks);
+    const int64_t chunks = (count + chunk - 1) / chunk;
+    TORCH_CHECK(count <= UINT32_MAX / 2 && chunks * width <= UINT32_MAX, op, ": ", count, " rows of ", width,
+                " elements are too many for the mps device");
+    const at::Tensor dense = index.contiguous();
+    const at::Tensor order = sorted_order(dense.view({1, -1}), false);
+    const at::Tensor partials = at::empty({2, chunks, width}, rows.options().dtype(at::kFloat));
+    const auto error = runtime::encoder().error_slot(op);
+    const SegmentArgs args{kernels::address(out),
+                           kernels::address(rows),
+                           kernels::address(dense),
+                           kernels::address(order),
+                           kernels::address(partials),
+                           error.address,
+                           out.stride(0),
+                           rows.stride(0),
+                           rows.stride(1),
+                           skip,
+                           static_cast<uint64_t>(out.size(0)),
+                           static_cast<uint32_t>(count),
+                           static_cast<uint32_t>(chunk),
+                           static_cast<uint32_t>(chunks),
+                           kernels::FastDivider(static_cast<uint32_t>(width)),
+                           error.code};
+    const auto run = [&](const char* kernel) {
+        kernels::KernelCall(kernel, {kernels::flat_workgroup(), 0, kernels::code(rows.scalar_type()),
+                                     kernels::code(out.scalar_type()), kernels::code(dense.scalar_type())})
+            .read(rows)
+            .read(dense)
+            .read(order)
+            .write(partials)
+            .write(out)
+            .dispatch_pointer(args, kernels::flat_grid(chunks * width));
+    };
+    run("segment_sum");
+    if (chunks > 1) run("segment_sum_join");
+}
+
+}  // namespace anymps::ops

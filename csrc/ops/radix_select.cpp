@@ -1,0 +1,119 @@
+// Places of the sorted order of long rows without sorting them: the digits of a key from the highest on.
+#include "ops/radix_select.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/zeros.h>
+
+#include <string>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/scan.h"
+#include "ops/sort_order.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+
+// As in shaders/radix_select.slang.
+constexpr int64_t kDigits = 256;
+struct SelectArgs {
+    uint64_t input, states, histogram, counts, values, positions, rows;
+    uint32_t length, tiles, shift, kept;
+};
+
+class RadixSelect {
+  public:
+    RadixSelect(const Tensor& rows, bool descending)
+        : rows_(rows),
+          descending_(descending),
+          item_(static_cast<uint32_t>(rows.element_size())),
+          states_(at::zeros({rows.size(0), 2}, rows.options().dtype(at::kLong))),
+          histogram_(at::zeros({rows.size(0), kDigits}, rows.options().dtype(at::kInt))) {
+        args_.input = kernels::address(rows);
+        args_.states = kernels::address(states_);
+        args_.histogram = kernels::address(histogram_);
+        args_.rows = static_cast<uint64_t>(rows.size(0));
+        args_.length = static_cast<uint32_t>(rows.size(1));
+        args_.tiles = static_cast<uint32_t>(kernels::ceil_div(args_.length, radix_tile()));
+    }
+
+    // Finds the keys of the places that this tensor is given before; [n] int64.
+    Tensor ranks() const { return states_.select(1, 1); }
+    void find_keys() {
+        for (uint32_t digit = item_; digit-- > 0;) {
+            args_.shift = 8 * digit;
+            run("select_count" + width(), args_.tiles, digit + 1 == item_, {}, {});
+            run("select_digit", 1, false, {}, {});
+        }
+    }
+
+    // The first position of each key, uint32 [n].
+    void find_positions(const Tensor& positions) {
+        args_.positions = kernels::address(positions);
+        run("select_position" + width(), args_.tiles, false, positions, {});
+    }
+
+    // What comes before the place and what is at it: values [n, kept] and positions, uint32, in the order of
+    // the row but for the equal ones, which are last.
+    void write(const Tensor& values, const Tensor& positions) {
+        const Tensor counts = at::empty({2 * rows_.size(0), args_.tiles}, histogram_.options());
+        args_.kept = static_cast<uint32_t>(values.size(1));
+        args_.counts = kernels::address(counts);
+        run("select_tally" + width(), args_.tiles, false, counts, {});
+        sums_of_rows(counts);
+        args_.values = kernels::address(values);
+        args_.positions = kernels::address(positions);
+        run("select_write" + width(), args_.tiles, false, values, positions, counts);
+    }
+
+  private:
+    std::string width() const { return item_ == 8 ? "_64" : "_32"; }
+
+    void run(const std::string& kernel, uint64_t groups_a_row, bool first, const Tensor& out,
+             const Tensor& out_too, const Tensor& counts = {}) {
+        kernels::KernelCall(kernel, {radix_workgroup(), runtime::device_info().subgroup_size,
+                                     kernels::code(rows_.scalar_type()), descending_, first})
+            .read(rows_)
+            .read(counts)
+            .write(states_)
+            .write(histogram_)
+            .write(out)
+            .write(out_too)
+            .dispatch(args_, kernels::Grid::linear(args_.rows * groups_a_row));
+    }
+
+    const Tensor& rows_;
+    bool descending_;
+    uint32_t item_;
+    Tensor states_, histogram_;
+    SelectArgs args_{};
+};
+
+}  // namespace
+
+void select_places(const Tensor& rows, const Tensor& places, const Tensor& values, const Tensor& indices) {
+    RadixSelect select(rows, false);
+    select.ranks().copy_(places);
+    select.find_keys();
+    const Tensor positions = at::full({rows.size(0)}, -1, rows.options().dtype(at::kInt));
+    select.find_positions(positions);
+    indices.copy_(positions);
+    values.copy_(rows.gather(1, indices.unsqueeze(1)).squeeze(1));
+}
+
+void select_first(const Tensor& rows, bool descending, const Tensor& values, const Tensor& indices) {
+    RadixSelect select(rows, descending);
+    select.ranks().fill_(values.size(1) - 1);
+    select.find_keys();
+    const Tensor unsorted = at::empty(values.sizes(), values.options());
+    const Tensor positions = at::empty(values.sizes(), indices.options().dtype(at::kInt));
+    select.write(unsorted, positions);
+    sort_with_positions(unsorted, positions, descending, values, indices);
+}
+
+}  // namespace anymps::ops
