@@ -6,7 +6,7 @@ import torch
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 PRIMES = [67, 97, 127, 257, 1009]  # beyond 61 as convolutions
-LENGTHS = [*range(1, 65), *PRIMES, 121, 134, 243, 343, 1000, 1331, 2048, 4096, 6000, 65536]
+LENGTHS = [*range(1, 65), *PRIMES, 121, 134, 243, 128, 256, 343, 512, 1000, 1331, 2048, 4096, 6000, 8192, 65536]
 KINDS = {
     "fft": lambda n: torch.randn(3, n, dtype=torch.complex64),
     "ifft": lambda n: torch.randn(3, n, dtype=torch.complex64),

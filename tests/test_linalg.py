@@ -325,3 +325,16 @@ def test_distances(mps, p):
 def test_pairs_of_many_rows(mps):
     x = torch.randn(1500, 2)
     assert_like_cpu(torch.nn.functional.pdist, x)
+
+
+def test_lstsq_of_batches_has_gradients(mps):
+    """The CPU's solution is a part of a larger tensor; ours has memory of its own."""
+    a, b = torch.randn(3, 5, 3), torch.randn(3, 5, 2)
+    assert_like_cpu(lambda x, y: torch.linalg.lstsq(x, y).solution, a, b, gradients=True)
+    out = [torch.empty(0, device=mps) for _ in range(4)]
+    out[2] = out[2].long()
+    torch.linalg.lstsq(a.detach().to(mps), b.detach().to(mps), out=tuple(out))
+    assert out[0].untyped_storage().nbytes() >= 4 * (
+        1 + sum((n - 1) * s for n, s in zip(out[0].shape, out[0].stride()))
+    )
+    torch.testing.assert_close(out[0].cpu(), torch.linalg.lstsq(a.detach(), b.detach()).solution, rtol=1e-4, atol=1e-4)

@@ -211,3 +211,14 @@ def test_empty_batch(mps):
 )
 def test_wrong_arguments_raise_what_the_cpu_raises(case, raises_as_on_the_cpu):
     raises_as_on_the_cpu(case)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_gradient_of_max_pool2d_without_positions(dilation, mps):
+    x = torch.randn(2, 3, 11, 9, requires_grad=True)
+    y = torch.nn.functional.max_pool2d(x, 3, 2, 1, dilation, ceil_mode=True)
+    grad = torch.randn_like(y)
+    (expected,) = torch.autograd.grad(y, x, grad)
+    arguments = ([3, 3], [2, 2], [1, 1], [dilation] * 2, True)
+    actual = torch.ops.aten.max_pool2d_backward(grad.to(mps), x.detach().to(mps), *arguments)
+    torch.testing.assert_close(actual.cpu(), expected)

@@ -1,9 +1,12 @@
 #include "ops/fft/transform.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -12,6 +15,7 @@
 #include "kernels/extents.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -27,6 +31,8 @@ enum Flag : uint32_t {
     kSwapOutput = 16,
     kRealOutput = 32,
     kOnes = 64,
+    kPairOutput = 128,
+    kAligned = 256,
 };
 
 // The twin of FftArgs in shaders/fft.slang, before its dimensions.
@@ -37,11 +43,15 @@ struct Header {
     uint32_t length = 0, wanted = 0, radix = 0;
     float scale = 1;
     uint32_t dims = 0;
+    uint64_t roots = 0;
 };
-static_assert(sizeof(Header) == 104);
+static_assert(sizeof(Header) == 112);
 
 constexpr int64_t kMostLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
+
+// Of shaders/fft_line.slang.
+constexpr uint32_t kLinePoints = 4096, kFewestLinePoints = 32, kLineThreads = 256, kLineShared = 17920;
 
 // The radices of the steps, or nothing where a prime factor is too large.
 std::vector<uint32_t> radices_of(uint32_t length) {
@@ -63,8 +73,10 @@ std::vector<uint32_t> radices_of(uint32_t length) {
     return radices;
 }
 
-// The shortest length >= at_least of the form 2^a, 3 2^a or 5 2^a.
+// The shortest length >= at_least of the form 2^a, 3 2^a or 5 2^a; a power of two where lines fit in a
+// workgroup.
 uint32_t convolution_length(uint32_t at_least) {
+    if (at_least <= kLinePoints && !kernels::tuning().software) return std::bit_ceil(at_least);
     uint32_t best = std::numeric_limits<uint32_t>::max();
     for (const uint32_t odd : {1u, 3u, 5u}) {
         uint32_t length = odd;
@@ -99,9 +111,10 @@ bool in_registers(uint32_t radix) {
     return (radix >= 2 && radix <= 5) || radix == 7 || radix == 8 || radix == 16;
 }
 
-// One kernel over all lines, `places` threads each. header: what depends on neither tensor.
+// One kernel over all lines, `places` threads each, or with lines_a_group one workgroup for that many lines.
+// header: what depends on neither tensor.
 void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int64_t dim, uint32_t places,
-            Header header, FftSource source, uint32_t flags) {
+            Header header, FftSource source, uint32_t flags, uint32_t lines_a_group = 0) {
     kernels::Extents batch;
     uint64_t lines = 1;
     for (int64_t d = to.dim() - 1; d >= 0; --d) {
@@ -128,12 +141,66 @@ void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int
     std::memcpy(args.data(), &header, sizeof(Header));
     const char* end = kernels::write_dims(batch, args.data() + sizeof(Header));
     constexpr uint32_t kWorkgroup = 64;
+    const uint64_t groups = lines_a_group > 0 ? kernels::ceil_div(lines, lines_a_group)
+                                              : kernels::ceil_div(header.threads, kWorkgroup);
     kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(source), flags})
         .read(from)
         .read(to)
         .write(to)
-        .dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()),
-                          kernels::Grid::linear(kernels::ceil_div(header.threads, kWorkgroup)));
+        .dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()), kernels::Grid::linear(groups));
+}
+
+// exp(-2 pi i k / 8192), never freed.
+const Tensor& line_roots() {
+    static const Tensor& table = *new Tensor([] {
+        constexpr int64_t kRoots = 2 * kLinePoints;
+        std::vector<float> roots;
+        for (int64_t k = 0; k < kRoots; ++k) {
+            const double angle = -2 * M_PI * static_cast<double>(k) / static_cast<double>(kRoots);
+            roots.push_back(static_cast<float>(std::cos(angle)));
+            roots.push_back(static_cast<float>(std::sin(angle)));
+        }
+        return at::from_blob(roots.data(), {kRoots, 2}, at::kFloat).to(c10::Device(c10::kMPS));
+    }());
+    return table;
+}
+
+// True where pairs of neighbouring real numbers along dim lie at multiples of 8 bytes.
+bool pairs_are_aligned(const Tensor& tensor, int64_t dim) {
+    bool aligned = kernels::address(tensor) % 8 == 0 && tensor.stride(dim) == 1;
+    for (int64_t d = 0; d < tensor.dim(); ++d) {
+        aligned &= d == dim || tensor.size(d) == 1 || tensor.stride(d) % 2 == 0;
+    }
+    return aligned;
+}
+
+// Whole lines in shared memory, where the length and the device allow it.
+bool run_lines(const LineTransform& t) {
+    const bool pairs = t.source != FftSource::Complex;
+    const auto points = static_cast<uint32_t>(pairs ? t.length / 2 : t.length);
+    const auto& device = runtime::device().info();
+    if (kernels::tuning().software || device.max_workgroup_size < kLineThreads ||
+        device.shared_memory_bytes < kLineShared || !std::has_single_bit(static_cast<uint64_t>(t.length)) ||
+        points < kFewestLinePoints || points > kLinePoints)
+        return false;
+    // Lines that lie side by side need a few in a workgroup, for neighbouring threads to read neighbours.
+    if (lines_are_neighbours(t.input, t.dim) && points > kLinePoints / 4) return false;
+    const FftSource source = t.source == FftSource::Real        ? FftSource::RealPairs
+                             : t.source == FftSource::Hermitian ? FftSource::HermitianPairs
+                                                                : FftSource::Complex;
+    Header header;
+    header.length = points;
+    header.wanted = source == FftSource::RealPairs ? static_cast<uint32_t>(t.output.size(t.dim)) : points;
+    header.scale = static_cast<float>(t.scale);
+    header.roots = kernels::address(line_roots());
+    uint32_t flags = t.inverse ? kSwapInput | kSwapOutput : 0u;
+    if (source == FftSource::HermitianPairs) flags |= kPairOutput;
+    if (source == FftSource::Complex && !t.output.is_complex()) flags |= kRealOutput;
+    if (pairs && pairs_are_aligned(source == FftSource::RealPairs ? t.input : t.output, t.dim))
+        flags |= kAligned;
+    launch("fft_line" + std::to_string(points), t.input, t.output, t.dim, 1, header, source, flags,
+           kLinePoints / points);
+    return true;
 }
 
 // The step of a transform that follows those whose radices have the product `before`.
@@ -204,6 +271,7 @@ void run_bluestein(const LineTransform& t) {
 void LineTransform::run() const {
     TORCH_CHECK(length < kMostLength, "fft: a transform of length ", length,
                 " is too long for the MPS backend, which does up to 2^28 - 1");
+    if (run_lines(*this)) return;
     const auto radices = radices_of(static_cast<uint32_t>(length));
     radices.empty() ? run_bluestein(*this) : run_steps(*this, radices);
 }

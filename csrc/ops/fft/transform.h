@@ -8,7 +8,7 @@
 namespace anymps::ops {
 
 // What a line of the input holds; codes of shaders/fft.slang.
-enum class FftSource : uint32_t { Complex = 0, Real, Hermitian };
+enum class FftSource : uint32_t { Complex = 0, Real, Hermitian, RealPairs, HermitianPairs };
 
 struct LineTransform {
     const at::Tensor& input;   // float32 where Real, else complex64; any strides
@@ -20,8 +20,9 @@ struct LineTransform {
     bool inverse;
     double scale;
 
-    // Lengths whose prime factors are at most 61 run as steps of a mixed radix, others as convolutions
-    // (Bluestein 1970). Raises RuntimeError for lengths of 2^28 and more.
+    // Powers of two run in one workgroup a line (GPUs, up to 4096 points or 8192 real numbers). Lengths whose
+    // prime factors are at most 61 run as steps of a mixed radix, others as convolutions (Bluestein 1970).
+    // Raises RuntimeError for lengths of 2^28 and more.
     void run() const;
 };
 

@@ -5,6 +5,8 @@
 #include <ATen/native/Pool.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
 
 #include "ops/pool/windows.h"
 
@@ -87,6 +89,16 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(max_pool3d_with_indices)(const Tensor& se
     Tensor indices = at::empty(sizes, self.options().dtype(at::kLong).memory_format(format));
     max_pool("max_pool3d", Windows::fixed(3, kernel_size, stride, padding, dilation), self, out, indices);
     return {out, indices};
+}
+
+// The gradient of max_pool2d where the positions of the largest elements were not kept.
+Tensor ANYMPS_FUNC(max_pool2d_backward)(const Tensor& grad_output, const Tensor& self,
+                                        IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding,
+                                        IntArrayRef dilation, bool ceil_mode) {
+    const auto indices =
+        std::get<1>(at::max_pool2d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode));
+    return at::max_pool2d_with_indices_backward(grad_output, self, kernel_size, stride, padding, dilation,
+                                                ceil_mode, indices);
 }
 
 Tensor& ANYMPS_FUNC(max_pool3d_with_indices_backward_grad_input)(const Tensor& grad_output,

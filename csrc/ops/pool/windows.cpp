@@ -1,11 +1,13 @@
 #include "ops/pool/windows.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
 
 namespace anymps::ops {
 namespace {
@@ -25,6 +27,7 @@ struct PoolArgs {
     kernels::ImageStrides in_strides, out_strides, index_strides;
     uint32_t count_padding;
     int32_t divisor;
+    uint32_t in_step, out_step, index_step;
 };
 
 uint32_t narrow(int64_t value) {
@@ -61,9 +64,63 @@ uint32_t plane_step(const Tensor& tensor, int64_t spatial) {
     return narrow(step);
 }
 
+// Positions of a window along each axis, or outputs that an input may lie in; zeros where they differ from
+// place to place, or are so many that unrolled loops would be long.
+std::array<uint32_t, 3> spans(const Windows& w, const Operands& t) {
+    constexpr int64_t kMost = 32;
+    std::array<uint32_t, 3> result{};
+    int64_t all = 1;
+    for (int axis = 0; axis < 3; ++axis) {
+        const int64_t reach = (w.kernel[axis] - 1) * w.dilation[axis];
+        const int64_t span = t.backward ? reach / w.stride[axis] + 1 : w.kernel[axis];
+        result[axis] = static_cast<uint32_t>(span);
+        all = std::min(all * span, kMost + 1);
+    }
+    return w.adaptive || t.scatter || all > kMost ? std::array<uint32_t, 3>{} : result;
+}
+
+// The divisor of all averages, or 0 where some windows have fewer elements than others.
+int32_t common_divisor(const Windows& w, const Image& in, const Image& out) {
+    if (w.divisor != 0 || w.adaptive) return w.divisor;
+    int64_t all = 1;
+    for (int axis = 0; axis < 3; ++axis) {
+        const int64_t end = (int64_t{out.size(2 + axis)} - 1) * w.stride[axis] + w.kernel[axis];
+        if (end > in.size(2 + axis) + 2 * w.padding[axis] || (!w.count_padding && w.padding[axis] != 0))
+            return 0;
+        all *= w.kernel[axis];
+    }
+    return static_cast<int32_t>(std::min<int64_t>(all, std::numeric_limits<int32_t>::max()));
+}
+
+// Lets a thread take the same place of four planes: of four samples, or of four channels. Returns how many it
+// takes.
+uint32_t share_planes(const Image& image, const Image& in, const Image& out, const Image& indices,
+                      PoolArgs& args) {
+    constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;  // fewer threads do not fill a GPU
+    if (kernels::tuning().software || args.total < kFewest * kPlanes) return 1;
+    const bool samples = image.size(0) % kPlanes == 0;
+    const bool channels = image.size(1) % kPlanes == 0 && !image.channels_fast();
+    if (!samples && !channels) return 1;
+    const int dim = samples ? 0 : 1;
+    const uint32_t part = image.size(dim) / kPlanes;
+    for (const Image* of : {&in, &out, &indices}) {
+        if (3 * uint64_t{part} * of->strides().values[dim] > std::numeric_limits<uint32_t>::max()) return 1;
+    }
+    if (channels && !samples) args.index.digits[3] = kernels::FastDivider(part);
+    args.in_step = part * in.strides().values[dim];
+    args.out_step = part * out.strides().values[dim];
+    args.index_step = part * indices.strides().values[dim];
+    args.total /= kPlanes;
+    return kPlanes;
+}
+
 void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     const Tensor& result = t.backward ? t.input : t.output;
     if (result.numel() == 0) return;
+    if (t.output.numel() == 0) {
+        result.zero_();
+        return;
+    }
     const Image in(t.input, w.spatial), out(t.output, w.spatial), indices(t.indices, w.spatial);
     const Image& image = t.backward && !t.scatter ? in : out;
     if (result.numel() > std::numeric_limits<uint32_t>::max() && image.size(0) > 1) {
@@ -98,10 +155,12 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     args.out_strides = out.strides();
     args.index_strides = indices.strides();
     args.count_padding = w.count_padding;
-    args.divisor = w.divisor;
+    args.divisor = common_divisor(w, in, out);
+    const uint32_t planes = t.scatter ? 1 : share_planes(image, in, out, indices, args);
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall call(
-        kernel, {workgroup, 0, kernels::code(result.scalar_type()), image.channels_fast(), w.adaptive});
+    const auto [depth, height, width] = spans(w, t);
+    kernels::KernelCall call(kernel, {workgroup, 0, kernels::code(result.scalar_type()),
+                                      image.channels_fast(), w.adaptive, depth, height, width, planes});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
     call.dispatch_pointer(args, kernels::flat_grid(uint64_t{args.total}));

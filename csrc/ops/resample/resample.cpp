@@ -1,14 +1,17 @@
 #include "ops/resample/resample.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
 
 namespace anymps::ops {
 namespace {
@@ -21,6 +24,8 @@ struct Axis {
     float scale = 1;
     int32_t pad = 0;
     int64_t source_stride = 0;
+    uint64_t taps = 0, reach = 0;  // addresses of tables
+    uint32_t span = 0, unused = 0;
 };
 
 struct Dim {
@@ -31,11 +36,70 @@ struct Dim {
 
 struct ResampleArgs {
     uint64_t destination, source;
+    int64_t plane_destination, plane_source;
     uint32_t count, ndim;
     std::array<Axis, 3> axes;
     std::array<Dim, kMostDims> dims;
 };
-static_assert(sizeof(Axis) == 24 && sizeof(Dim) == 32);
+static_assert(sizeof(Axis) == 48 && sizeof(Dim) == 32);
+
+bool antialiased(ResampleMode mode) {
+    return mode == ResampleMode::LinearAntialias || mode == ResampleMode::CubicAntialias;
+}
+
+// The most inputs that an output is made of.
+uint32_t most_taps(ResampleMode mode, float scale) {
+    switch (mode) {
+        case ResampleMode::Linear:
+            return 2;
+        case ResampleMode::Cubic:
+            return 4;
+        case ResampleMode::LinearAntialias:
+        case ResampleMode::CubicAntialias:
+            return static_cast<uint32_t>(
+                std::ceil((mode == ResampleMode::CubicAntialias ? 4 : 2) * std::max(scale, 1.0f)) + 2);
+        default:
+            return 1;
+    }
+}
+
+// Places tables of the taps after one another and returns their length in words. Nothing where they would be
+// larger than the image, or there is nothing to put into them.
+int64_t place_tables(std::span<Axis> axes, ResampleMode mode, bool backward, int64_t planes) {
+    const bool single = most_taps(mode, 1) == 1;
+    const bool reach = backward && mode != ResampleMode::Reflect;
+    int64_t words = 0;
+    for (Axis& axis : axes) {
+        axis.span = most_taps(mode, axis.scale);
+        axis.reach = static_cast<uint64_t>(words) * 4;
+        if (reach) words += int64_t{2} * axis.input;
+        axis.taps = static_cast<uint64_t>(words) * 4;
+        // An even number of words, so that all lines of the other table begin at a multiple of 8 bytes.
+        if (!single) words += (int64_t{axis.output} * (axis.span + 2) + 1) / 2 * 2;
+    }
+    int64_t image = planes;
+    for (const Axis& axis : axes) image *= backward ? axis.input : axis.output;
+    return words <= image ? words : 0;
+}
+
+// Lets a thread take four elements along a dimension that is not resampled; returns how many it takes.
+uint32_t share_planes(ResampleArgs& args) {
+    constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;  // fewer threads do not fill a GPU
+    if (kernels::tuning().software || args.count < kFewest * kPlanes) return 1;
+    for (uint32_t d = 0; d < args.ndim; ++d) {
+        Dim& dim = args.dims[d];
+        if (dim.axis != kNoAxis || dim.size.divisor % kPlanes != 0) continue;
+        const uint32_t part = dim.size.divisor / kPlanes;
+        // Neighbouring threads stay neighbours in memory.
+        if (d == 0 && part < 32) continue;
+        dim.size = kernels::FastDivider(part);
+        args.plane_destination = part * dim.destination_stride;
+        args.plane_source = part * dim.source_stride;
+        args.count /= kPlanes;
+        return kPlanes;
+    }
+    return 1;
+}
 
 }  // namespace
 
@@ -53,7 +117,7 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
                 "The MPS backend resamples tensors of at most 2^32 - 1 elements, but got ", to.numel(),
                 " from ", from.numel());
     ResampleArgs args{
-        kernels::address(to), kernels::address(from), static_cast<uint32_t>(to.numel()), 0, {}, {}};
+        kernels::address(to), kernels::address(from), 0, 0, static_cast<uint32_t>(to.numel()), 0, {}, {}};
     std::array<int64_t, kMostDims> order{};
     TORCH_INTERNAL_ASSERT(to.dim() <= static_cast<int64_t>(kMostDims) && axes.size() <= 3);
     std::iota(order.begin(), order.begin() + to.dim(), 0);
@@ -75,11 +139,37 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
         args.axes[dim.axis] = {static_cast<uint32_t>(axis.input), static_cast<uint32_t>(axis.output),
                                axis.scale, static_cast<int32_t>(axis.pad), from.stride(d) * item};
     }
+    const std::span<Axis> used(args.axes.data(), axes.size());
+    int64_t planes = to.numel();
+    for (int64_t d = resampled_begin; d < resampled_end; ++d) planes /= to.size(d);
+    const bool single = most_taps(mode, 1) == 1, reach = backward && mode != ResampleMode::Reflect;
+    const int64_t words = place_tables(used, mode, backward, planes);
+    const at::Tensor tables = words > 0 ? at::empty({words}, to.options().dtype(at::kInt)) : at::Tensor();
+    uint64_t lines = 0;
+    for (Axis& axis : used) {
+        axis.taps = words > 0 && !single ? axis.taps + kernels::address(tables) : 0;
+        axis.reach = words > 0 && reach ? axis.reach + kernels::address(tables) : 0;
+        lines += (axis.taps ? axis.output : 0) + (axis.reach ? axis.input : 0);
+    }
+    const uint32_t together = share_planes(args);
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall("resample",
-                        {workgroup, 0, kernels::code(to.scalar_type()), static_cast<uint32_t>(mode),
-                         static_cast<uint32_t>(axes.size()), align_corners, backward})
+    const std::array<uint32_t, 9> constants{workgroup,
+                                            0,
+                                            kernels::code(to.scalar_type()),
+                                            static_cast<uint32_t>(mode),
+                                            static_cast<uint32_t>(axes.size()),
+                                            align_corners,
+                                            backward,
+                                            together,
+                                            words > 0};
+    if (words > 0) {
+        kernels::KernelCall(kernels::kernel_id("resample_tables"), constants)
+            .write(tables)
+            .dispatch_pointer(args, kernels::flat_grid(lines));
+    }
+    kernels::KernelCall(kernels::kernel_id("resample"), constants)
         .read(from)
+        .read(tables)
         .write(to)
         .dispatch_pointer(args, kernels::flat_grid(args.count));
 }
