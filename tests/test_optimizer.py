@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_anymps
 
 CASES = [
     (torch.optim.SGD, {"lr": 0.1}),
@@ -15,6 +18,18 @@ CASES = [
     (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True, "betas": (0.8, 0.95), "eps": 1e-6}),
 ]
 SHAPES = [(5,), (3, 4), (1,), (257, 33), (2, 3, 4, 5)]
+
+
+class OperatorNames(TorchDispatchMode):
+    """Notes the names of the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(function._schema.name.removeprefix("aten::"))
+        return function(*args, **(kwargs or {}))
 
 
 def parameters(device, dtype=torch.float32):
@@ -96,3 +111,73 @@ def test_many_tensors_of_mixed_dtypes_unscale_at_once():
     grads[3][17] = torch.nan
     torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
     assert found.item() == 1.0
+
+
+KINDS = {
+    "SGD": {"momentum": 0.9},
+    "RMSprop": {"momentum": 0.9},
+    **dict.fromkeys(
+        ["Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "Rprop"], {}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_optimizers_work_on_all_tensors_at_once_by_default(kind):
+    def trained(device):
+        params = parameters(device)
+        optimizer = getattr(torch.optim, kind)(params, lr=1e-2, **KINDS[kind])
+        torch.manual_seed(1)
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn(p.shape).to(device)
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+            optimizer.step()
+        return params
+
+    with OperatorNames() as seen:
+        ours = trained("mps")
+    assert any(name.startswith("_foreach_") for name in seen.names)
+    for a, b in zip(ours, trained("cpu")):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=2e-5, atol=2e-6)
+
+
+def test_a_step_takes_as_many_dispatches_for_many_tensors_as_for_few(mps):
+    def dispatches(count):
+        params = [torch.nn.Parameter(torch.ones(7, device=mps)) for _ in range(count)]
+        optimizer = torch.optim.Adam(params)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()  # makes the state
+        with torch_anymps.profile() as profile:
+            optimizer.step()
+        return sum(k.calls for k in profile.kernels)
+
+    assert dispatches(50) == dispatches(2)
+
+
+def test_weight_averaging_by_lists_is_that_of_the_cpu(mps):
+    def averaged(device):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(5, 3).to(device)
+        average = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        for _ in range(3):
+            with torch.no_grad():
+                model.weight.add_(1.0)
+            average.update_parameters(model)
+        return average.module.weight.detach().cpu()
+
+    torch.testing.assert_close(averaged("mps"), averaged("cpu"))
+
+
+@pytest.mark.parametrize("steps", [[], [torch.zeros(2)]], ids=["missing", "two elements"])
+def test_fused_steps_of_the_wrong_number_are_refused(mps, steps):
+    tensors = [torch.zeros(3, device=mps)]
+    steps = [s.to(mps) for s in steps]
+    with pytest.raises(RuntimeError, match="same number|one element"):
+        torch._fused_adam_(
+            tensors, tensors, tensors, tensors, [], steps,
+            lr=0.1, beta1=0.9, beta2=0.9, weight_decay=0, eps=1e-8, amsgrad=False, maximize=False,
+        )  # fmt: skip

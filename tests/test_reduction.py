@@ -280,3 +280,29 @@ def test_errors():
             case(x.to("mps"))
         words = [str(e.value).split("\n")[0].replace('_cpu"', '"') for e in (expected, actual)]
         assert words[0] == words[1] or "not implemented for" in words[0]
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+def test_hash_tensor(dtype, mps):
+    inputs = [values(shape, dtype) for shape in ((5, 7), (3000,), (4, 300), (2, 3, 1, 5))]
+    for x in (inputs[0], inputs[1], inputs[2].t(), inputs[3][1:]):
+        device = x.to(mps)
+        pairs = [(torch.hash_tensor(device), torch.hash_tensor(x))]
+        for dim in range(x.dim()):
+            pairs.append((torch.hash_tensor(device, dim, keepdim=True), torch.hash_tensor(x, dim, keepdim=True)))
+        for actual, expected in pairs:
+            assert actual.dtype == expected.dtype == torch.uint64
+            assert torch.equal(actual.cpu().view(torch.int64), expected.view(torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_hash_of_every_half_number(dtype, mps):
+    x = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).view(-1, 1)
+    actual, expected = (torch.hash_tensor(t, 1).view(torch.int64).cpu() for t in (x.to(mps), x))
+    assert torch.equal(actual, expected)
+
+
+def test_hash_tensor_errors(raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda ones: torch.hash_tensor(ones(3), mode=1))
+    raises_as_on_the_cpu(lambda ones: torch.hash_tensor(ones(0)))
+    raises_as_on_the_cpu(lambda ones: torch.hash_tensor(ones(3, 0), 1))

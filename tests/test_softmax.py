@@ -68,6 +68,19 @@ def test_long_rows(op):
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_long_rows_at_any_address(op, dtype):
+    """Rows whose beginnings are no multiples of 16 bytes apart, of tensors that begin at any element."""
+    for size in (2049, 5003, 8196):
+        for offset in (0, 1, 3):
+            x = torch.randn(offset + 5 * size).to(dtype) * 3
+            compare(op, x, torch.randn(5, size).to(dtype), 1, lambda t, o=offset, s=size: t[o:].view(5, s))
+    x = torch.full((3, 4097), -float("inf"), dtype=dtype)
+    x[1, 4096], x[2] = 1.0, float("nan")
+    check(op(x.to("mps"), 1), op(x, 1))
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_infinities(op):
     nan, inf = float("nan"), float("inf")
     rows = [[-inf, -inf, -inf], [-inf, 1.0, 2.0], [inf, 1.0, 2.0], [inf, inf, 0.0], [nan, 1.0, 2.0], [-inf, nan, 0.0]]

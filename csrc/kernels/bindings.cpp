@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/kernel_library.h"
+#include "kernels/pipeline_table.h"
 
 namespace anymps::kernels {
 namespace {
@@ -37,6 +38,7 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("kernel_names() -> str[]", kernel_names);
     m.def("kernel_spirv(str name) -> Tensor", spirv_words);
     m.def("build_kernel(str name) -> ()", build_kernel);
+    m.def("pipeline_count() -> int", [] { return static_cast<int64_t>(pipeline_count()); });
     m.def("kernel_statistics(str name) -> (str[], float[])", kernel_statistics);
 }
 

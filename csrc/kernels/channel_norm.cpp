@@ -26,7 +26,15 @@ struct StatisticsArgs {
     float eps, momentum, correction;
 };
 
-enum Flags : uint32_t { kWeight = 1, kBias = 2, kVariance = 4, kGroups = 8, kFixed = 16, kSameChannel = 32 };
+enum Flags : uint32_t {
+    kWeight = 1,
+    kBias = 2,
+    kVariance = 4,
+    kGroups = 8,
+    kFixed = 16,
+    kSameChannel = 32,
+    kNeighbours = 64
+};
 
 uint64_t address_or_0(const at::TensorBase& tensor) {
     return tensor.defined() ? address(tensor) : 0;
@@ -48,6 +56,13 @@ void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, c
     for (const at::TensorBase* tensor : {&x, &y, &written}) {
         vector &= address_or_0(*tensor) % static_cast<uint64_t>(std::min<int64_t>(16, 4 * item)) == 0;
     }
+    const auto fours = [](const at::TensorBase& t) {
+        return address_or_0(t) % (4 * (t.defined() ? t.element_size() : 1)) == 0;
+    };
+    const bool parameters = fours(norm.mean) && fours(norm.deviation) && fours(norm.weight) &&
+                            (last.is_same(written) || fours(last)) && fours(norm.sums) &&
+                            fours(norm.products);
+    if (vector && !same_channel && !norm.depth && parameters) flags |= kNeighbours;
     flags |= (norm.weight.defined() ? kWeight : 0) | (norm.variance ? kVariance : 0) |
              (norm.depth ? kGroups : 0) | (same_channel ? kSameChannel : 0);
     const uint32_t width = vector ? 4 : 1;

@@ -32,6 +32,8 @@ DType dtype_of(c10::ScalarType type) {
             return DType::U32;
         case c10::ScalarType::UInt64:
             return DType::U64;
+        case c10::ScalarType::ComplexHalf:
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "this operator is not implemented for 'ComplexHalf'");
         default:
             TORCH_CHECK_TYPE(false, "Trying to convert ", c10::toString(type),
                              " to the MPS backend but it does not have support for that dtype.");

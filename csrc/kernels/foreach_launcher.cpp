@@ -119,8 +119,8 @@ struct Foreach {
             lists.push_back({{}, false, false, words});
         }
         const auto specialize = [&](size_t i) {
-            std::vector<uint32_t> constants{code(common(i)), code(out[i].scalar_type()),
-                                            code(ScalarType::Float)};
+            MultiTensorLauncher::Constants constants{code(common(i)), code(out[i].scalar_type()),
+                                                     code(ScalarType::Float)};
             for (const ForeachOperand* operand = operands.begin(); operand != operands.begin() + row.inputs();
                  ++operand)
                 constants.push_back(operand_code(*operand, i));

@@ -20,9 +20,21 @@ std::string archive_path() {
     return std::filesystem::path(info.dli_fname).replace_filename("kernels.bin");
 }
 
+// Kernels that add floats in memory come twice: NAME, and NAME_native for devices that do it in one
+// instruction (shaders/lib/atomic.slang).
+std::vector<KernelId> variants(const ArchiveReader& archive) {
+    std::vector<KernelId> chosen(archive.size());
+    for (KernelId id = 0; id < archive.size(); ++id) {
+        const auto native = archive.find(std::string(archive.name(id)) + "_native");
+        chosen[id] = native && runtime::device_info().float32_atomic_add ? *native : id;
+    }
+    return chosen;
+}
+
 struct Library {
     ArchiveReader archive{archive_path()};
     std::vector<PipelineTable> tables{archive.size()};
+    std::vector<KernelId> variant = variants(archive);  // that this device runs, by the kernel's own number
 };
 
 // Never destroyed: threads and static objects may still run kernels while the process ends.
@@ -44,7 +56,7 @@ std::string label(std::string_view name, std::span<const uint32_t> specializatio
 KernelId kernel_id(std::string_view name) {
     const auto found = library().archive.find(name);
     TORCH_INTERNAL_ASSERT(found, "The kernel archive has no kernel named ", name, ".");
-    return *found;
+    return library().variant[*found];
 }
 
 const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> specialization) {
@@ -58,6 +70,12 @@ const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> speciali
                                                   label(self.archive.name(id), specialization),
                                                   self.archive.spirv(id), specialization);
     });
+}
+
+size_t pipeline_count() {
+    size_t count = 0;
+    for (const PipelineTable& table : library().tables) count += table.size();
+    return count;
 }
 
 std::vector<std::string> kernel_names() {

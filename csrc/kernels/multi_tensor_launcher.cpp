@@ -1,7 +1,8 @@
 #include "kernels/multi_tensor_launcher.h"
 #include "kernels/flat_grid.h"
 
-#include <map>
+#include <algorithm>
+#include <utility>
 
 #include "runtime/device.h"
 
@@ -10,6 +11,25 @@ namespace {
 
 constexpr uint64_t kMostElements = 1ull << 30;  // of one entry: kernels count in 32 bits
 constexpr size_t kMostTableBytes = 192 << 10;   // of one dispatch, in the argument ring
+
+// In MultiTensor::lists: workgroups look up their entries, as long as they are not too many for the argument
+// ring.
+constexpr uint32_t kDirect = 1u << 31;
+constexpr uint32_t kMostDirectGroups = 12 << 10;
+
+// The entry of every workgroup, two to a word.
+void append_entries(std::vector<uint64_t>& table, const MultiTensor& header) {
+    const size_t words = table.size() / header.entries, end = table.size();
+    std::vector<uint32_t> entries(header.groups + header.groups % 2);
+    for (uint32_t e = 0; e < header.entries; ++e) {
+        const auto first = static_cast<uint32_t>(table[(e + 1) * words - 1] >> 32);
+        const auto next =
+            e + 1 < header.entries ? static_cast<uint32_t>(table[(e + 2) * words - 1] >> 32) : header.groups;
+        std::fill(entries.begin() + first, entries.begin() + next, e);
+    }
+    table.resize(end + entries.size() / 2);
+    std::memcpy(table.data() + end, entries.data(), entries.size() * sizeof(uint32_t));
+}
 
 uint64_t first_word(const TensorListUse& list, size_t row) {
     if (!list.words.empty()) return list.words[row];
@@ -40,7 +60,7 @@ MultiTensorLauncher& MultiTensorLauncher::write(const at::Tensor& tensor) {
 MultiTensorLauncher::MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, size_t typed)
     : kernel_(std::move(kernel)), lists_(std::move(lists)) {
     specialize_ = [this, typed](size_t row) {
-        std::vector<uint32_t> types;
+        Constants types;
         for (size_t l = 0; l < typed; ++l) {
             const auto& list = lists_[l].tensors;
             types.push_back(code(list.empty() ? at::kFloat : list[row].scalar_type()));
@@ -54,34 +74,46 @@ uint32_t MultiTensorLauncher::group_elements() {
 }
 
 void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
-    std::map<std::vector<uint32_t>, std::vector<size_t>> groups;
+    // There are few groups, and a row is mostly of the same one as the row before.
+    std::vector<std::pair<Constants, std::vector<size_t>>> groups;
+    size_t last = 0;
     for (size_t row = 0; row < lists_[0].tensors.size(); ++row) {
         if (lists_[0].tensors[row].numel() == 0) continue;
-        groups[specialize_(row)].push_back(row);
+        const Constants constants = specialize_(row);
+        if (last >= groups.size() || groups[last].first != constants) {
+            for (last = 0; last < groups.size() && groups[last].first != constants;) ++last;
+            if (last == groups.size()) groups.push_back({constants, {}});
+        }
+        groups[last].second.push_back(row);
     }
     const size_t most_rows = kMostTableBytes / (8 * (lists_.size() + 1));
     for (const auto& [constants, rows] : groups) {
         for (size_t begin = 0; begin < rows.size(); begin += most_rows) {
-            dispatch_rows({rows.begin() + begin, rows.begin() + std::min(rows.size(), begin + most_rows)},
-                          constants, args, bytes);
+            const auto part = std::span(rows).subspan(begin, std::min(rows.size() - begin, most_rows));
+            dispatch_rows(part, constants, args, bytes);
         }
     }
 }
 
-void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows,
-                                        const std::vector<uint32_t>& constants, const void* args,
-                                        size_t bytes) {
+bool MultiTensorLauncher::in_place(const TensorListUse& list, size_t row) const {
+    const TensorListUse& first = lists_[0];
+    return &list != &first && first.write && !first.tensors.empty() &&
+           list.tensors[row].unsafeGetTensorImpl() == first.tensors[row].unsafeGetTensorImpl();
+}
+
+void MultiTensorLauncher::dispatch_rows(std::span<const size_t> rows, const Constants& constants,
+                                        const void* args, size_t bytes) {
     MultiTensor header;
-    header.lists = static_cast<uint32_t>(lists_.size());
     header.group_elements = group_elements();
 
-    std::vector<uint32_t> specialization = {flat_workgroup(), runtime::device().info().subgroup_size};
-    specialization.insert(specialization.end(), constants.begin(), constants.end());
+    Constants specialization = {flat_workgroup(), runtime::device().info().subgroup_size};
+    specialization.append(constants.begin(), constants.end());
     KernelCall call(kernel_id(kernel_), specialization);
     for (const at::Tensor& t : reads_) call.read(t);
     for (const at::Tensor& t : writes_) call.write(t);
 
     std::vector<uint64_t> table;
+    table.reserve(rows.size() * (lists_.size() + 1));
     for (const size_t row : rows) {
         const auto elements = static_cast<uint64_t>(lists_[0].tensors[row].numel());
         for (uint64_t done = 0; done < elements; done += kMostElements) {
@@ -97,9 +129,14 @@ void MultiTensorLauncher::dispatch_rows(const std::vector<size_t>& rows,
             ++header.entries;
         }
         for (const TensorListUse& list : lists_) {
-            if (list.tensors.empty()) continue;
+            if (list.tensors.empty() || in_place(list, row)) continue;
             list.write ? call.write(list.tensors[row]) : call.read(list.tensors[row]);
         }
+    }
+    header.lists = static_cast<uint32_t>(lists_.size());
+    if (header.groups <= kMostDirectGroups) {
+        header.lists |= kDirect;
+        append_entries(table, header);
     }
     std::vector<std::byte> whole(bytes + table.size() * 8);
     std::memcpy(whole.data(), args, bytes);

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <c10/util/SmallVector.h>
+
 #include <cstring>
 #include <functional>
 #include <span>
@@ -36,7 +38,8 @@ struct TensorListUse {
 // must have equal sizes and strides and no gaps: see same_dense_layout().
 class MultiTensorLauncher {
   public:
-    using Specialize = std::function<std::vector<uint32_t>(size_t row)>;
+    using Constants = c10::SmallVector<uint32_t, 12>;
+    using Specialize = std::function<Constants(size_t row)>;
     MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, Specialize specialize)
         : kernel_(std::move(kernel)), lists_(std::move(lists)), specialize_(std::move(specialize)) {}
     MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, size_t typed);
@@ -59,8 +62,11 @@ class MultiTensorLauncher {
 
   private:
     void dispatch_bytes(const void* args, size_t bytes);
-    void dispatch_rows(const std::vector<size_t>& rows, const std::vector<uint32_t>& constants,
-                       const void* args, size_t bytes);
+    void dispatch_rows(std::span<const size_t> rows, const Constants& constants, const void* args,
+                       size_t bytes);
+    // True where the tensor of a row in this list is one that the first list, which is written, has there,
+    // too.
+    bool in_place(const TensorListUse& list, size_t row) const;
 
     std::string kernel_;
     std::vector<TensorListUse> lists_;

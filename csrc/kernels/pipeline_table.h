@@ -27,6 +27,11 @@ class PipelineTable {
     // as it was; the next caller tries again.
     const vulkan::Pipeline& find_or_create(std::span<const uint32_t> specialization, const Create& create);
 
+    size_t size() const {
+        const std::lock_guard lock(mutex_);
+        return entries_.size();
+    }
+
   private:
     struct Entry {
         std::vector<uint32_t> specialization;
@@ -40,9 +45,12 @@ class PipelineTable {
     };
 
     std::atomic<const Slots*> current_{nullptr};
-    std::mutex mutex_;  // guards what follows
+    mutable std::mutex mutex_;  // guards what follows
     std::vector<std::unique_ptr<Slots>> tables_;
     std::vector<std::unique_ptr<Entry>> entries_;
 };
+
+// Pipelines in all tables of the kernel library: what this process has built.
+size_t pipeline_count();
 
 }  // namespace anymps::kernels

@@ -1,3 +1,4 @@
+#include <ATen/core/Tensor.h>
 #include <anymps/kernels/pointwise_kernels.h>
 
 #include "kernels/pointwise_launcher.h"
@@ -16,12 +17,57 @@ ScalarType conversion(ScalarType to, ScalarType from) {
     return narrow(to) && narrow(from) ? ScalarType::Int : ScalarType::Long;
 }
 
+// The operand's elements as words of 8 bytes, several elements each: `shape` and `strides` (in words) are
+// those of the iterator, innermost dimension last.
+at::Tensor words_of(const at::TensorIteratorBase& iter, int arg, int64_t per_word) {
+    constexpr int64_t kWord = 8;
+    const auto& storage = iter.tensor_base(arg).storage();
+    c10::SmallVector<int64_t, 6> shape, strides;
+    for (int d = iter.ndim() - 1; d >= 0; --d) {
+        shape.push_back(d == 0 ? iter.shape()[d] / per_word : iter.shape()[d]);
+        strides.push_back(d == 0 ? 1 : iter.strides(arg)[d] / kWord);
+    }
+    const auto first =
+        reinterpret_cast<uint64_t>(iter.data_ptr(arg)) - reinterpret_cast<uint64_t>(storage.data());
+    auto words = c10::make_intrusive<c10::TensorImpl>(
+        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::MPS), caffe2::TypeMeta::Make<int64_t>());
+    words->set_sizes_and_strides(shape, strides, static_cast<int64_t>(first) / kWord);
+    return at::Tensor(std::move(words));
+}
+
+// A strided copy whose lines follow one another in memory moves 8 bytes a thread. False where they do not.
+bool copy_words(at::TensorIteratorBase& iter) {
+    constexpr int64_t kWord = 8;
+    const auto item = static_cast<int64_t>(iter.element_size(0));
+    if (iter.ndim() < 2 || item >= kWord || iter.shape()[0] * item % kWord != 0) return false;
+    for (int arg = 0; arg < 2; ++arg) {
+        const auto& storage = iter.tensor_base(arg).storage();
+        if (iter.strides(arg)[0] != item || reinterpret_cast<uint64_t>(storage.data()) % kWord != 0)
+            return false;
+        if (reinterpret_cast<uint64_t>(iter.data_ptr(arg)) % kWord != 0) return false;
+        for (int d = 1; d < iter.ndim(); ++d) {
+            if (iter.strides(arg)[d] % kWord != 0 || iter.strides(arg)[d] < 0) return false;
+        }
+    }
+    at::Tensor to = words_of(iter, 0, kWord / item);
+    const at::Tensor from = words_of(iter, 1, kWord / item);
+    auto words = at::TensorIteratorConfig()
+                     .set_check_mem_overlap(false)
+                     .resize_outputs(false)
+                     .add_output(to)
+                     .add_const_input(from)
+                     .build();
+    pointwise(words, rows::copy_bits, {}, ScalarType::Long);
+    return true;
+}
+
 }  // namespace
 
 void pointwise_copy(at::TensorIteratorBase& iter) {
     const ScalarType to = iter.dtype(0), from = iter.dtype(1);
     if (to != from) return pointwise(iter, rows::copy, {}, conversion(to, from));
     if (iter.numel() > 0 && iter.can_use_32bit_indexing() && transposed_copy(iter)) return;
+    if (iter.numel() > 0 && copy_words(iter)) return;
     // Bits: NaN payloads stay, and fewer pipelines are needed.
     pointwise(iter, rows::copy_bits, {}, integer_of_size(c10::elementSize(to)));
 }

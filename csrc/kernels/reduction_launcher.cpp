@@ -32,7 +32,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 128);
 
-enum Flags : uint32_t { kSplit = 1, kWide = 2, kVectorC = 4, kVectorS = 8 };
+enum Flags : uint32_t { kSplit = 1, kWide = 2, kVectorC = 4, kVectorS = 8, kFixed = 16, kLinear = 32 };
 
 constexpr size_t kOutSlot = 4;  // in Extent::stride: inputs, then outputs
 
@@ -58,7 +58,8 @@ class Call {
         const bool columns = columns_contiguous();
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
-        const uint32_t flags = vector_flags(columns ? kept_ : reduced_);
+        const uint32_t flags =
+            vector_flags(columns ? kept_ : reduced_) | fixed_flag() | (reduced_.size() <= 1 ? kLinear : 0u);
         if (header_.chunks == 1) {
             dispatch(kernel, flags, {}, true, header_.row_groups);
             return;
@@ -136,6 +137,12 @@ class Call {
     uint32_t vector_flags(const Extents& along) const {
         if (vector_ == 1) return 0;
         return (along[0].stride[2] != 0 ? kVectorC : 0u) | (along[0].stride[3] != 0 ? kVectorS : 0u);
+    }
+
+    // kFixed where the third and the fourth operand are the same for all elements of a result.
+    uint32_t fixed_flag() const {
+        const auto same = [](const Extent& e) { return e.stride[2] == 0 && e.stride[3] == 0; };
+        return inputs_ > 2 && std::ranges::all_of(reduced_, same) ? kFixed : 0u;
     }
 
     void plan_rows() {

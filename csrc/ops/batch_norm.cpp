@@ -134,8 +134,9 @@ Tensor fixed_rstd(const Tensor& variance, double eps) {
     return rstd;
 }
 
-Tensor empty_parameter(const Tensor& weight, const Tensor& input) {
-    return Tensor(at::detail::empty_mps({input.size(1)}, (weight.defined() ? weight : input).options()));
+// The gradient of a parameter from sums in float.
+Tensor as_parameter(const Tensor& sums, const Tensor& weight, const Tensor& input) {
+    return sums.to(weight.defined() ? weight.scalar_type() : input.scalar_type());
 }
 
 Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optional<Tensor>& weight_opt,
@@ -165,8 +166,8 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
         }
         kernels::channel_norm_backward(norm, grad, input, grad_input);
     }
-    if (wanted[1]) grad_weight = empty_parameter(weight, input).copy_(products);
-    if (wanted[2]) grad_bias = empty_parameter(weight, input).copy_(sums);
+    if (wanted[1]) grad_weight = as_parameter(products, weight, input);
+    if (wanted[2]) grad_bias = as_parameter(sums, weight, input);
     return {grad_input, grad_weight, grad_bias};
 }
 

@@ -31,7 +31,18 @@ Tensor dense(const Tensor& tensor) {
 }
 
 Tensor resolved(const Tensor& tensor) {
+    if (tensor.scalar_type() == at::kComplexHalf && tensor.is_mps() && tensor.is_conj())
+        return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
     return tensor.resolve_conj().resolve_neg();
+}
+
+void conjugate(const Tensor& self) {
+    if (self.scalar_type() == at::kComplexHalf) {  // no kernel computes in it
+        at::select(at::view_as_real(self.is_conj() ? self.conj() : self), -1, 1).neg_();
+    } else {
+        Tensor to = self;
+        to.conj_physical_();
+    }
 }
 
 void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& iter) {
@@ -47,7 +58,8 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
                          .check_all_same_dtype(false)
                          .build();
         kernels::pointwise_copy(pairs);
-    } else if (self.is_complex() && (self.is_conj() || src.is_neg())) {
+    } else if (self.is_complex() &&
+               (self.is_conj() || src.is_neg() || self.scalar_type() == at::kComplexHalf)) {
         Tensor pairs = at::view_as_real(self.is_conj() ? self.conj() : self);
         at::select(pairs, -1, 1).zero_();
         at::select(pairs, -1, 0).copy_(src);
@@ -60,7 +72,7 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
     } else {
         kernels::pointwise_copy(iter);
     }
-    if (self.is_conj() != src.is_conj()) self.conj_physical_();
+    if (self.is_conj() != src.is_conj()) conjugate(self);
     if (self.is_neg() != src.is_neg()) self.neg_();
 }
 

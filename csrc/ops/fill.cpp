@@ -41,6 +41,8 @@ int64_t bits_of(const Scalar& value, ScalarType dtype) {
             return static_cast<int16_t>(value.to<at::BFloat16>().x);
         case at::kFloat:
             return std::bit_cast<int32_t>(value.to<float>());
+        case at::kComplexHalf:
+            return std::bit_cast<int32_t>(value.to<c10::complex<at::Half>>());
         case at::kComplexFloat:
             return std::bit_cast<int64_t>(value.to<c10::complex<float>>());
         default:

@@ -62,7 +62,7 @@ std::vector<Tensor> norms(TensorList self, Order order) {
     std::vector<uint64_t> places;
     for (NormEntry& entry : entries) places.push_back(entry.partials += kernels::address(partials));
     const auto specialize = [&](size_t i) {
-        return std::vector<uint32_t>{kernels::code(self[i].scalar_type()), order};
+        return MultiTensorLauncher::Constants{kernels::code(self[i].scalar_type()), order};
     };
     MultiTensorLauncher("foreach_norm", {{self, false}, {{}, false, false, places}}, specialize)
         .write(partials)

@@ -130,20 +130,50 @@ class Lists {
     std::vector<std::pair<Tensor, Tensor>> copied_;
 };
 
-void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
-          TensorList max_exp_avg_sqs, TensorList steps, const LearningRate& lr, double beta1, double beta2,
-          double weight_decay, double eps, bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
-          const OptionalTensor& found_inf, bool decoupled) {
-    if (self.empty()) return;
-    Lists lists{self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList{}};
-    for (const Tensor& step : steps) {
-        TORCH_CHECK(step.scalar_type() == at::kFloat && step.is_mps(),
-                    "state_steps must be float tensors on mps");
+// How gradients are scaled, and by what rate parameters move.
+struct Step {
+    const LearningRate& lr;
+    const OptionalTensor& grad_scale;
+    const OptionalTensor& found_inf;
+};
+
+// One step of an optimizer over parameters, gradients and their state, in this order. state_steps: the steps
+// done, for kernels that ask for them. Fills in what the arguments of all kernels begin with.
+template <class Args>
+void fused(const char* kernel, std::initializer_list<TensorList> columns,
+           std::optional<TensorList> state_steps, const Step& step, Args args) {
+    constexpr size_t kGrads = 1, kTyped = 3;
+    const size_t rows = columns.begin()->size();
+    if (rows == 0) return;
+    Lists lists{columns};
+    args.scaler = scaler_of(step.grad_scale, step.found_inf);
+    args.lr_address = step.lr.address();
+    args.lr = static_cast<float>(step.lr.number);
+    std::vector<kernels::TensorListUse> uses;
+    for (size_t i = 0; i < columns.size(); ++i) {
+        uses.push_back({lists[i], i != kGrads || args.scaler.grad_scale != 0});
     }
+    if (state_steps) {
+        TORCH_CHECK(state_steps->size() == rows, "Tensor lists must have the same number of tensors, got ",
+                    rows, " and ", state_steps->size());
+        for (const Tensor& done : *state_steps) {
+            TORCH_CHECK(done.scalar_type() == at::kFloat && done.is_mps() && done.numel() == 1,
+                        "state_steps must be float tensors of one element on mps");
+        }
+        uses.push_back({*state_steps, false, false});
+    }
+    MultiTensorLauncher(kernel, std::move(uses), kTyped)
+        .read(step.lr.tensor)
+        .read(step.grad_scale.value_or(Tensor()))
+        .read(step.found_inf.value_or(Tensor()))
+        .dispatch(args);
+    lists.write_back();
+}
+
+void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
+          TensorList max_exp_avg_sqs, TensorList steps, double beta1, double beta2, double weight_decay,
+          double eps, bool amsgrad, bool maximize, bool decoupled, const Step& step) {
     AdamArgs args{};
-    args.scaler = scaler_of(grad_scale, found_inf);
-    args.lr_address = lr.address();
-    args.lr = static_cast<float>(lr.number);
     args.beta1 = static_cast<float>(beta1);
     args.beta2 = static_cast<float>(beta2);
     args.one_minus_beta1 = static_cast<float>(1 - beta1);
@@ -155,71 +185,30 @@ void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp
     args.amsgrad = amsgrad;
     args.maximize = maximize;
     args.decoupled = decoupled;
-    MultiTensorLauncher("fused_adam",
-                        {{lists[0], true},
-                         {lists[1], args.scaler.grad_scale != 0},
-                         {lists[2], true},
-                         {lists[3], true},
-                         {lists[4], true},
-                         {steps, false, false}},
-                        3)
-        .read(lr.tensor)
-        .read(grad_scale.value_or(Tensor()))
-        .read(found_inf.value_or(Tensor()))
-        .dispatch(args);
-    lists.write_back();
+    fused("fused_adam", {self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList{}}, steps,
+          step, args);
 }
 
-void adagrad(TensorList self, TensorList grads, TensorList sums, TensorList steps, const LearningRate& lr,
-             double lr_decay, double weight_decay, double eps, bool maximize,
-             const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    if (self.empty()) return;
-    Lists lists{self, grads, sums};
-    for (const Tensor& step : steps) {
-        TORCH_CHECK(step.scalar_type() == at::kFloat && step.is_mps(),
-                    "state_steps must be float tensors on mps");
-    }
+void adagrad(TensorList self, TensorList grads, TensorList sums, TensorList steps, double lr_decay,
+             double weight_decay, double eps, bool maximize, const Step& step) {
     AdagradArgs args{};
-    args.scaler = scaler_of(grad_scale, found_inf);
-    args.lr_address = lr.address();
-    args.lr = static_cast<float>(lr.number);
     args.lr_decay = static_cast<float>(lr_decay);
     args.weight_decay = static_cast<float>(weight_decay);
     args.eps = static_cast<float>(eps);
     args.maximize = maximize;
-    MultiTensorLauncher(
-        "fused_adagrad",
-        {{lists[0], true}, {lists[1], args.scaler.grad_scale != 0}, {lists[2], true}, {steps, false, false}},
-        3)
-        .read(lr.tensor)
-        .read(grad_scale.value_or(Tensor()))
-        .read(found_inf.value_or(Tensor()))
-        .dispatch(args);
-    lists.write_back();
+    fused("fused_adagrad", {self, grads, sums}, steps, step, args);
 }
 
 void sgd(TensorList self, TensorList grads, TensorList buffers, double weight_decay, double momentum,
-         const LearningRate& lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
-         const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    if (self.empty()) return;
-    Lists lists{self, grads, momentum != 0 ? buffers : TensorList{}};
+         double dampening, bool nesterov, bool maximize, bool is_first_step, const Step& step) {
     SgdArgs args{};
-    args.scaler = scaler_of(grad_scale, found_inf);
-    args.lr_address = lr.address();
-    args.lr = static_cast<float>(lr.number);
     args.weight_decay = static_cast<float>(weight_decay);
     args.momentum = static_cast<float>(momentum);
     args.dampening = static_cast<float>(dampening);
     args.nesterov = nesterov;
     args.maximize = maximize;
     args.first_step = is_first_step;
-    MultiTensorLauncher("fused_sgd",
-                        {{lists[0], true}, {lists[1], args.scaler.grad_scale != 0}, {lists[2], true}}, 3)
-        .read(lr.tensor)
-        .read(grad_scale.value_or(Tensor()))
-        .read(found_inf.value_or(Tensor()))
-        .dispatch(args);
-    lists.write_back();
+    fused("fused_sgd", {self, grads, momentum != 0 ? buffers : TensorList{}}, std::nullopt, step, args);
 }
 
 }  // namespace
@@ -228,8 +217,8 @@ void ANYMPS_FUNC(_fused_adam_)(TensorList self, TensorList grads, TensorList exp
                                TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1,
                                double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
                                const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
-         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, false);
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
+         amsgrad, maximize, false, {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_adam__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
@@ -237,8 +226,8 @@ void ANYMPS_FUNC(_fused_adam__tensor_lr)(TensorList self, TensorList grads, Tens
                                          TensorList state_steps, const Tensor& lr, double beta1, double beta2,
                                          double weight_decay, double eps, bool amsgrad, bool maximize,
                                          const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
-         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, false);
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
+         amsgrad, maximize, false, {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_adamw_)(TensorList self, TensorList grads, TensorList exp_avgs,
@@ -246,8 +235,8 @@ void ANYMPS_FUNC(_fused_adamw_)(TensorList self, TensorList grads, TensorList ex
                                 double lr, double beta1, double beta2, double weight_decay, double eps,
                                 bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
                                 const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
-         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, true);
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
+         amsgrad, maximize, true, {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_adamw__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
@@ -256,16 +245,16 @@ void ANYMPS_FUNC(_fused_adamw__tensor_lr)(TensorList self, TensorList grads, Ten
                                           double beta2, double weight_decay, double eps, bool amsgrad,
                                           bool maximize, const OptionalTensor& grad_scale,
                                           const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, LearningRate(lr), beta1, beta2,
-         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, true);
+    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
+         amsgrad, maximize, true, {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_adagrad_)(TensorList self, TensorList grads, TensorList state_sums,
                                   TensorList state_steps, double lr, double lr_decay, double weight_decay,
                                   double eps, bool maximize, const OptionalTensor& grad_scale,
                                   const OptionalTensor& found_inf) {
-    adagrad(self, grads, state_sums, state_steps, LearningRate(lr), lr_decay, weight_decay, eps, maximize,
-            grad_scale, found_inf);
+    adagrad(self, grads, state_sums, state_steps, lr_decay, weight_decay, eps, maximize,
+            {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_adagrad__tensor_lr)(TensorList self, TensorList grads, TensorList state_sums,
@@ -273,24 +262,24 @@ void ANYMPS_FUNC(_fused_adagrad__tensor_lr)(TensorList self, TensorList grads, T
                                             double weight_decay, double eps, bool maximize,
                                             const OptionalTensor& grad_scale,
                                             const OptionalTensor& found_inf) {
-    adagrad(self, grads, state_sums, state_steps, LearningRate(lr), lr_decay, weight_decay, eps, maximize,
-            grad_scale, found_inf);
+    adagrad(self, grads, state_sums, state_steps, lr_decay, weight_decay, eps, maximize,
+            {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_sgd_)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
                               double weight_decay, double momentum, double lr, double dampening,
                               bool nesterov, bool maximize, bool is_first_step,
                               const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov,
-        maximize, is_first_step, grad_scale, found_inf);
+    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, dampening, nesterov, maximize,
+        is_first_step, {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_fused_sgd__tensor_lr)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
                                         double weight_decay, double momentum, const Tensor& lr,
                                         double dampening, bool nesterov, bool maximize, bool is_first_step,
                                         const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, LearningRate(lr), dampening, nesterov,
-        maximize, is_first_step, grad_scale, found_inf);
+    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, dampening, nesterov, maximize,
+        is_first_step, {LearningRate(lr), grad_scale, found_inf});
 }
 
 void ANYMPS_FUNC(_amp_foreach_non_finite_check_and_unscale_)(TensorList self, Tensor& found_inf,

@@ -25,6 +25,7 @@ using kernels::KernelCall;
 using runtime::PhiloxState;
 
 constexpr uint32_t kWorkgroup = 128;
+constexpr uint64_t kBlocksOfDraw = 2;  // blocks of Philox that a thread of draw_f32 takes
 
 // Twin of Parameters in shaders/random.slang.
 struct Parameters {
@@ -85,20 +86,24 @@ void draw_floats(const char* kernel, const at::TensorBase& self, Parameters para
         KernelCall(kernel, {kWorkgroup, 0, kernels::code(out.scalar_type()), aligned(out)})
             .write(out)
             .dispatch(DrawArgs{kernels::address(out), random, count, parameters},
-                      grid_of(blocks_of(count, 4)));
+                      grid_of(blocks_of(count, 4 * kBlocksOfDraw)));
     });
 }
 
 // Integers of [base, base + range); range 0 stands for 2^64.
 void draw_integers(const at::TensorBase& self, uint64_t range, int64_t base,
                    const std::optional<Generator>& generator) {
+    // Numbers of 2^20 values take 32 random bits each, of 2^32 values 64, others 128.
+    const bool small = range != 0 && range <= uint64_t{1} << 20;
     const bool narrow = range != 0 && range <= uint64_t{1} << 32;
     draw_into(self, [&](const at::TensorBase& out) {
         const auto count = static_cast<uint64_t>(out.numel());
-        const uint64_t blocks = blocks_of(count, narrow ? 2 : 1);
+        const uint64_t blocks = blocks_of(count, small ? 4 : narrow ? 2 : 1);
         const PhiloxState random = runtime::reserve_philox(generator, blocks * runtime::kNumbersPerBlock);
-        KernelCall(narrow ? "random_integer" : "random_integer_wide",
-                   {kWorkgroup, 0, kernels::code(out.scalar_type())})
+        KernelCall(small    ? "random_integer_small"
+                   : narrow ? "random_integer"
+                            : "random_integer_wide",
+                   {kWorkgroup, 0, kernels::code(out.scalar_type()), aligned(out)})
             .write(out)
             .dispatch(IntegerArgs{kernels::address(out), random, count, base, range}, grid_of(blocks));
     });

@@ -1,6 +1,7 @@
 // Reductions that are not structured in ATen, or that choose between rows of reduction.yaml.
 #include <ATen/mps/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/logsumexp_native.h>
 #include <ATen/ops/view_as_real.h>
 #include <anymps/ops/reduction_ops.h>
 #include <anymps/ops/reduction_rows.h>
@@ -147,6 +148,14 @@ Tensor whole(const ReductionRow& row, const char* name, const Tensor& self) {
 
 }  // namespace
 
+TORCH_IMPL_FUNC(hash_tensor_out)
+(const Tensor& self, IntArrayRef dim, bool keepdim, int64_t mode, const Tensor& out) {
+    TORCH_CHECK(mode == 0, "Unknown hash_tensor mode: ", mode);
+    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"xor_sum_mps\" not implemented for '",
+                                c10::toString(self.scalar_type()), "'");
+    kernels::reduce(rows::hash_bits, self, kernels::dim_mask(self, dim), {out});
+}
+
 Tensor ANYMPS_FUNC(prod)(const Tensor& self, std::optional<ScalarType> dtype) {
     Tensor result = empty_like_shape(self, {}, promoted(self, dtype));
     kernels::reduce(rows::prod, self, kernels::dim_mask(self, std::nullopt), {result});
@@ -190,6 +199,25 @@ Tensor ANYMPS_FUNC(count_nonzero_dim_IntList)(const Tensor& self, IntArrayRef di
     Tensor result = empty_result(self, dims, false, at::kLong);
     kernels::reduce(rows::count_nonzero, self, dims, {result});
     return result;
+}
+
+// In one reading; PyTorch's own makes four.
+Tensor& ANYMPS_FUNC(logsumexp_out)(const Tensor& self, IntArrayRef dim, bool keepdim, Tensor& out) {
+    if (!self.is_mps() || !out.is_mps() || self.is_complex() || !out.is_floating_point())
+        return at::native::logsumexp_out(self, dim, keepdim, out);
+    const DimMask dims = kernels::dim_mask(self, dim);
+    at::native::resize_output(out, kernels::reduced_shape(self, dims, keepdim));
+    kernels::reduce(rows::logsumexp, self, dims, {out});
+    return out;
+}
+
+Tensor ANYMPS_FUNC(logsumexp)(const Tensor& self, IntArrayRef dim, bool keepdim) {
+    if (self.is_complex()) return at::native::logsumexp(self, dim, keepdim);
+    const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+    const ScalarType type =
+        integral ? c10::typeMetaToScalarType(c10::get_default_dtype()) : self.scalar_type();
+    Tensor out = empty_result(self, kernels::dim_mask(self, dim), keepdim, type);
+    return logsumexp_out(self, dim, keepdim, out);
 }
 
 Tensor ANYMPS_FUNC(trace)(const Tensor& self) {

@@ -3,7 +3,12 @@
 #include <anymps/ops/softmax_ops.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+
+#include "kernels/kernel_call.h"
 #include "kernels/row_launcher.h"
+#include "kernels/team.h"
+#include "runtime/device.h"
 
 namespace anymps::ops {
 
@@ -16,16 +21,62 @@ void check_floating(const Tensor& self, bool log) {
                                 "softmax_kernel_impl\" not implemented for '", self.scalar_type(), "'");
 }
 
-void forward(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
-    check_floating(self, log);
-    kernels::launch_rows("softmax_forward", at::maybe_wrap_dim(dim, self.dim()), {{self}, {out, kWrite}}, {},
-                         {log});
+// The twin of LongRows in shaders/softmax_long.slang.
+struct LongRows {
+    uint64_t x, y, grad;
+    uint32_t size, unused;
+};
+
+// Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
+bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
+    const at::TensorBase& first = *tensors.begin();
+    if (kernels::tuning().software || first.dim() == 0 || dim != first.dim() - 1) return false;
+    const int64_t size = first.size(dim);
+    if (size <= 2048 || (size % 4 == 0 && size <= 8192) || size > UINT32_MAX) return false;
+    return std::all_of(tensors.begin(), tensors.end(), [&](const at::TensorBase& t) {
+        return t.is_contiguous() && t.scalar_type() == first.scalar_type() &&
+               (kernels::address(t) - kernels::address(first)) % 16 == 0;
+    });
 }
 
-void backward(const Tensor& grad, const Tensor& output, int64_t dim, const Tensor& grad_input, bool log) {
+kernels::KernelCall long_rows(const char* direction, const Tensor& like, bool log) {
+    const auto& t = kernels::tuning();
+    const uint32_t workgroup = runtime::device().info().max_workgroup_size >= 512 ? 512 : t.workgroup;
+    const std::string name =
+        std::string("softmax_long_") + direction + (like.scalar_type() == at::kFloat ? "_f32" : "_16");
+    const uint32_t type = kernels::code(like.scalar_type());
+    return {name, {workgroup, t.subgroup, type, 0, 0, 0, 0, 0, workgroup, 1, 0, 0, log}};
+}
+
+void forward(const Tensor& self, int64_t dim_, const Tensor& out, bool log) {
+    check_floating(self, log);
+    const int64_t dim = at::maybe_wrap_dim(dim_, self.dim());
+    if (are_long_rows(dim, {self, out})) {
+        const LongRows args{kernels::address(self), kernels::address(out), 0,
+                            static_cast<uint32_t>(self.size(dim)), 0};
+        long_rows("forward", self, log)
+            .read(self)
+            .write(out)
+            .dispatch(args, kernels::Grid::linear(self.numel() / self.size(dim)));
+        return;
+    }
+    kernels::launch_rows("softmax_forward", dim, {{self}, {out, kWrite}}, {}, {log});
+}
+
+void backward(const Tensor& grad, const Tensor& output, int64_t dim_, const Tensor& grad_input, bool log) {
     check_floating(grad, log);
-    kernels::launch_rows("softmax_backward", at::maybe_wrap_dim(dim, grad.dim()),
-                         {{grad}, {output}, {grad_input, kWrite}}, {}, {log});
+    const int64_t dim = at::maybe_wrap_dim(dim_, grad.dim());
+    if (are_long_rows(dim, {grad, output, grad_input})) {
+        const LongRows args{kernels::address(grad), kernels::address(output), kernels::address(grad_input),
+                            static_cast<uint32_t>(grad.size(dim)), 0};
+        long_rows("backward", grad, log)
+            .read(grad)
+            .read(output)
+            .write(grad_input)
+            .dispatch(args, kernels::Grid::linear(grad.numel() / grad.size(dim)));
+        return;
+    }
+    kernels::launch_rows("softmax_backward", dim, {{grad}, {output}, {grad_input, kWrite}}, {}, {log});
 }
 
 }  // namespace

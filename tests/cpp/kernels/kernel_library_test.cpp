@@ -16,7 +16,9 @@ TEST(KernelLibrary, EveryKernelIsFoundByItsName) {
     ASSERT_FALSE(names.empty());
     EXPECT_EQ(std::set(names.begin(), names.end()).size(), names.size());
     for (KernelId id = 0; id < names.size(); ++id) {
-        EXPECT_EQ(kernel_id(names[id]), id);
+        const KernelId found = kernel_id(names[id]);
+        // Where the device can, the variant with the device's own atomics stands in for a kernel.
+        EXPECT_TRUE(found == id || names[found] == names[id] + "_native") << names[id];
         ASSERT_GT(kernel_spirv(id).size(), 5u);
         EXPECT_EQ(kernel_spirv(id)[0], kSpirvMagic) << names[id];
     }

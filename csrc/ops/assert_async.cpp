@@ -1,0 +1,35 @@
+// _assert_async: the device looks at the value, and the next synchronization raises.
+#include <anymps/ops/assert_async_ops.h>
+
+#include <string>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+
+namespace anymps::ops {
+namespace {
+
+// As in shaders/assert_async.slang.
+struct AssertArgs {
+    uint64_t value, error;
+    uint32_t code;
+};
+
+}  // namespace
+
+// Raises at once for a tensor of more or fewer than one element; torch.AcceleratorError with the message
+// later.
+void ANYMPS_FUNC(_assert_async_msg)(const Tensor& self, std::string_view message) {
+    TORCH_CHECK(self.numel() != 0, "Boolean value of Tensor with no values is ambiguous");
+    TORCH_CHECK(self.numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
+    const auto error = runtime::encoder().message_slot(std::string(message));
+    kernels::KernelCall("assert_nonzero", {kernels::tuning().workgroup, 0, kernels::code(self.scalar_type())})
+        .read(self)
+        .dispatch(AssertArgs{kernels::address(self), error.address, error.code}, kernels::Grid{});
+}
+
+void ANYMPS_FUNC(_assert_async)(const Tensor& self) {
+    _assert_async_msg(self, "Expected Tensor with single nonzero value, but got zero");
+}
+
+}  // namespace anymps::ops
