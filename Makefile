@@ -1,12 +1,12 @@
 # make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
 # make test   builds and runs all tests
 # Both install what they need first, and are quick the second time.
-# make test-full and make soak are the long runs of PyTorch's own samples and of random calls.
+# make test-full and make soak are the long runs of PyTorch's own samples, of random calls and of shapes.
 VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
 
-.PHONY: demo test test-full soak test-exit build lint bench chart test-radv test-cuda-wheel
+.PHONY: demo test test-full soak test-exit build lint bench chart profile test-radv test-cuda-wheel
 
 demo:
 	@tools/setup.sh system
@@ -21,11 +21,12 @@ test:
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
 	@$(VENV)/bin/pytest $(TESTS)
 
-# Every sample of PyTorch's op_db in every dtype; the counts are those of docs/supported_ops.md.
+# The tests that take minutes on a software driver, and every sample of PyTorch's op_db in every dtype; the counts are those of docs/supported_ops.md.
 test-full:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
+	@$(PY) -P -m pytest -q -m long tests
 	@mkdir -p docs/op_db
 	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results docs/op_db/lavapipe.json
 	@$(PY) -P tools/supported_ops.py
@@ -36,6 +37,7 @@ soak:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@$(PY) -P -m pytest -q tests/test_random_calls.py --random-calls 20000
+	@$(PY) -P -m pytest -q tests/test_memory.py --shapes 5000
 
 # The long run of tests/test_exit.py: 200 processes that end right after backward().
 test-exit:
@@ -65,6 +67,13 @@ chart:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@$(PY) benchmarks/models/chart.py
+
+# The most expensive kernels of the chart's networks, with their fraction of the bound that applies.
+profile:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PY) benchmarks/models/kernel_profile.py
 
 # Every kernel through AMD's compiler in Mesa, for several GPUs and without one: prints a table of registers and spills.
 test-radv:

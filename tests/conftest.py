@@ -14,10 +14,19 @@ import torch_anymps
 
 def pytest_addoption(parser):
     parser.addoption("--op-db-full", action="store_true", help="all samples of every operator of PyTorch's op_db")
+    parser.addoption("--op-db-seconds", type=float, metavar="S", help="skip what has not begun by then, and count it")
     parser.addoption("--op-db-results", metavar="FILE", help="where test_op_db.py writes its counts, as JSON")
     parser.addoption("--op-db-prune", action="store_true", help="take exceptions that agree out of their file")
     parser.addoption("--random-calls", type=int, default=500, metavar="N", help="calls that test_random_calls.py draws")
+    parser.addoption("--shapes", type=int, default=150, metavar="N", help="shapes that test_memory.py visits, twice")
+    parser.addoption("--shard", metavar="I/N", help="of N processes that share the tests, this is number I, from 0")
     parser.addoption("--random-seed", type=int, default=0, metavar="SEED", help="the first of them")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--shard"):
+        number, processes = map(int, config.getoption("--shard").split("/"))
+        items[:] = items[number::processes]
 
 
 @pytest.fixture(scope="session")
@@ -81,3 +90,15 @@ def run_python():
         return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=timeout)
 
     return run
+
+
+@pytest.fixture
+def passes(run_python):
+    """Checks that tests of another file, chosen by -k, pass in a process with other variables."""
+
+    def check(file: str, tests: str, **env: str) -> None:
+        arguments = ["-q", "-x", os.path.join(os.path.dirname(__file__), file), "-k", tests]
+        result = run_python(f"import sys, pytest; sys.exit(pytest.main({arguments!r}))", env=env, timeout=600)
+        assert result.returncode == 0 and " passed" in result.stdout, result.stdout + result.stderr
+
+    return check

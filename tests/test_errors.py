@@ -113,3 +113,23 @@ def test_tensors_of_two_devices(case, mps):
     except RuntimeError as error:
         assert re.search("same device|mps|cpu", str(error))
     assert a.sum().item() == 6 and b.sum().item() == 6
+
+
+@pytest.mark.parametrize("value", [0, 0.0, False, 0j])
+def test_assertions_on_the_device_raise_later(value, mps):
+    """The call returns at once; the next synchronization raises with the message, and then the device is as before."""
+    held = torch.tensor([value], device=mps)
+    with pytest.raises(torch.AcceleratorError, match="the loss is finite"):
+        torch._assert_async(held, "the loss is finite")
+        torch.mps.synchronize()
+    with pytest.raises(torch.AcceleratorError, match="Expected Tensor with single nonzero value, but got zero"):
+        torch._assert_async(held)
+        held.item()
+    torch._assert_async(held == 0, "no error")
+    torch._assert_async(torch.full((), float("nan"), device=mps), "NaN is not zero")
+    torch.mps.synchronize()
+
+
+def test_assertions_want_one_value(raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(0)))
+    raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(2), "message"))

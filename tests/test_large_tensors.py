@@ -77,3 +77,10 @@ def test_rows_of_a_large_matrix(mps):
     product = rows @ torch.ones(1100, 2, device=mps)
     assert product[-1].tolist() == [2200, 2200] and product[0].tolist() == [1100, 1100]
     assert torch.softmax(rows, 1)[-1].sum().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_reduction_of_more_than_2_to_31_elements(mps):
+    """Of one element that an expanded tensor repeats: no memory is needed."""
+    count = 2**31 + 77
+    assert torch.full((1,), 0.5, device=mps).expand(count).sum().item() == pytest.approx(count / 2, rel=1e-6)
+    assert not torch.zeros(1, dtype=torch.bool, device=mps).expand(count).any().item()

@@ -341,3 +341,17 @@ def test_fuzzed_arguments_never_abort(mps):
         assert outcomes[0] == outcomes[1], (function, a, b, outcomes)
         agreed += 1
     assert agreed == len(functions) * len(shapes) ** 2
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers_divided_by_zero_are_zero(dtype, mps):
+    """As docs/numerics.md says; the smallest integer divided by -1 wraps to itself."""
+    info = torch.iinfo(dtype)
+    x = torch.tensor([5, 0, info.max, info.min], dtype=dtype, device=mps)
+    quotients = [torch.floor_divide, lambda a, b: torch.div(a, b, rounding_mode="trunc")]
+    remainders = [torch.remainder, torch.fmod]
+    for function in quotients + remainders:
+        assert not function(x, torch.zeros_like(x)).any() and not function(x, 0).any()
+    if info.min < 0:
+        assert all(f(x, -1).tolist() == [-5, 0, -info.max, info.min] for f in quotients)
+        assert not any(f(x, -1).any() for f in remainders)

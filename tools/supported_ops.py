@@ -21,6 +21,9 @@ import torch
 import torchgen
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` leaves it out
+from op_db_lists import comparison  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "supported_ops.md"
 README = ROOT / "README.md"
@@ -105,8 +108,15 @@ def op_db_section() -> str:
     texts = []
     for path in sorted((ROOT / "docs" / "op_db").glob("*.json")):
         results = json.loads(path.read_text())
-        texts.append(f"### {results['device']}: {results['samples']}\n\n{op_db_table(results['counts'])}")
+        table = op_db_table(results["counts"]) if "counts" in results else op_db_totals(results)
+        texts.append(f"### {results['device']}: {results['samples']}\n\n{table}")
     return "\n".join(texts)
+
+
+def op_db_totals(results: dict) -> str:
+    """A run of which only totals were kept."""
+    rows = "".join(f"| {what} | {number} |\n" for what, number in results["totals"].items())
+    return f"| what | number |\n|---|---|\n{rows}\nFailed: {'; '.join(results['failed'])}.\n\n{results['suite']}.\n"
 
 
 def op_db_table(counts: dict) -> str:
@@ -116,6 +126,15 @@ def op_db_table(counts: dict) -> str:
             if sum(found.values()) > found.get("none", 0):
                 numbers = " | ".join(str(found.get(k, 0)) for k in ("pass", "excepted", "fail", "none"))
                 text += f"| {dtype} | {phase} | {numbers} |\n"
+    return text
+
+
+def exceptions_section() -> str:
+    text = "| category | PyTorch for Apple: operators | operators x dtypes | here: operators | operators x dtypes |\n"
+    text += "|---|---|---|---|---|\n"
+    for category, *pairs in comparison():
+        numbers = " | ".join(f"{len({op for op, _ in found})} | {len(found)}" for found in pairs)
+        text += f"| {category} | {numbers} |\n"
     return text
 
 
@@ -135,7 +154,14 @@ Written by `python tools/supported_ops.py`; not to be edited.
 entries that [tests/op_db_exceptions.yaml](../tests/op_db_exceptions.yaml) excepts with a reason, and those for which
 the CPU gives nothing to compare with.
 
-{op_db_section()}"""
+{op_db_section()}
+## What the samples except, beside PyTorch's own test for Apple's device
+
+Entries of tests/op_db_exceptions.yaml and of the lists in PyTorch's torch/testing/_internal/common_mps.py (macOS 26),
+counted alike: operators of op_db, and these times the dtypes that the CPU computes in; gradients in float32 and
+float16. A list that names no dtypes stands for all.
+
+{exceptions_section()}"""
 
 
 def readme() -> str:

@@ -1,0 +1,76 @@
+"""Memory of long runs: many different shapes, many steps."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import torch
+import torch.nn.functional as F
+
+PAGE = 4096
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * PAGE
+
+
+def twenty_operators(x: torch.Tensor, w: torch.Tensor) -> None:
+    """On a matrix [n, m] and one [m, k]."""
+    y = x @ w
+    z = F.softmax(F.layer_norm(y + 1.0, y.shape[-1:]), -1)
+    z = torch.cat([z, z.sqrt()], 1).t().contiguous()
+    z = F.gelu(z).exp() * z.sigmoid() - z.mean(0, keepdim=True)
+    image = F.pad(z[None, None], (1, 1, 1, 1))
+    image = F.max_pool2d(F.conv2d(image, torch.ones(2, 1, 3, 3, device=x.device)), 2, ceil_mode=True)
+    image = F.interpolate(image, scale_factor=2, mode="nearest")
+    values = image.flatten()
+    torch.where(values > 0, values, values.cumsum(0)).sort()
+    (
+        values.argmax(),
+        values.var(),
+        values[::2].clone().fill_(1.0).any(),
+        values.index_select(0, torch.tensor([0]).to(x.device)),
+    )
+
+
+def visit_shapes(count: int, device, seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(count):
+        n, m, k = (draw.randint(2, 90) for _ in range(3))
+        twenty_operators(torch.ones(n, m, device=device), torch.ones(m, k, device=device))
+    torch.mps.synchronize()
+
+
+def test_new_shapes_cost_no_memory_and_few_pipelines(mps, pytestconfig):
+    count = pytestconfig.getoption("--shapes")
+    visit_shapes(count, mps, seed=0)  # every variant of a kernel that sizes can ask for
+    gc.collect()
+    memory, pipelines = resident_bytes(), torch.ops.anymps.pipeline_count()
+    visit_shapes(count, mps, seed=1)
+    gc.collect()
+    assert torch.ops.anymps.pipeline_count() - pipelines <= 0.1 * pipelines
+    assert resident_bytes() - memory < 16 << 20
+
+
+def test_a_thousand_steps_do_not_grow(mps):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.LayerNorm(30), torch.nn.GELU(), torch.nn.Linear(30, 4))
+    net.to(mps)
+    optimizer = torch.optim.AdamW(net.parameters())
+    x, y = torch.randn(16, 20, device=mps), torch.randint(0, 4, (16,), device=mps)
+
+    def steps(count):
+        for _ in range(count):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        torch.mps.synchronize()
+        gc.collect()
+        return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory(), resident_bytes()
+
+    allocated, reserved, resident = steps(100)
+    later = steps(900)
+    assert later[:2] == (allocated, reserved)
+    assert later[2] - resident < 8 << 20
