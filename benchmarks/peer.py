@@ -60,12 +60,18 @@ def device_name(device):
     return f"CPU, {torch.get_num_threads()} threads"
 
 
-def run(measure, unit, title, higher_is_better=False):
-    """Command line of a benchmark: measures mps and the peer by turns in one run and prints figures and ratios."""
+def run(measure, unit, title, higher_is_better=False, below=None):
+    """Command line of a benchmark: measures mps and the peer by turns in one run and prints figures and ratios.
+
+    With `below`, the figures whose ratio is less than it are listed once more at the end.
+    """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--device", help="measure this device alone and print JSON")
     parser.add_argument("--peer", help="cpu or cuda; default: cuda when ANYMPS_PEER_PYTHON is set, else cpu")
+    parser.add_argument("--only", help="measure only the figures that this regular expression finds (families.py)")
     arguments = parser.parse_args()
+    if arguments.only:
+        os.environ["ANYMPS_BENCHMARK_ONLY"] = arguments.only  # for the children
     if arguments.device:
         print(json.dumps({"name": device_name(arguments.device), "figures": measure(arguments.device)}))
         return
@@ -75,6 +81,7 @@ def run(measure, unit, title, higher_is_better=False):
     theirs = child(python or sys.executable, peer, peer_environment(python))
     print(f"{title}: {ours['name']} against {theirs['name']}")
     print(f"| what | mps, {unit} | {peer}, {unit} | speed of mps / {peer} |\n|---|---|---|---|")
+    slow = {}
     for key, value in ours["figures"].items():
         other = theirs["figures"].get(key)
         if other is None:
@@ -82,6 +89,12 @@ def run(measure, unit, title, higher_is_better=False):
             continue
         ratio = value / other if higher_is_better else other / value
         print(f"| {key} | {value:.4g} | {other:.4g} | {ratio:.2f} |")
+        if below and ratio < below:
+            slow[key] = ratio
+    if below:
+        print(f"\nBelow {below}: {len(slow)} of {len(ours['figures'])}")
+        for key, ratio in sorted(slow.items(), key=lambda item: item[1]):
+            print(f"- {key}: {ratio:.2f}")
 
 
 def peer_environment(python):

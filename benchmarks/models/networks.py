@@ -53,5 +53,23 @@ def gpt(device: str):
 NETWORKS: dict[str, Callable] = {"ResNet50": resnet50, "BERT-base": bert, "VGG16": vgg16, "GPT 124M": gpt}
 
 
+def training_step(name: str, device: str, amp: bool) -> Callable[[], torch.Tensor]:
+    """A function that trains the network one step with AdamW, under bf16 autocast where `amp`; returns the loss."""
+    torch.manual_seed(0)
+    model, loss_of = NETWORKS[name](device)
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+    def step() -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=amp):
+            loss = loss_of(model)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def _images(count: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(count, 3, 224, 224).to(device), torch.randint(0, 1000, (count,)).to(device)
