@@ -67,4 +67,5 @@ def test_histc_and_bincount(bins, mps):
     weights = torch.rand(20010)
     got = torch.bincount(ints.to(mps)[1:], weights.to(mps))
     exact = torch.bincount(ints[1:], weights.double())
-    torch.testing.assert_close(got.cpu().double(), exact, rtol=1e-5, atol=0)  # 20,000 additions to one bin, in any order
+    # 20,000 additions to one bin, in any order
+    torch.testing.assert_close(got.cpu().double(), exact, rtol=1e-5, atol=0)
