@@ -5,6 +5,8 @@
 VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
+# A test compiles kernels on one core most of its time, so the cores share the tests; few processes share one GPU well.
+PYTEST = $(VENV)/bin/pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-full soak test-exit build lint bench chart profile test-radv test-cuda-wheel
 
@@ -19,9 +21,10 @@ test:
 	@tools/setup.sh venv test
 	@tools/setup.sh build tests
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
-	@$(VENV)/bin/pytest $(TESTS)
+	@$(PYTEST) $(TESTS)
 
-# The tests that take minutes on a software driver, and every sample of PyTorch's op_db in every dtype; the counts are those of docs/supported_ops.md.
+# The tests that take minutes on a software driver, and every sample of PyTorch's op_db in every dtype, whose counts go
+# into docs/supported_ops.md.
 test-full:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
