@@ -73,6 +73,13 @@ def raises_as_on_the_cpu(mps):
 
 
 @pytest.fixture
+def poisoned_memory(mps):
+    """Freed blocks full of NaN: a kernel that reads what it should not, or leaves results unwritten, shows it."""
+    blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
+    del blocks
+
+
+@pytest.fixture
 def run_python():
     """Runs a script (a path, or source text) in a fresh interpreter and returns its CompletedProcess.
 

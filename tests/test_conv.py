@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 EPSILON = {torch.float32: 4e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -19,12 +21,6 @@ def all_bits_of_f32():
     torch.backends.cudnn.conv.fp32_precision = "ieee"
     yield
     torch.backends.cudnn.conv.fp32_precision = before
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory(mps):
-    blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
-    del blocks
 
 
 def gradients(arguments, x, w, b, g):
@@ -157,6 +153,7 @@ def test_gradients_of_weights_use_matrix_units(run_python):
     """With and without a whole number of granules of channels, no kernel of lanes runs where there are matrix units."""
     source = """
 import json, sys, torch, torch_anymps
+
 if not json.loads(torch.ops.anymps.device_info())["features"]["coopmat"]:
     sys.exit()
 for channels, filters in ((16, 24), (3, 16), (16, 1), (1, 8)):

@@ -6,17 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 # Twice the rounding of the result, and the f32 sums before it.
 EPSILON = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory(mps):
-    """Freed blocks full of NaN: a kernel that reads what it should not, or leaves results unwritten, shows it."""
-    blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
-    del blocks
 
 
 def check(function, *operands, dtype=torch.float32, magnitude=None):

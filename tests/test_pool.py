@@ -8,18 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTIVE_AVG = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 ADAPTIVE_MAX = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory(mps):
-    blocks = [torch.full((size,), float("nan"), device=mps) for size in (256, 4096, 65536, 1 << 20)]
-    del blocks
 
 
 def close(actual, expected):

@@ -32,7 +32,7 @@ struct FlashTile {
     uint32_t shared_bytes;
 };
 
-// In order of preference, as measured on an H200.
+// In order of preference: forward as measured on an H200, the gradients not measured yet.
 constexpr FlashTile kForward[] = {
     {Fragments::Known, 64, 2048, "flash_forward_64_2x8x32_", 256, 256, 36864},
     {Fragments::Known, 64, 128, "flash_forward_64_2x4x64_", 128, 128, 18432},

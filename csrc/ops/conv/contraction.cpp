@@ -264,7 +264,6 @@ void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
         &parts, 0,
         g,      {{s[1] * s[2] * unit, s[2] * unit, unit}, c.g.plain_fastest ? 1 : s[0] * s[1] * s[2]},
         f * g,  nullptr};
-    partial.target.plain_end = UINT32_MAX;
     const bool swapped = plan.swapped && plan.arithmetic == Arithmetic::Lanes;
     dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), swapped), plan, compute);
     sum_parts(c, parts, plan, compute);

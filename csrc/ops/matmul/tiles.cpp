@@ -5,8 +5,12 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/team.h"
+
 namespace anymps::ops {
 namespace {
+
+using kernels::ceil_div;
 
 // CPU drivers: a workgroup is one subgroup of 8 lanes with 4 columns each. Costs measured on lavapipe.
 constexpr Tile kSoftware[] = {
@@ -44,7 +48,7 @@ constexpr Tile kMatrixParts1[] = {
     {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
 };
 
-// Convolutions, whose factors take more address arithmetic.
+// Convolutions, whose factors take more address arithmetic. Costs are estimates, not measured yet.
 constexpr Tile kConv16[] = {
     {"matrix_128x128x32w64", 128, 128, 128, 4700, 2, 20480},
     {"matrix_64x128x32", 64, 128, 128, 2900, 2, 15360},
@@ -68,10 +72,6 @@ constexpr Tile kVector[] = {{"vector_1", 1, 16, 256, 1}, {"vector_4", 4, 16, 256
 constexpr uint64_t kFewRows = 4;
 
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
-
-uint64_t ceil_div(uint64_t a, uint64_t b) {
-    return (a + b - 1) / b;
-}
 
 uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
     return batch * ceil_div(m, tile.m) * ceil_div(n, tile.n);
