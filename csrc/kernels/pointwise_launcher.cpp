@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "kernels/geometry.h"
+#include "kernels/team.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
 #include "vulkan/device.h"
@@ -209,8 +210,8 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
     if (dense) return dispatch_dense(launch, id, args);
-    const bool heavy = kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute);
-    dispatch_strided(launch, id, args, iter, heavy ? 1 : 2);
+    const bool one = kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute) || tuning().software;
+    dispatch_strided(launch, id, args, iter, one ? 1 : 2);
 }
 
 }  // namespace

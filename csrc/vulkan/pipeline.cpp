@@ -11,7 +11,8 @@
 namespace anymps::vulkan {
 namespace {
 constexpr size_t kMaxSpecialization = 32;
-}
+constexpr uint32_t kSoftwareConstant = 32;  // as in shaders/lib/software.slang
+}  // namespace
 
 Pipeline::Pipeline(const Device& device, const std::string& name, std::span<const uint32_t> spirv,
                    std::span<const uint32_t> specialization)
@@ -35,10 +36,13 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     VkShaderModule module = VK_NULL_HANDLE;
     VK_CHECK(api.vkCreateShaderModule(device.handle(), &module_info, nullptr, &module));
 
-    std::array<VkSpecializationMapEntry, kMaxSpecialization> entries;
-    for (uint32_t i = 0; i < specialization.size(); ++i) entries[i] = {i, i * 4, 4};
-    const VkSpecializationInfo values{static_cast<uint32_t>(specialization.size()), entries.data(),
-                                      specialization.size_bytes(), specialization.data()};
+    std::vector<uint32_t> constants(specialization.begin(), specialization.end());
+    constants.push_back(device.info().is_software ? VK_TRUE : VK_FALSE);
+    std::array<VkSpecializationMapEntry, kMaxSpecialization + 1> entries;
+    for (uint32_t i = 0; i < constants.size(); ++i) entries[i] = {i, i * 4, 4};
+    entries[specialization.size()].constantID = kSoftwareConstant;
+    const VkSpecializationInfo values{static_cast<uint32_t>(constants.size()), entries.data(),
+                                      constants.size() * sizeof(uint32_t), constants.data()};
 
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{
         VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};

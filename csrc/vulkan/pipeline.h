@@ -18,6 +18,7 @@ class Device;
 class Pipeline {
   public:
     // spirv: one entry point. specialization: value i becomes the constant with id i, all 32-bit.
+    // Constant 32 is set besides: true on software drivers (shaders/lib/software.slang).
     // specialization[1], when not 0, is also asked for as the required subgroup size where the device can.
     // name labels the pipeline in profilers and validation messages.
     Pipeline(const Device& device, const std::string& name, std::span<const uint32_t> spirv,
