@@ -32,6 +32,24 @@ def test_histogramdd(density, mps, no_fallback):
     agree(lambda x, w, *e: call(x, list(e), w), x, weight, *edges, backward=False)
 
 
+@pytest.mark.parametrize("scale", [1e-36, 1.0, 1e35])
+def test_weights_of_both_signs(scale, mps):
+    """Each bin's sum is what double gives, rounded, although most of it cancels."""
+    x, edges = torch.rand(1000) * 3, torch.tensor([0.0, 1.0, 2.0, 3.0])
+    weight = torch.randn(1000) * scale
+    got = torch.histogram(x.to(mps), edges.to(mps), weight=weight.to(mps)).hist
+    wanted = torch.histogram(x.double(), edges.double(), weight=weight.double()).hist
+    torch.testing.assert_close(got.cpu(), wanted.float(), rtol=1.2e-7, atol=0)
+    density = torch.histogram(x.to(mps), edges.to(mps), weight=weight.to(mps), density=True).hist
+    torch.testing.assert_close(density.cpu(), (wanted / wanted.sum()).float(), rtol=3e-7, atol=0)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 0.0])
+def test_special_weights(weight, mps):
+    x, w = torch.tensor([0.5, 1.5, 1.6]), torch.tensor([1.0, weight, 2.0] if weight else [0.0] * 3)
+    agree(lambda x, w, e: tuple(torch.histogram(x, e, weight=w)), x, w, torch.tensor([0.0, 1.0, 2.0]), backward=False)
+
+
 def test_points_on_edges_and_outside(mps):
     x = torch.tensor([0.0, 1.0, 2.0, 3.0, -0.1, 3.1, float("nan"), float("inf"), 1.5])
     agree(lambda x, e: tuple(torch.histogram(x, e)), x, torch.tensor([0.0, 1.0, 2.0, 3.0]), backward=False)

@@ -107,6 +107,18 @@ def test_scatter_reduce(reduce, include_self):
         same(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scatter_add_of_halves_rounds_once(dtype):
+    # Sums that float holds exactly, in any order.
+    src = torch.randint(1, 256, (4000,)).to(dtype)
+    index, x = torch.randint(0, 7, (4000,)), torch.zeros(7, dtype=dtype)
+    wanted = x.float().scatter_add(0, index, src.float() / 64).to(dtype)
+    same(x.to("mps").scatter_add(0, index.to("mps"), (src / 64).to("mps")), wanted)
+    same(x.to("mps").scatter_add_(0, index.to("mps"), (src / 64).to("mps")), wanted)
+    zero, one = torch.tensor(0), torch.ones((), dtype=dtype)
+    same(one.to("mps").scatter_add(0, zero.to("mps"), one.to("mps")), one + one)
+
+
 def test_select_add_copy_fill_take_put():
     x = torch.randn(5, 6)
     i = torch.tensor([4, 0, 0, 2])

@@ -111,6 +111,16 @@ def test_empty_layer_norm():
         compare(lambda x, w, b: F.layer_norm(x, (5,), w, b), (torch.empty(shape), torch.ones(5), torch.ones(5)))
 
 
+@pytest.mark.parametrize("op", [F.layer_norm, F.group_norm], ids=["layer_norm", "group_norm"])
+def test_one_element_has_no_gradient(op, mps):
+    # rstd is 316 there: an average that is subtracted from an unrounded product leaves 1e-5.
+    x = torch.randn(64, 1).to(mps).requires_grad_()
+    w = torch.randn(1).to(mps)
+    y = op(x, (1,), w) if op is F.layer_norm else op(x, 1, w)
+    (dx,) = torch.autograd.grad(y, x, torch.randn(64, 1).to(mps))
+    assert torch.equal(dx.cpu(), torch.zeros(64, 1))
+
+
 def test_layer_norm_errors():
     x = torch.ones(3, 4)
     cases = [

@@ -37,6 +37,16 @@ def test_low_precision(dtype, mps):
     agree(lambda x, n: torch.segment_reduce(x, "max", lengths=n), torch.randn(9, 5).to(dtype), torch.tensor([4, 5]))
 
 
+def test_gradient_of_a_product_that_a_half_cannot_hold(mps):
+    x, lengths = torch.tensor([90.0, 80.0, 70.0, 3.0, 0.3, 7.0]), torch.tensor([3, 3])
+    wanted = x[:3].prod() / x[:3], x[3:].prod() / x[3:]
+    leaf = x.half().to(mps).requires_grad_()
+    result = torch.segment_reduce(leaf, "prod", lengths=lengths.to(mps))
+    assert result.isinf().tolist() == [True, False]
+    (got,) = torch.autograd.grad(result.sum(), leaf)
+    torch.testing.assert_close(got.cpu().float(), torch.cat(wanted), rtol=1e-3, atol=0)
+
+
 def test_wrong_arguments(mps):
     x = torch.ones(4, 2, device=mps)
     with pytest.raises(RuntimeError, match="lengths contains negative value!"):

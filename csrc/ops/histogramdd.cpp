@@ -112,6 +112,28 @@ std::vector<Tensor> even_edges(const Tensor& self, IntArrayRef counts, const Ran
     return edges;
 }
 
+// Sums of values by bin, and the sum of these. Weights of both signs cancel, and a density divides by what is
+// left: added up as integers, they do not depend on the order. Waits for the device.
+std::pair<Tensor, Tensor> weighted_sums(const Tensor& bin, const Tensor& values, int64_t bins) {
+    const double greatest = values.numel() > 0 ? values.abs().max().item<double>() : 0;
+    if (greatest == 0 || !std::isfinite(greatest)) {
+        const Tensor sums = at::zeros({bins}, values.options()).scatter_add_(0, bin, values);
+        return {sums, sums.sum()};
+    }
+    // The greatest sum fits 62 bits: |value| < 2^exponent and fewer than 2^digits values.
+    int exponent = 0, digits = 0;
+    std::frexp(greatest, &exponent);
+    std::frexp(static_cast<double>(values.numel()), &digits);
+    const int shift = 62 - exponent - digits;
+    const double first = std::ldexp(1.0, shift / 2), second = std::ldexp(1.0, shift - shift / 2);
+    const Tensor fixed = values.mul(first).mul_(second).to(at::kLong);
+    const Tensor sums = at::zeros({bins}, fixed.options()).scatter_add_(0, bin, fixed);
+    const auto floating = [&](const Tensor& t) {
+        return t.to(values.scalar_type()).mul_(1 / second).mul_(1 / first);
+    };
+    return {floating(sums), floating(sums.sum())};
+}
+
 // Bins hold their left edge, the last one both. Points outside of any dimension's range do not count.
 void count_points(const Tensor& self, TensorList edges, const OptionalTensor& weight, bool density,
                   const Tensor& hist) {
@@ -126,13 +148,19 @@ void count_points(const Tensor& self, TensorList edges, const OptionalTensor& we
         inside.logical_and_(x.ge(e.select(0, 0))).logical_and_(x.le(e.select(0, bins)));
         bin.mul_(bins).add_(found);
     }
+    const bool weighted = weight.has_value() && weight->defined();
     const Tensor ones = at::ones({1}, self.options()).expand({points.size(0)});
-    const Tensor each = weight.has_value() && weight->defined() ? weight->reshape(-1) : ones;
-    const Tensor sums = at::zeros({hist.numel()}, self.options());
-    if (hist.numel() > 0) sums.scatter_add_(0, bin, at::where(inside, each, 0.0));
+    const Tensor values = at::where(inside, weighted ? weight->reshape(-1) : ones, 0.0);
+    Tensor sums, total;
+    if (weighted) {
+        std::tie(sums, total) = weighted_sums(bin, values, hist.numel());
+    } else {
+        sums = at::zeros({hist.numel()}, self.options()).scatter_add_(0, bin, values);
+        total = sums.sum();
+    }
     Tensor result = sums.view(hist.sizes());
     if (density) {
-        result.div_(sums.sum());
+        result.div_(total);
         for (int64_t d = 0; d < dims; ++d) {
             std::vector<int64_t> shape(dims, 1);
             shape[d] = hist.size(d);
