@@ -30,8 +30,8 @@ test-full:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@$(PY) -P -m pytest -q -m long tests
-	@mkdir -p docs/op_db
-	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results docs/op_db/lavapipe.json
+	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results build/op_db.json
+	@$(PY) -P tools/op_db_counts.py docs/op_db/lavapipe.json build/op_db.json
 	@$(PY) -P tools/supported_ops.py
 
 # 20,000 random calls beside the CPU, where `make test` makes 500.

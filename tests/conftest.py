@@ -15,7 +15,7 @@ import torch_anymps
 def pytest_addoption(parser):
     parser.addoption("--op-db-full", action="store_true", help="all samples of every operator of PyTorch's op_db")
     parser.addoption("--op-db-seconds", type=float, metavar="S", help="skip what has not begun by then, and count it")
-    parser.addoption("--op-db-results", metavar="FILE", help="where test_op_db.py writes its counts, as JSON")
+    parser.addoption("--op-db-results", metavar="FILE", help="where test_op_db.py writes outcomes, as JSON")
     parser.addoption("--op-db-prune", action="store_true", help="take exceptions that agree out of their file")
     parser.addoption("--random-calls", type=int, default=500, metavar="N", help="calls that test_random_calls.py draws")
     parser.addoption("--shapes", type=int, default=150, metavar="N", help="shapes that test_memory.py visits, twice")

@@ -57,6 +57,8 @@ LOOSER = (
     _named(
         "_upsample_bilinear2d_aa nn.functional.interpolate nn.functional.upsample_bilinear", {torch.uint8: (0.0, 1.0)}
     ),
+    # Its gradient's elements are sums of terms of up to 25; the CPU's own are off by 1.4e-5.
+    _named("linalg.householder_product", {torch.float32: (1.3e-6, 5e-5)}),
     _named("masked.mean", dict.fromkeys(DEFAULT, (2e-3, 7e-4))),
     _named("native_layer_norm", {torch.float32: (1.3e-5, 1e-4)}),
     _named("index_reduce", dict.fromkeys((torch.float16, torch.bfloat16), (1e-2, 1e-2))),
@@ -71,15 +73,22 @@ STATISTICS_IN_SINGLE = {
 NAMING_ELEMENTS = {"sort": 0, "argsort": 0, "mode": 0, "topk": 1, "kthvalue": 1}
 
 
+def _looser(name: str, dtype: torch.dtype) -> tuple[float, float] | None:
+    return next((table[name][dtype] for table in LOOSER if dtype in table.get(name, ())), None)
+
+
 def tolerances(op, dtype: torch.dtype) -> dict[torch.dtype, tuple[float, float]]:
     """Relative and absolute tolerance of each type that a result may have, for an operator called with a dtype."""
-    found = next((table[op.name][dtype] for table in LOOSER if dtype in table.get(op.name, ())), None)
+    found = _looser(op.name, dtype)
     if found is None:
         decorators = op.get_decorators("TestConsistency", "test_output_match", "cpu", dtype, {})
         overrides = [d.d[dtype] for d in decorators if isinstance(d, toleranceOverride) and dtype in d.d]
         found = (overrides[0].rtol, overrides[0].atol) if overrides else DEFAULT.get(dtype, (0.0, 0.0))
     # A half operator may answer in single precision: what it computed from is no more exact for that.
     allowed = {kind: max(found, default) for kind, default in DEFAULT.items()}
+    if dtype not in DEFAULT:  # integers are computed in single precision
+        for kind in (torch.float32, torch.complex64):
+            allowed[kind] = max(allowed[kind], _looser(op.name, kind) or allowed[kind])
     return allowed if dtype in DEFAULT else {**allowed, dtype: found}
 
 

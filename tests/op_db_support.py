@@ -126,9 +126,10 @@ class Call:
 
     @classmethod
     def in_wider_type(cls, sample) -> Call | None:
-        """The same on the CPU in the next wider floating type; None where no argument has one."""
+        """The same on the CPU in the next wider floating type; None where no argument has or names one."""
         call = (sample.input, tuple(sample.args), dict(sample.kwargs))
-        if not any(t.dtype in WIDER for t in tensors_in(call)):
+        named = [v for v in sample.kwargs.values() if isinstance(v, torch.dtype)]
+        if not any(dtype in WIDER for dtype in [*named, *(t.dtype for t in tensors_in(call))]):
             return None
 
         def wider(t: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ CASES = [
 BEGIN = time.monotonic()
 AGREEING: set[tuple[str, str, str]] = set()  # entries of the file that have nothing to excuse
 LEFT_OUT: list[tuple[str, str]] = []
-RESULTS: dict[str, dict[str, Counter]] = {dtype: {phase: Counter() for phase in PHASES} for dtype in DTYPES}
+RESULTS: dict[str, dict[str, dict[str, str]]] = {dtype: {} for dtype in DTYPES}  # of operators, by phase
 
 
 @functools.cache
@@ -70,19 +69,16 @@ def prune() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def results(request):
-    """After the last test: --op-db-prune, and the counts where --op-db-results wants them."""
+    """After the last test: --op-db-prune, and the outcomes where --op-db-results wants them."""
     yield
     if request.config.getoption("--op-db-prune"):
         prune()
     path = request.config.getoption("--op-db-results")
     if path:
-        counts = {dtype: {phase: dict(sorted(c.items())) for phase, c in v.items()} for dtype, v in RESULTS.items()}
         full = request.config.getoption("--op-db-full")
         samples = "all samples" if full else f"up to {SAMPLES['float32']} samples in float32, {FEW} in other dtypes"
-        if LEFT_OUT:
-            samples += f"; {len(LEFT_OUT)} entries left out for time"
-        text = json.dumps({"device": torch.backends.mps.get_name(), "samples": samples, "counts": counts}, indent=1)
-        Path(path).write_text(text + "\n")
+        found = {"device": torch.backends.mps.get_name(), "samples": samples, "left_out": LEFT_OUT, "entries": RESULTS}
+        Path(path).write_text(json.dumps(found, indent=1) + "\n")
 
 
 @pytest.mark.timeout(300)
@@ -97,11 +93,12 @@ def test_op(name, dtype, mps, request):
     reports = run_op(OPS[name], getattr(torch, dtype), limit, dtype in WITH_GRADIENT)
     whole = full or dtype in SAMPLES  # a few samples may miss the one that fails
     problems = []
+    outcomes = RESULTS[dtype].setdefault(name, {})
     for phase, report in reports.items():
         entry = exceptions().get((name, dtype, phase))
         fails = report.outcome not in ("pass", "none")
         excused = fails and entry is not None and report.outcome in CATEGORIES[entry["category"]]
-        RESULTS[dtype][phase]["excepted" if excused else "fail" if fails else report.outcome] += 1
+        outcomes[phase] = "excepted" if excused else "fail" if fails else report.outcome
         if fails and not excused:
             problems.append(f"{phase}: {report.outcome}: {dict(report.counts)} {report.messages[report.outcome]}")
         elif entry is not None and whole and not fails:

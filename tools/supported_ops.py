@@ -4,8 +4,7 @@
     supported_ops.py           write both
     supported_ops.py --check   write nothing; say what is out of date, and exit with 1
 
-What op_db says is read from docs/op_db/<driver>.json, which `pytest tests/test_op_db.py --op-db-full
---op-db-results FILE` writes.
+What op_db says is read from docs/op_db/<driver>.json, which op_db_counts.py writes.
 """
 
 from __future__ import annotations
