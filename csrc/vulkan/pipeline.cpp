@@ -7,11 +7,21 @@
 #include "vulkan/device.h"
 #include "vulkan/spirv.h"
 #include "vulkan/spirv_demands.h"
+#include "vulkan/spirv_specialize.h"
 
 namespace anymps::vulkan {
 namespace {
 constexpr size_t kMaxSpecialization = 32;
 constexpr uint32_t kSoftwareConstant = 32;  // as in shaders/lib/software.slang
+
+// Software drivers spend most of their time on code that specialization constants leave out.
+std::vector<uint32_t> specialize_for_software(std::span<const uint32_t> words,
+                                              std::span<const uint32_t> specialization) {
+    std::vector<std::pair<uint32_t, uint32_t>> values{{kSoftwareConstant, VK_TRUE}};
+    for (uint32_t i = 0; i < specialization.size(); ++i) values.emplace_back(i, specialization[i]);
+    return specialize(words, values);
+}
+
 }  // namespace
 
 Pipeline::Pipeline(const Device& device, const std::string& name, std::span<const uint32_t> spirv,
@@ -23,6 +33,7 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     }
     std::vector<uint32_t> words = module_for_device(spirv, device.info().float_controls);
     if (!device.info().float16) keep_halves_in_memory(words);
+    if (device.info().is_software) words = specialize_for_software(words, specialization);
     if (const uint32_t shared = shared_memory_of(spirv); shared > device.info().shared_memory_bytes) {
         throw Error(VK_ERROR_FEATURE_NOT_PRESENT,
                     "Kernel " + name + " takes " + std::to_string(shared) + " bytes of shared memory; " +
@@ -36,13 +47,10 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     VkShaderModule module = VK_NULL_HANDLE;
     VK_CHECK(api.vkCreateShaderModule(device.handle(), &module_info, nullptr, &module));
 
-    std::vector<uint32_t> constants(specialization.begin(), specialization.end());
-    constants.push_back(device.info().is_software ? VK_TRUE : VK_FALSE);
-    std::array<VkSpecializationMapEntry, kMaxSpecialization + 1> entries;
-    for (uint32_t i = 0; i < constants.size(); ++i) entries[i] = {i, i * 4, 4};
-    entries[specialization.size()].constantID = kSoftwareConstant;
-    const VkSpecializationInfo values{static_cast<uint32_t>(constants.size()), entries.data(),
-                                      constants.size() * sizeof(uint32_t), constants.data()};
+    std::array<VkSpecializationMapEntry, kMaxSpecialization> entries;
+    for (uint32_t i = 0; i < specialization.size(); ++i) entries[i] = {i, i * 4, 4};
+    const VkSpecializationInfo values{static_cast<uint32_t>(specialization.size()), entries.data(),
+                                      specialization.size_bytes(), specialization.data()};
 
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{
         VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};

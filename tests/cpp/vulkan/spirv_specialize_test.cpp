@@ -1,0 +1,125 @@
+#include "vulkan/spirv_specialize.h"
+
+#include <gtest/gtest.h>
+
+#include "vulkan/spirv_module.h"
+
+namespace anymps::vulkan {
+namespace {
+
+using Module = std::vector<uint32_t>;
+
+void add(Module& module, Op op, std::initializer_list<uint32_t> operands) {
+    module.push_back(static_cast<uint32_t>(operands.size() + 1) << 16 | static_cast<uint32_t>(op));
+    module.insert(module.end(), operands);
+}
+
+constexpr uint32_t kVoid = 1, kFunctionType = 2, kUint = 4, kLocal = 5, kShared = 6, kVariable = 7,
+                   kSpec = 10, kFive = 11, kSix = 12, kMain = 20, kAddOne = 40, kAddType = 41;
+
+// shared = add_one(spec == 1 ? 6 : 5), where add_one adds 6 to what is not 6, and 5 to 6.
+Module choice() {
+    Module m{0x07230203, 0x00010500, 0, 60, 0};
+    add(m, static_cast<Op>(17), {1});  // OpCapability Shader
+    add(m, Op::EntryPoint, {5, kMain, 0x6e69616d, 0, kVariable});
+    add(m, Op::Decorate, {kSpec, 1, 3});   // SpecId 3
+    add(m, static_cast<Op>(19), {kVoid});  // OpTypeVoid
+    add(m, Op::TypeFunction, {kFunctionType, kVoid});
+    add(m, Op::TypeInt, {kUint, 32, 0});
+    add(m, static_cast<Op>(32), {kLocal, 7, kUint});   // OpTypePointer Function
+    add(m, static_cast<Op>(32), {kShared, 4, kUint});  // OpTypePointer Workgroup
+    add(m, Op::TypeFunction, {kAddType, kUint, kUint});
+    add(m, Op::TypeBool, {3});
+    add(m, Op::SpecConstant, {kUint, kSpec, 1});
+    add(m, Op::Constant, {kUint, kFive, 5});
+    add(m, Op::Constant, {kUint, kSix, 6});
+    add(m, Op::Variable, {kShared, kVariable, 4});
+    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
+    add(m, Op::Label, {21});
+    add(m, Op::Variable, {kLocal, 22, 7});
+    add(m, Op::SelectionMerge, {25, 0});
+    add(m, Op::Switch, {kSpec, 23, 1, 24});
+    add(m, Op::Label, {23});
+    add(m, Op::Store, {22, kFive});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {24});
+    add(m, Op::Store, {22, kSix});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {25});
+    add(m, Op::Load, {kUint, 26, 22});
+    add(m, Op::FunctionCall, {kUint, 27, kAddOne, 26});
+    add(m, Op::Store, {kVariable, 27});
+    add(m, Op::Return, {});
+    add(m, Op::FunctionEnd, {});
+    add(m, Op::Function, {kUint, kAddOne, 0, kAddType});
+    add(m, Op::FunctionParameter, {kUint, 42});
+    add(m, Op::Label, {43});
+    add(m, Op::IEqual, {3, 44, 42, kSix});
+    add(m, Op::SelectionMerge, {47, 0});
+    add(m, Op::BranchConditional, {44, 45, 47});
+    add(m, Op::Label, {45});
+    add(m, Op::IAdd, {kUint, 46, 42, kFive});
+    add(m, Op::ReturnValue, {46});
+    add(m, Op::Label, {47});
+    add(m, Op::IAdd, {kUint, 48, 42, kSix});
+    add(m, Op::ReturnValue, {48});
+    add(m, Op::FunctionEnd, {});
+    return m;
+}
+
+// What the only store of a module stores, if that is a constant; and the number of instructions in functions.
+std::pair<uint32_t, size_t> stored(const Module& module) {
+    std::unordered_map<uint32_t, uint32_t> constants;
+    uint32_t value = 0;
+    size_t count = 0;
+    for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
+        if (opcode_of(instruction) == Op::Constant) constants[instruction[2]] = instruction[3];
+        if (opcode_of(instruction) == Op::Store) value = constants[instruction[2]];
+        count += static_cast<uint32_t>(opcode_of(instruction)) >= static_cast<uint32_t>(Op::Function);
+    });
+    return {value, count};
+}
+
+TEST(SpirvSpecialize, DecidesWhatConstantsDecide) {
+    // The variable, the function, three labels with two branches, store, return, end; the call is gone.
+    using Values = std::vector<std::pair<uint32_t, uint32_t>>;
+    EXPECT_EQ(stored(specialize(choice(), Values{})), (std::pair<uint32_t, size_t>{11, 10}));
+    EXPECT_EQ(stored(specialize(choice(), Values{{3, 1}})).first, 11u);
+    EXPECT_EQ(stored(specialize(choice(), Values{{3, 2}})), (std::pair<uint32_t, size_t>{11, 10}));
+    Module other = choice();
+    other[other.size() - 1 - 2 - 1] = kFive;  // the last addition adds 5
+    EXPECT_EQ(stored(specialize(other, Values{{3, 2}})).first, 10u);
+    EXPECT_EQ(stored(specialize(other, Values{{4, 2}})).first, 11u);  // no such constant
+}
+
+TEST(SpirvSpecialize, KeepsWhatItDoesNotKnow) {
+    Module module = choice();
+    module[module.size() - 1] = 1u << 16 | 4416u;  // OpTerminateInvocation
+    EXPECT_EQ(specialize(module, {}), module);
+}
+
+TEST(SpirvSpecialize, FoldsAsTheSpecificationSays) {
+    const auto binary = [](Op op, uint32_t width, uint64_t a, uint64_t b) {
+        const ScalarValue operands[]{{width, a}, {width, b}};
+        return fold(static_cast<uint32_t>(op), width, operands);
+    };
+    EXPECT_EQ(binary(Op::IAdd, 32, 0xffffffff, 2), 1u);
+    EXPECT_EQ(binary(Op::ISub, 8, 1, 2), 0xffu);
+    EXPECT_EQ(binary(Op::SDiv, 32, 0xfffffff9, 2), 0xfffffffdu);  // -7 / 2 = -3
+    EXPECT_EQ(binary(Op::SRem, 32, 0xfffffff9, 2), 0xffffffffu);
+    EXPECT_EQ(binary(Op::SMod, 32, 0xfffffff9, 2), 1u);
+    EXPECT_EQ(binary(Op::UDiv, 32, 7, 0), std::nullopt);
+    EXPECT_EQ(binary(Op::SDiv, 32, 0x80000000, 0xffffffff), std::nullopt);
+    EXPECT_EQ(binary(Op::ShiftLeftLogical, 32, 1, 32), std::nullopt);
+    EXPECT_EQ(binary(Op::ShiftRightArithmetic, 16, 0x8000, 3), 0xf000u);
+    EXPECT_EQ(binary(Op::ShiftRightLogical, 16, 0x8000, 3), 0x1000u);
+    EXPECT_EQ(binary(Op::SLessThan, 64, ~uint64_t{0}, 0), 1u);
+    EXPECT_EQ(binary(Op::ULessThan, 64, ~uint64_t{0}, 0), 0u);
+    const ScalarValue byte[]{{8, 0x80}};
+    EXPECT_EQ(fold(static_cast<uint32_t>(Op::SConvert), 32, byte), 0xffffff80u);
+    EXPECT_EQ(fold(static_cast<uint32_t>(Op::UConvert), 32, byte), 0x80u);
+    EXPECT_EQ(fold(static_cast<uint32_t>(Op::Bitcast), 32, byte), std::nullopt);
+}
+
+}  // namespace
+}  // namespace anymps::vulkan
