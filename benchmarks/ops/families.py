@@ -308,11 +308,8 @@ def measure(device):
 
     figures = {}
     n = elements(device)
-    chosen = os.environ.get("ANYMPS_BENCHMARK_FAMILIES", "").split()
     only = re.compile(os.environ.get("ANYMPS_BENCHMARK_ONLY", ""))
     for family in FAMILIES:
-        if chosen and family.__name__ not in chosen:
-            continue
         with torch.no_grad():
             torch.manual_seed(0)
             calls = family(lambda *shape: torch.randn(*shape).to(device), n, device)

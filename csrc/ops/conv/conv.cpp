@@ -12,28 +12,13 @@
 #include <numeric>
 #include <span>
 
+#include "ops/conv/axes.h"
 #include "ops/conv/contraction.h"
 #include "ops/conv/depthwise.h"
 #include "ops/conv/image.h"
 
 namespace anymps::ops {
 namespace {
-
-// The parameters of the three spatial axes, unused leading ones neutral.
-struct Axes {
-    Triple stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1};
-    Axes(IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, int64_t spatial) {
-        const auto at = [](IntArrayRef values, int64_t i) {
-            return values.size() == 1 ? values[0] : values[i];
-        };
-        for (int64_t i = 0; i < spatial; ++i) {
-            const int64_t axis = 3 - spatial + i;
-            stride[axis] = at(strides, i);
-            padding[axis] = at(paddings, i);
-            dilation[axis] = at(dilations, i);
-        }
-    }
-};
 
 // The taps of one axis that reach the positions q * stride + phase, as an arithmetic progression; for such a
 // position tap number m reads y at q + start - m * step.
@@ -232,10 +217,6 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
     return sizes;
 }
 
-DepthwiseAxes depthwise_axes(const Axes& axes, const Tensor& input) {
-    return {axes.stride, axes.padding, axes.dilation, input.dim() - 2};
-}
-
 void check_types(const Tensor& input, const Tensor& weight, const Tensor& bias) {
     TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.dtype(),
                 ") and weight type (", weight.dtype(), ") should be the same");
@@ -259,7 +240,7 @@ Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& 
     if (out.numel() == 0) return out;
     const Tensor* bias_or_null = bias.defined() ? &bias : nullptr;
     if (is_depthwise(weight, groups)) {
-        depthwise(input, weight, bias_or_null, out, depthwise_axes(axes, input), transposed);
+        depthwise(input, weight, bias_or_null, out, axes, transposed);
         return out;
     }
     const Convolution convolution{axes, groups};
@@ -287,7 +268,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
         grad_input = fresh(input.sizes(), input, format);
         const Image result = image_of(grad_input, groups);
         if (grad_input.numel() > 0 && by_channel)
-            depthwise(grad_output, weight, nullptr, grad_input, depthwise_axes(axes, input), !transposed);
+            depthwise(grad_output, weight, nullptr, grad_input, axes, !transposed);
         else if (grad_input.numel() > 0 && transposed)
             run_forward(convolution, g, w, nullptr, result);
         else if (grad_input.numel() > 0)
@@ -298,7 +279,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
         const Image result = weight_of(grad_weight, groups);
         if (grad_weight.numel() > 0 && by_channel)
             depthwise_weight(transposed ? grad_output : input, transposed ? input : grad_output, grad_weight,
-                             depthwise_axes(axes, input));
+                             axes);
         else if (grad_weight.numel() > 0 && transposed)
             run_weight(convolution, g, x, x, result);
         else if (grad_weight.numel() > 0)

@@ -59,7 +59,7 @@ bool is_depthwise(const Tensor& weight, int64_t groups) {
 }
 
 void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, const Tensor& out,
-               const DepthwiseAxes& axes, bool gradient) {
+               const Axes& axes, bool gradient) {
     const kernels::Image from(image, axes.spatial), to(out, axes.spatial), taps(weight, axes.spatial);
     const bool channels_fast = to.channels_fast();
     DepthwiseArgs args{};
@@ -99,7 +99,7 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
     call.dispatch_pointer(args, kernels::flat_grid(total, workgroup));
 }
 
-void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const DepthwiseAxes& axes) {
+void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const Axes& axes) {
     constexpr uint64_t kGroups = 1024, kShortestPart = 2048;
     if (y.numel() == 0) {
         out.zero_();

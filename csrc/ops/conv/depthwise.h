@@ -3,25 +3,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/conv/contraction.h"
+#include "ops/conv/axes.h"
 
 namespace anymps::ops {
-
-// As in conv.cpp: position of x = position of y * stride + tap * dilation - padding.
-struct DepthwiseAxes {
-    Triple stride, padding, dilation;
-    int64_t spatial;  // dimensions of the tensors
-};
 
 // True where these kernels are the better ones: few channels of y a group, floating types, a GPU.
 bool is_depthwise(const at::Tensor& weight, int64_t groups);
 
 // y from x; or x from y where `gradient` is set. `bias` (or nullptr) is added to `out`.
 void depthwise(const at::Tensor& image, const at::Tensor& weight, const at::Tensor* bias,
-               const at::Tensor& out, const DepthwiseAxes& axes, bool gradient);
+               const at::Tensor& out, const Axes& axes, bool gradient);
 
 // The gradient of the weight into `out`. Partial sums are added in a fixed order.
-void depthwise_weight(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out,
-                      const DepthwiseAxes& axes);
+void depthwise_weight(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out, const Axes& axes);
 
 }  // namespace anymps::ops
