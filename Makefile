@@ -7,7 +7,7 @@ PY = $(VENV)/bin/python
 TESTS ?= tests
 # A test compiles kernels on one core most of its time, so the cores share the tests; few processes share one GPU well.
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
-PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-full soak test-exit build lint bench chart profile test-radv test-cuda-wheel
 
