@@ -123,8 +123,10 @@ class Call {
         return kept != 0 && kept < reduced;
     }
 
-    // True when every input can be read four elements at a time along dims[0], or not at all (expanded).
+    // True when every input can be read four elements at a time along dims[0], or not at all (expanded). Such
+    // loads are four times the code, which software drivers take long to compile.
     bool vectors(const Extents& along, const Extents& others, bool tail) const {
+        if (tuning().software) return false;
         if (along.empty() || along[0].size < 4 || (!tail && along[0].size % 4 != 0)) return false;
         for (size_t k = 0; k < inputs_; ++k) {
             if (along[0].stride[k] == 0 && k >= 2) continue;

@@ -64,7 +64,8 @@ void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<Row
     // Side by side: neighbours in a row, or neighbouring rows where those lie closer together.
     const int64_t row_step = kept.empty() ? 0 : kept[0].stride[0];
     const bool columns = row_step != 0 && header.size > 1 && row_step < along[0].stride[0];
-    bool vector = !columns && header.size % 4 == 0;
+    // Four elements a load are four times the code, which software drivers take long to compile.
+    bool vector = !columns && header.size % 4 == 0 && !tuning().software;
     c10::SmallVector<uint32_t, 16> constants(12, 0);
     for (size_t k = 0; k < tensors.size(); ++k) {
         const auto& [tensor, use, one_a_row] = tensors.begin()[k];

@@ -9,6 +9,7 @@ namespace anymps::vulkan {
 
 namespace {
 
+constexpr uint32_t kDontUnroll = 2;     // a loop control
 constexpr uint32_t kMany = UINT32_MAX;  // not one constant
 
 class FunctionSpecializer {
@@ -399,6 +400,9 @@ void FunctionSpecializer::emit_terminator(Instance& result, uint32_t i) {
             result.words.push_back(is_literal(from.merge, at) ? from.merge[at]
                                                               : renamed(result, from.merge[at]));
     }
+    // Unless told not to, drivers unroll what has at most 32 steps, and then compile each of them.
+    if (wrapped && opcode_of(from.merge) == Op::LoopMerge && from.merge[3] == 0)
+        result.words.back() = kDontUnroll;
     const bool selection = wrapped && opcode_of(from.merge) == Op::SelectionMerge;
     if (state.decided && selection) {  // a construct that `break`s leave
         return put(result, Op::Switch, {module_.zero(), renamed(result, block(state.next[0]).label)});

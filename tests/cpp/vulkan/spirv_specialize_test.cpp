@@ -67,6 +67,29 @@ Module choice() {
     return m;
 }
 
+// While shared is 5, it becomes spec; the loop's control is `control`.
+Module loop(uint32_t control) {
+    Module m = choice();
+    size_t at = 5;
+    while (opcode_of(Words(m).subspan(at)) != Op::Function) at += m[at] >> 16;
+    m.resize(at);
+    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
+    add(m, Op::Label, {21});
+    add(m, Op::Branch, {22});
+    add(m, Op::Label, {22});
+    add(m, Op::Load, {kUint, 26, kVariable});
+    add(m, Op::IEqual, {3, 27, 26, kFive});
+    add(m, Op::LoopMerge, {25, 24, control});
+    add(m, Op::BranchConditional, {27, 24, 25});
+    add(m, Op::Label, {24});
+    add(m, Op::Store, {kVariable, kSpec});
+    add(m, Op::Branch, {22});
+    add(m, Op::Label, {25});
+    add(m, Op::Return, {});
+    add(m, Op::FunctionEnd, {});
+    return m;
+}
+
 // What the only store of a module stores, if that is a constant; and the number of instructions in functions.
 std::pair<uint32_t, size_t> stored(const Module& module) {
     std::unordered_map<uint32_t, uint32_t> constants;
@@ -90,6 +113,19 @@ TEST(SpirvSpecialize, DecidesWhatConstantsDecide) {
     other[other.size() - 1 - 2 - 1] = kFive;  // the last addition adds 5
     EXPECT_EQ(stored(specialize(other, Values{{3, 2}})).first, 10u);
     EXPECT_EQ(stored(specialize(other, Values{{4, 2}})).first, 11u);  // no such constant
+}
+
+TEST(SpirvSpecialize, LoopsStayLoops) {
+    constexpr uint32_t kUnroll = 1, kDontUnroll = 2;
+    const auto control_of = [](const Module& module) {
+        uint32_t control = 99;
+        for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
+            if (opcode_of(instruction) == Op::LoopMerge) control = instruction[3];
+        });
+        return control;
+    };
+    EXPECT_EQ(control_of(specialize(loop(0), {})), kDontUnroll);
+    EXPECT_EQ(control_of(specialize(loop(kUnroll), {})), kUnroll);
 }
 
 TEST(SpirvSpecialize, KeepsWhatItDoesNotKnow) {
