@@ -4,6 +4,7 @@ with the variable set."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,10 @@ import pytest
         pytest.param("test_matmul.py", "mm_types", marks=pytest.mark.long),
         pytest.param("test_indexing.py", "scatter or embedding", marks=pytest.mark.long),
         ("test_complex_half.py", ""),
+        pytest.param("test_kernel_archive.py", "valid_spirv and device", marks=pytest.mark.long),
+        # What lanes exchange goes through shared memory here.
+        ("test_sort_scan.py", "selection or many_chunks or ties_and_bits"),
+        ("test_reduction.py", "test_large or test_strides"),
     ],
 )
 def test_with_no_option(file, tests, passes):
@@ -27,3 +32,19 @@ def test_options_are_off(run_python):
     device = json.loads(run_python(source, env={"ANYMPS_CAPS": "minimal"}).stdout)
     assert not any(device["features"][name] for name in ("fp16", "bf16", "coopmat", "atomics", "external memory"))
     assert device["shared_memory_bytes"] <= 16384
+
+
+def test_no_kernel_asks_for_an_option(run_python):
+    """Memory of 8 and 16 bits, addresses, 64-bit integers and the basic subgroup operations: what every device has."""
+    source = """if True:
+        import sys, torch
+        sys.path.insert(0, sys.argv[1])
+        from kernel_builds import buildable_kernels, capabilities
+        modules = [torch.ops.anymps.device_spirv(name) for name in buildable_kernels()]
+        print(len(modules), *sorted(set().union(*map(capabilities, modules))))"""
+    result = run_python(source, str(Path(__file__).parent), env={"ANYMPS_CAPS": "minimal"})
+    assert result.returncode == 0, result.stderr
+    count, *numbers = map(int, result.stdout.split())
+    assert count > 1000
+    # Shader, Int64, Int16, Int8, GroupNonUniform, StorageBuffer16BitAccess, PhysicalStorageBufferAddresses
+    assert set(numbers) <= {1, 11, 22, 39, 61, 4433, 5347}

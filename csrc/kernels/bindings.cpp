@@ -9,6 +9,9 @@
 
 #include "kernels/kernel_library.h"
 #include "kernels/pipeline_table.h"
+#include "runtime/device.h"
+#include "vulkan/instance.h"
+#include "vulkan/pipeline.h"
 
 namespace anymps::kernels {
 namespace {
@@ -34,9 +37,18 @@ at::Tensor spirv_words(const std::string& name) {
     return at::from_blob(const_cast<uint32_t*>(words.data()), {static_cast<int64_t>(words.size())}, at::kInt);
 }
 
+// The same as this device's driver gets it, with subgroups of the device's default size.
+at::Tensor device_spirv_words(const std::string& name) {
+    const auto& info = runtime::device_info();
+    const auto words = vulkan::module_for(info, kernel_spirv(kernel_id(name)), info.subgroup_size);
+    const auto count = static_cast<int64_t>(words.size());
+    return at::from_blob(const_cast<uint32_t*>(words.data()), {count}, at::kInt).clone();
+}
+
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("kernel_names() -> str[]", kernel_names);
     m.def("kernel_spirv(str name) -> Tensor", spirv_words);
+    m.def("device_spirv(str name) -> Tensor", device_spirv_words);
     m.def("build_kernel(str name) -> ()", build_kernel);
     m.def("pipeline_count() -> int", [] { return static_cast<int64_t>(pipeline_count()); });
     m.def("kernel_statistics(str name) -> (str[], float[])", kernel_statistics);

@@ -59,6 +59,7 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     std::copy_n(p.pipelineCacheUUID, VK_UUID_SIZE, info.pipeline_cache_uuid.begin());
     info.is_software = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     info.is_integrated = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    info.subgroup_features = subgroup.supportedOperations;
     info.subgroup_size = subgroup.subgroupSize;
     info.min_subgroup_size = control.minSubgroupSize ? control.minSubgroupSize : subgroup.subgroupSize;
     info.max_subgroup_size = control.maxSubgroupSize ? control.maxSubgroupSize : subgroup.subgroupSize;
@@ -151,7 +152,7 @@ void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, Dev
 }
 
 // For tests: the other way of optional features. "no-matrices": those of products and of sums in memory;
-// "minimal": all of them, and the least shared memory that Vulkan allows.
+// "minimal": all of them, and the least subgroup operations and shared memory that Vulkan allows.
 void leave_out_options(DeviceInfo& info, std::string_view caps) {
     constexpr uint32_t kLeastSharedMemory = 16384;
     if (caps != "minimal" && caps != "no-matrices") return;
@@ -161,6 +162,7 @@ void leave_out_options(DeviceInfo& info, std::string_view caps) {
     info.float16 = false;
     info.subgroup_size_control = info.external_memory_host = info.memory_budget = false;
     info.float_controls = {};
+    info.subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;
     info.shared_memory_bytes = std::min(info.shared_memory_bytes, kLeastSharedMemory);
 }
 

@@ -46,8 +46,9 @@ struct DeviceInfo {
     bool pipeline_statistics = false;  // asked for by ANYMPS_PIPELINE_STATISTICS=1, and there
     FloatControls float_controls;
 
-    uint32_t compute_units = 0;  // 0: the driver does not tell
-    uint32_t subgroup_size = 1;  // the default one
+    uint32_t compute_units = 0;                                                // 0: the driver does not tell
+    VkSubgroupFeatureFlags subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;  // in compute shaders
+    uint32_t subgroup_size = 1;                                                // the default one
     uint32_t min_subgroup_size = 1;
     uint32_t max_subgroup_size = 1;
     uint32_t max_workgroup_size = 0;  // invocations

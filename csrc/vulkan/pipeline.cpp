@@ -8,6 +8,7 @@
 #include "vulkan/spirv.h"
 #include "vulkan/spirv_demands.h"
 #include "vulkan/spirv_specialize.h"
+#include "vulkan/subgroup_exchange.h"
 
 namespace anymps::vulkan {
 namespace {
@@ -24,6 +25,15 @@ std::vector<uint32_t> specialize_for_software(std::span<const uint32_t> words,
 
 }  // namespace
 
+std::vector<uint32_t> module_for(const DeviceInfo& info, std::span<const uint32_t> spirv, uint32_t lanes) {
+    std::vector<uint32_t> words = module_for_device(spirv, info.float_controls);
+    if (!info.float16) keep_halves_in_memory(words);
+    if ((subgroup_features_of(words) & ~info.subgroup_features) != 0) {
+        words = exchange_in_shared_memory(words, lanes);
+    }
+    return words;
+}
+
 Pipeline::Pipeline(const Device& device, const std::string& name, std::span<const uint32_t> spirv,
                    std::span<const uint32_t> specialization)
     : device_(device), name_(name) {
@@ -31,14 +41,16 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
         throw Error(VK_ERROR_UNKNOWN, "Kernel " + name + " has " + std::to_string(specialization.size()) +
                                           " specialization constants; the limit is 32.");
     }
-    std::vector<uint32_t> words = module_for_device(spirv, device.info().float_controls);
-    if (!device.info().float16) keep_halves_in_memory(words);
-    if (device.info().is_software) words = specialize_for_software(words, specialization);
-    if (const uint32_t shared = shared_memory_of(spirv); shared > device.info().shared_memory_bytes) {
-        throw Error(VK_ERROR_FEATURE_NOT_PRESENT,
-                    "Kernel " + name + " takes " + std::to_string(shared) + " bytes of shared memory; " +
-                        device.info().name + " has " + std::to_string(device.info().shared_memory_bytes) +
-                        ".");
+    const DeviceInfo& info = device.info();
+    const bool has_size = specialization.size() > 1 && specialization[1] != 0 && info.subgroup_size_control &&
+                          specialization[1] >= info.min_subgroup_size &&
+                          specialization[1] <= info.max_subgroup_size;
+    std::vector<uint32_t> words = module_for(info, spirv, has_size ? specialization[1] : info.subgroup_size);
+    if (info.is_software) words = specialize_for_software(words, specialization);
+    if (const uint32_t shared = shared_memory_of(words, specialization); shared > info.shared_memory_bytes) {
+        throw Error(VK_ERROR_FEATURE_NOT_PRESENT, "Kernel " + name + " takes " + std::to_string(shared) +
+                                                      " bytes of shared memory; " + info.name + " has " +
+                                                      std::to_string(info.shared_memory_bytes) + ".");
     }
     const auto& api = device.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -61,10 +73,8 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     create.stage.pName = "main";
     create.stage.pSpecializationInfo = &values;
     create.layout = device.pipeline_layout();
-    const DeviceInfo& info = device.info();
     if (info.pipeline_statistics) create.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    if (specialization.size() > 1 && specialization[1] != 0 && info.subgroup_size_control &&
-        specialization[1] >= info.min_subgroup_size && specialization[1] <= info.max_subgroup_size) {
+    if (has_size) {
         subgroup.requiredSubgroupSize = specialization[1];
         create.stage.pNext = &subgroup;
         if (specialization[0] % specialization[1] == 0) {

@@ -14,6 +14,12 @@ namespace anymps::vulkan {
 
 class Device;
 
+struct DeviceInfo;
+
+// A kernel as a device's driver gets it: without what the device lacks, where that has another way. lanes: of
+// a subgroup.
+std::vector<uint32_t> module_for(const DeviceInfo& info, std::span<const uint32_t> spirv, uint32_t lanes);
+
 // A compute pipeline. Owner: the kernel library, for the life of the device. Immutable, used by any thread.
 class Pipeline {
   public:

@@ -18,10 +18,12 @@ void for_each_instruction(std::span<Word> spirv, Visit visit) {
 
 }  // namespace
 
-uint32_t shared_memory_of(std::span<const uint32_t> spirv) {
+uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint32_t> specialization) {
     constexpr uint32_t kTypeInt = 21, kTypeFloat = 22, kTypeVector = 23, kTypeArray = 28, kTypeStruct = 30;
     constexpr uint32_t kTypePointer = 32, kConstant = 43, kSpecConstant = 50, kVariable = 59, kWorkgroup = 4;
-    std::unordered_map<uint32_t, uint32_t> bytes, constants;  // by id; a pointer's are those of its target
+    constexpr uint32_t kDecorate = 71, kSpecId = 1;
+    std::unordered_map<uint32_t, uint32_t> bytes;  // by id; a pointer's are those of its target
+    std::unordered_map<uint32_t, uint32_t> constants, specialized;
     uint32_t total = 0;
     for_each_instruction(spirv, [&](uint32_t opcode, std::span<const uint32_t> words) {
         switch (opcode) {
@@ -41,16 +43,34 @@ uint32_t shared_memory_of(std::span<const uint32_t> spirv) {
             case kTypePointer:
                 bytes[words[1]] = bytes[words[3]];
                 break;
-            case kConstant:
-            case kSpecConstant:
-                constants[words[2]] = words[3];
+            case kDecorate:
+                if (words[2] == kSpecId && words[3] < specialization.size()) {
+                    specialized[words[1]] = specialization[words[3]];
+                }
                 break;
+            case kConstant:
+            case kSpecConstant: {
+                const auto given = specialized.find(words[2]);
+                constants[words[2]] = given == specialized.end() ? words[3] : given->second;
+                break;
+            }
             case kVariable:
                 if (words[3] == kWorkgroup) total += bytes[words[1]];
                 break;
         }
     });
     return total;
+}
+
+VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv) {
+    // The capabilities GroupNonUniform, ...Vote, ...Arithmetic and so on are in the order of Vulkan's bits.
+    constexpr uint32_t kCapability = 17, kGroupNonUniform = 61, kGroupNonUniformQuad = 68;
+    VkSubgroupFeatureFlags features = 0;
+    for_each_instruction(spirv, [&](uint32_t opcode, std::span<const uint32_t> words) {
+        if (opcode != kCapability || words[1] < kGroupNonUniform || words[1] > kGroupNonUniformQuad) return;
+        features |= VkSubgroupFeatureFlags{1} << (words[1] - kGroupNonUniform);
+    });
+    return features;
 }
 
 void keep_halves_in_memory(std::vector<uint32_t>& spirv) {

@@ -5,10 +5,15 @@
 #include <span>
 #include <vector>
 
+#include "vulkan/api.h"
+
 namespace anymps::vulkan {
 
-// Bytes of shared memory of a module.
-uint32_t shared_memory_of(std::span<const uint32_t> spirv);
+// Bytes of shared memory of a module whose specialization constant i has value i of specialization.
+uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint32_t> specialization = {});
+
+// The kinds of subgroup operations of a module.
+VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv);
 
 // The module asks no longer for arithmetic in halves, but for halves in memory: loads, stores and
 // conversions.

@@ -1,4 +1,4 @@
-// The instructions of SPIR-V that spirv_specialize.cpp knows by name (specification, section 3.49).
+// The instructions of SPIR-V known by name (specification, section 3.49).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,15 @@ enum class Op : uint32_t {
     Undef = 1,
     ExtInst = 12,
     EntryPoint = 15,
+    ExecutionMode = 16,
+    Capability = 17,
+    TypeVoid = 19,
     TypeBool = 20,
     TypeInt = 21,
+    TypeFloat = 22,
+    TypeVector = 23,
     TypeArray = 28,
+    TypePointer = 32,
     TypeFunction = 33,
     ConstantTrue = 41,
     ConstantFalse = 42,
@@ -35,6 +41,7 @@ enum class Op : uint32_t {
     Decorate = 71,
     MemberDecorate = 72,
     VectorShuffle = 79,
+    CompositeConstruct = 80,
     CompositeExtract = 81,
     CompositeInsert = 82,
     UConvert = 113,
@@ -43,6 +50,7 @@ enum class Op : uint32_t {
     Bitcast = 124,
     SNegate = 126,
     IAdd = 128,
+    FAdd = 129,
     ISub = 130,
     IMul = 132,
     UDiv = 134,
@@ -86,7 +94,12 @@ enum class Op : uint32_t {
     ReturnValue = 254,
     Unreachable = 255,
     ExecutionModeId = 331,
+    GroupNonUniformElect = 333,
+    GroupNonUniformBallot = 339,
     GroupNonUniformBallotBitCount = 342,
+    GroupNonUniformShuffle = 345,
+    GroupNonUniformFAdd = 350,
+    GroupNonUniformQuadSwap = 366,
     CopyLogical = 400,
     TypeCooperativeMatrix = 4456,
     CooperativeMatrixLoad = 4457,
