@@ -4,6 +4,9 @@
 #include <numeric>
 
 #include "kernels/kernel_call.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+#include "vulkan/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -130,6 +133,8 @@ Variant variant_of_one(const Contraction& c, Block block, bool swapped) {
     v.gathered = gathered_layout(c, wide, v.checked);
     v.wide_out = wide_target(c, swapped);
     v.swapped = swapped;
+    const uint64_t products = uint64_t(c.groups) * c.affine.rows * c.g.count() * c.k.count();
+    if (is_small(runtime::device().info(), products)) v.affine = v.gathered = BlockLayout::Across;
     return v;
 }
 

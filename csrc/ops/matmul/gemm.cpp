@@ -173,10 +173,11 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
     const uint64_t out_item = g.out.tensor->element_size();
     const bool matrix = plan.arithmetic != Arithmetic::Lanes;
     const auto layout = matrix ? granules_of : layout_of;
-    const BlockLayout a = layout(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z, g.a.padded);
-    const BlockLayout b = layout(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z, g.b.padded);
+    BlockLayout a = layout(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z, g.a.padded);
+    BlockLayout b = layout(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z, g.b.padded);
     const bool wide_out = wide_rows(args, out_item);
     const auto& info = runtime::device().info();
+    if (is_small(info, g.batch * g.m * g.n * g.k)) a = b = BlockLayout::Across;
     const Tile& tile = *plan.tile;
     const std::string kernel = std::string("matmul_") + tile.kernel + "_" +
                                (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));

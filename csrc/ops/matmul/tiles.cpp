@@ -19,6 +19,8 @@ constexpr Tile kSoftware[] = {
     {"register", 4, 32, 8, 40},
 };
 
+constexpr uint64_t kSmallSoftware = 1ull << 22;  // products, which take 1 ms
+
 // GPUs: shared memory. A result costs its multiplication and its share of the loads.
 constexpr Tile kShared[] = {
     {"shared_128x128", 128, 128, 256, 24576},
@@ -78,7 +80,11 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
 }
 
 std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& p) {
-    if (!uses_shared_memory(device)) return kSoftware;
+    if (!uses_shared_memory(device)) {
+        // Compiling a larger tile takes longer than it saves here, and one kernel serves all small products.
+        return is_small(device, p.batch * p.m * p.n * p.k) ? std::span(kSoftware).last(1)
+                                                           : std::span(kSoftware);
+    }
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
@@ -185,6 +191,10 @@ Plan plan_of_few(const vulkan::DeviceInfo& device, const Problem& p, const Tile&
 bool uses_shared_memory(const vulkan::DeviceInfo& device) {
     static const char* chosen = std::getenv("ANYMPS_TILES");
     return !device.is_software || (chosen != nullptr && std::string_view(chosen) == "gpu");
+}
+
+bool is_small(const vulkan::DeviceInfo& device, uint64_t products) {
+    return !uses_shared_memory(device) && products <= kSmallSoftware;
 }
 
 uint32_t matrix_subgroup(const vulkan::DeviceInfo& device) {

@@ -37,6 +37,9 @@ uint32_t matrix_subgroup(const vulkan::DeviceInfo& device);
 // them on a CPU driver too, for tests.
 bool uses_shared_memory(const vulkan::DeviceInfo& device);
 
+// True where compiling a faster kernel takes a CPU driver longer than these products.
+bool is_small(const vulkan::DeviceInfo& device, uint64_t products);
+
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;
     bool convolution = false;  // has tiles of its own
