@@ -1,5 +1,7 @@
 """torch.fft on mps: against float64, where the CPU's float32 sets the error to keep to, and against the CPU."""
 
+import os
+
 import pytest
 import torch
 
@@ -28,10 +30,12 @@ def wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def assert_accurate(function, x: torch.Tensor) -> None:
-    """The error of the whole result is at most twice that of the CPU's float32, or that of two roundings."""
+    """The error of the whole result is at most twice that of the CPU's float32, or that of two roundings; three times
+    where no float controls hold the driver, which may rearrange the sums of prime lengths."""
+    times = 3 if os.environ.get("ANYMPS_CAPS") == "minimal" else 2
     exact = function(wide(x))
     errors = [wide(y - exact).norm() / exact.norm() for y in (function(x.to("mps")).cpu(), function(x))]
-    assert errors[0] <= max(2 * errors[1], 1.2e-7), (tuple(x.shape), *errors)
+    assert errors[0] <= max(times * errors[1], 1.2e-7), (tuple(x.shape), *errors)
 
 
 def assert_same(actual, expected: torch.Tensor) -> None:
