@@ -51,6 +51,24 @@ TEST(Spirv, SharedMemoryIsCounted) {
     EXPECT_EQ(shared_memory_of(join({kHeader, kShader, kEntry})), 0u);
 }
 
+TEST(Spirv, SharedMemoryMayDependOnASpecializationConstant) {
+    // uint[n], where n is constant 1, which is 5 unless it is given.
+    const Words types{op(71, 4), 13, 1,  1,  op(21, 4), 10, 32, 0,  op(50, 4), 10, 13, 5,
+                      op(28, 4), 14, 10, 13, op(32, 4), 15, 4,  14, op(59, 4), 15, 16, 4};
+    const Words module = join({kHeader, kShader, kEntry, types});
+    EXPECT_EQ(shared_memory_of(module), 20u);
+    EXPECT_EQ(shared_memory_of(module, Words{64}), 20u);
+    EXPECT_EQ(shared_memory_of(module, Words{64, 7}), 28u);
+}
+
+TEST(Spirv, SubgroupOperationsAreThoseOfTheCapabilities) {
+    EXPECT_EQ(subgroup_features_of(join({kHeader, kShader, kEntry, kRest})), 0u);
+    const Words capabilities{op(17, 2), 61, op(17, 2), 65, op(17, 2), 64};
+    EXPECT_EQ(subgroup_features_of(join({kHeader, kShader, capabilities, kEntry, kRest})),
+              VkSubgroupFeatureFlags{VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT |
+                                     VK_SUBGROUP_FEATURE_BALLOT_BIT});
+}
+
 TEST(Spirv, ADamagedModuleIsAnError) {
     EXPECT_THROW(module_for_device(Words{1, 2}, {}), Error);
     EXPECT_THROW(module_for_device(join({kHeader, {op(17, 9), 1}}), {}), Error);
