@@ -48,6 +48,7 @@ volk|has_header volk.c|libvulkan-volk-dev|vulkan-volk-devel
 zstd|has_header zstd.h|libzstd-dev|libzstd-devel
 GoogleTest|has_header gtest/gtest.h|libgtest-dev|gtest-devel
 the Vulkan validation layers|has_layers|vulkan-validationlayers|vulkan-validation-layers
+the validator of SPIR-V|command -v spirv-val|spirv-tools|spirv-tools
 a Vulkan driver (Mesa)|has_lavapipe|mesa-vulkan-drivers|mesa-vulkan-drivers'
 
 missing() {  # prints the rows of REQUIREMENTS that are not met
