@@ -80,11 +80,7 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
 }
 
 std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& p) {
-    if (!uses_shared_memory(device)) {
-        // Compiling a larger tile takes longer than it saves here, and one kernel serves all small products.
-        return is_small(device, p.batch * p.m * p.n * p.k) ? std::span(kSoftware).last(1)
-                                                           : std::span(kSoftware);
-    }
+    if (!uses_shared_memory(device)) return kSoftware;
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
@@ -153,7 +149,10 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
         p.may_cut ? std::max(least, std::min(costs.most_parts, p.k / costs.shortest_part)) : least;
     Plan best{};
     uint64_t best_time = UINT64_MAX;
-    for (const Tile& tile : tiles_of(device, p)) {
+    std::span<const Tile> tiles = tiles_of(device, p);
+    // Compiling a larger tile takes longer than it saves, and one kernel serves all small products.
+    if (is_small(device, p.batch * p.m * p.n * p.k)) tiles = tiles.last(1);
+    for (const Tile& tile : tiles) {
         if (tile.shared_bytes > device.shared_memory_bytes) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
