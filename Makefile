@@ -24,13 +24,11 @@ test:
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
 	@$(PYTEST) $(TESTS)
 
-# The tests that take minutes on a software driver, and every sample of PyTorch's op_db in every dtype, whose counts go
-# into docs/supported_ops.md.
+# Every sample of PyTorch's op_db in every dtype; the counts go into docs/supported_ops.md.
 test-full:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) -P -m pytest -q -m long tests
 	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results build/op_db.json
 	@$(PY) -P tools/op_db_counts.py docs/op_db/lavapipe.json build/op_db.json
 	@$(PY) -P tools/supported_ops.py

@@ -183,7 +183,6 @@ def test_tf32_allows_two_parts():
     torch.testing.assert_close(actual, F.conv2d(x, w), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.long
 def test_depthwise_of_every_type():
     for dtype in EPSILON:
         for multiplier, stride, padding, taps in ((1, 1, 2, 3), (2, 2, 2, 3), (1, 1, 2, 5), (3, 1, 0, 1)):

@@ -10,15 +10,15 @@ import pytest
     "file, tests",
     [
         ("test_sort_scan.py", "(chunks and shape1) or median or place"),
-        pytest.param("test_sort_scan.py", "ties and 1500 or selection and dtype0-5000", marks=pytest.mark.long),
+        ("test_sort_scan.py", "ties and 1500 or selection and dtype0-5000"),
         ("test_indexing.py", "nonzero or masked"),
-        pytest.param("test_indexing.py", "embedding", marks=pytest.mark.long),
+        ("test_indexing.py", "embedding"),
         ("test_softmax.py", "float32 or any_address"),
         ("test_ctc_loss.py", "not large"),
-        pytest.param("test_torchvision.py", "nms", marks=pytest.mark.long),
-        pytest.param("test_fft.py", "", marks=pytest.mark.long),
-        pytest.param("test_planes.py", "", marks=pytest.mark.long),
-        pytest.param("test_linalg.py", "cholesky or solve", marks=pytest.mark.long),
+        ("test_torchvision.py", "nms"),
+        ("test_fft.py", ""),
+        ("test_planes.py", ""),
+        ("test_linalg.py", "cholesky or solve"),
     ],
 )
 def test_with_barriers(file, tests, passes):

@@ -13,11 +13,11 @@ import pytest
     "file, tests",
     [
         ("test_smoke.py", ""),
-        pytest.param("test_softmax.py", "float16", marks=pytest.mark.long),
-        pytest.param("test_matmul.py", "mm_types", marks=pytest.mark.long),
-        pytest.param("test_indexing.py", "scatter or embedding", marks=pytest.mark.long),
+        ("test_softmax.py", "float16"),
+        ("test_matmul.py", "mm_types"),
+        ("test_indexing.py", "scatter or embedding"),
         ("test_complex_half.py", ""),
-        pytest.param("test_kernel_archive.py", "valid_spirv and device", marks=pytest.mark.long),
+        ("test_kernel_archive.py", "valid_spirv and device"),
         # What lanes exchange goes through shared memory here.
         ("test_sort_scan.py", "selection or many_chunks or ties_and_bits"),
         ("test_reduction.py", "test_large or test_strides"),

@@ -31,7 +31,6 @@ CASES = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", [(8, 6, 152, 148), (3, 16, 152, 148)])
 @pytest.mark.parametrize("memory_format", FORMATS)
