@@ -1,13 +1,13 @@
 #include "vulkan/spirv.h"
 
 #include "vulkan/check.h"
+#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
 
 namespace {
 
 // Numbers of the SPIR-V specification, sections 3.6 (execution modes), 3.31 (capabilities), 3.52.
-constexpr uint32_t kHeaderWords = 5;
 constexpr uint32_t kOpEntryPoint = 15, kOpExecutionMode = 16, kOpCapability = 17, kOpFunction = 54;
 constexpr uint32_t kDontInline = 2;
 constexpr uint32_t kDenormPreserveCapability = 4464, kSignedZeroInfNanPreserveCapability = 4466;

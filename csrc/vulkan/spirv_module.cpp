@@ -6,7 +6,6 @@ namespace anymps::vulkan {
 
 namespace {
 
-constexpr size_t kHeaderWords = 5;
 constexpr uint32_t kSpecId = 1;  // a decoration
 constexpr uint32_t kNone = UINT32_MAX;
 

@@ -14,18 +14,6 @@
 
 namespace anymps::vulkan {
 
-using Words = std::span<const uint32_t>;
-
-inline Op opcode_of(Words instruction) {
-    return static_cast<Op>(instruction[0] & 0xffffu);
-}
-
-// Calls visit(instruction) in order; the module is known to be whole (module_for_device).
-template <class Visit>
-void for_each_instruction(Words words, Visit visit) {
-    for (size_t at = 0; at < words.size(); at += words[at] >> 16) visit(words.subspan(at, words[at] >> 16));
-}
-
 struct SpirvBlock {
     uint32_t label;
     Words body;               // what follows the label

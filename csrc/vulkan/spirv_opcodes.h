@@ -1,9 +1,15 @@
-// The instructions of SPIR-V known by name (specification, section 3.49).
+// The instructions of SPIR-V known by name (specification, section 3.49), and a walk over those of a module.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace anymps::vulkan {
+
+using Words = std::span<const uint32_t>;
+
+constexpr size_t kHeaderWords = 5;  // of a module, before its first instruction
 
 enum class Op : uint32_t {
     Undef = 1,
@@ -17,6 +23,7 @@ enum class Op : uint32_t {
     TypeFloat = 22,
     TypeVector = 23,
     TypeArray = 28,
+    TypeStruct = 30,
     TypePointer = 32,
     TypeFunction = 33,
     ConstantTrue = 41,
@@ -107,5 +114,16 @@ enum class Op : uint32_t {
     CooperativeMatrixMulAdd = 4459,
     AtomicFAdd = 6035,
 };
+
+inline Op opcode_of(Words instruction) {
+    return static_cast<Op>(instruction[0] & 0xffffu);
+}
+
+// Calls visit(instruction) in order; the words hold no header, and are known to be whole (module_for_device).
+template <class Visit>
+void for_each_instruction(Words words, Visit visit) {
+    for (size_t at = 0; at < words.size() && (words[at] >> 16) != 0; at += words[at] >> 16)
+        visit(words.subspan(at, words[at] >> 16));
+}
 
 }  // namespace anymps::vulkan

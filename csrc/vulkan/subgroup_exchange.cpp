@@ -4,9 +4,10 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "vulkan/check.h"
-#include "vulkan/spirv_module.h"
+#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
 
@@ -15,7 +16,6 @@ namespace {
 using Id = uint32_t;
 using Code = std::vector<uint32_t>;
 
-constexpr size_t kHeaderWords = 5;
 constexpr uint32_t kBasicCapability = 61, kLastCapability = 68;  // of subgroup operations
 constexpr uint32_t kLocalSize = 17, kLocalSizeId = 38;
 constexpr uint32_t kInput = 1, kWorkgroup = 4;
