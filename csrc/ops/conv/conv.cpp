@@ -10,7 +10,7 @@
 #include <ATen/ops/sum.h>
 
 #include <numeric>
-#include <span>
+#include <vector>
 
 #include "ops/conv/axes.h"
 #include "ops/conv/contraction.h"
@@ -120,30 +120,28 @@ struct Convolution {
     static Triple negative(const Triple& v) { return {-v[0], -v[1], -v[2]}; }
 };
 
-// Factors in the order of memory that the kernels like. Those of matrix units read words of 16 bytes; what
-// does not allow it is packed first, one pass over it. The same pass cuts floats into their parts;
-// convolutions with several taps, which read an element that many times, have that done in any case.
-class Factors {
-  public:
-    Factors(std::span<const Contraction> phases, int64_t taps, int64_t groups) : groups_(groups) {
-        const Arithmetic arithmetic = arithmetic_of(phases[0]);
-        const bool cuts = arithmetic == Arithmetic::F32x2;
-        pack_ = arithmetic != Arithmetic::Lanes && ((cuts && taps > 1) || !reads_words(phases));
-        cut_ = cuts && pack_;
+// Runs `plain`, which is build(first, second), with its factors in the order of memory that the kernels like:
+// matrix units read words of 16 bytes, and what does not allow it is packed first, one pass over it. The same
+// pass cuts floats into their parts; convolutions with several taps, which read an element that many times,
+// have that done in any case. Where packed factors are none that the tiles can read, lanes read the images as
+// they are.
+//
+// read_first: the first image as another contraction has read it, or itself. Returns what this one read.
+template <class Build>
+Image run(std::vector<Contraction> plain, const Build& build, const Image& first, const Image& read_first,
+          const Image& second, int64_t taps, int64_t longest_sum = UINT32_MAX) {
+    const Arithmetic arithmetic = arithmetic_of(plain[0]);
+    const bool cut = arithmetic == Arithmetic::F32x2;
+    if (arithmetic == Arithmetic::Lanes || (!(cut && taps > 1) && reads_words(plain))) {
+        run_contractions(std::move(plain), longest_sum);
+        return first;
     }
-    Image of(const Image& image) const { return of(image, image); }
-    // read: the image as another contraction has read it.
-    Image of(const Image& image, const Image& read) const {
-        return pack_ ? packed(read, groups_, cut_) : image;
-    }
-
-    // False where packed factors are none that the tiles can read: then lanes read the images as they are.
-    bool suit(std::span<const Contraction> read) const { return !pack_ || reads_words(read); }
-
-  private:
-    int64_t groups_;
-    bool cut_, pack_;
-};
+    const int64_t groups = plain[0].groups;
+    const Image packed_first = packed(read_first, groups, cut), packed_second = packed(second, groups, cut);
+    std::vector<Contraction> read = build(packed_first, packed_second);
+    run_contractions(reads_words(read) ? std::move(read) : std::move(plain), longest_sum);
+    return packed_first;
+}
 
 // The most terms of a sum: matrix units add with truncation, and small terms are lost in long sums.
 constexpr int64_t kLongestSum = 4096;
@@ -158,36 +156,33 @@ void skip_positions(Convolution& convolution, Image& x, const Image& w, const Im
 
 void run_forward(Convolution convolution, Image x, const Image& w, const Tensor* bias, const Image& y) {
     skip_positions(convolution, x, w, y);
-    const Contraction plain = convolution.forward(x, w, bias, y);
-    const Factors factors({&plain, 1}, w.positions(), convolution.groups);
-    const Image px = factors.of(x), pw = factors.of(w);
-    const Contraction read = convolution.forward(px, pw, bias, y);
-    run_contractions({factors.suit({&read, 1}) ? read : plain});
+    const auto build = [&](const Image& from, const Image& by) {
+        return std::vector{convolution.forward(from, by, bias, y)};
+    };
+    run(build(x, w), build, x, x, w, w.positions());
 }
 
 // Returns y as it was read, which the gradient of the weight may share.
 Image run_backward(const Convolution& convolution, const Image& y, const Image& w, const Tensor* bias,
                    const Image& x) {
     const Image turned = transposed(w);
-    const auto phases = convolution.backward(y, turned, bias, x);
+    const auto build = [&](const Image& from, const Image& by) {
+        return convolution.backward(from, by, bias, x);
+    };
+    auto phases = build(y, turned);
     const Triple& stride = convolution.axes.stride;
     if (static_cast<int64_t>(phases.size()) < stride[0] * stride[1] * stride[2]) x.tensor.zero_();
     if (phases.empty()) return y;
-    const Factors factors(phases, w.positions(), convolution.groups);
-    const Image py = factors.of(y), pw = factors.of(turned);
-    auto read = convolution.backward(py, pw, bias, x);
-    run_contractions(factors.suit(read) ? std::move(read) : phases);
-    return py;
+    return run(std::move(phases), build, y, y, turned, w.positions());
 }
 
 // read_y: y as the gradient of the input has read it, or y.
 void run_weight(Convolution convolution, Image x, const Image& y, const Image& read_y, const Image& w) {
     skip_positions(convolution, x, w, y);
-    const Contraction plain = convolution.weight(x, y, w);
-    const Factors factors({&plain, 1}, w.positions(), convolution.groups);
-    const Image px = factors.of(x), py = factors.of(y, read_y);
-    const Contraction read = convolution.weight(px, py, w);
-    run_contractions({factors.suit({&read, 1}) ? read : plain}, kLongestSum);
+    const auto build = [&](const Image& by, const Image& from) {
+        return std::vector{convolution.weight(from, by, w)};
+    };
+    run(build(y, x), build, y, read_y, x, w.positions(), kLongestSum);
 }
 
 // CPU's choice: channels last where an input or the weight is.
