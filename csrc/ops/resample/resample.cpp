@@ -43,10 +43,6 @@ struct ResampleArgs {
 };
 static_assert(sizeof(Axis) == 48 && sizeof(Dim) == 32);
 
-bool antialiased(ResampleMode mode) {
-    return mode == ResampleMode::LinearAntialias || mode == ResampleMode::CubicAntialias;
-}
-
 // The most inputs that an output is made of.
 uint32_t most_taps(ResampleMode mode, float scale) {
     switch (mode) {
