@@ -5,6 +5,8 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/mvlgamma_native.h>
 
+#include "runtime/device.h"
+
 namespace anymps::ops {
 
 TORCH_IMPL_FUNC(round_decimals_out)(const Tensor& self, int64_t decimals, const Tensor& out) {
@@ -13,6 +15,14 @@ TORCH_IMPL_FUNC(round_decimals_out)(const Tensor& self, int64_t decimals, const 
     } else {
         kernels::pointwise(*this, kernels::rows::round_decimals, {decimals});
     }
+}
+
+// Derivatives of digamma. A driver that runs on CPU cores is given one of the three formulas to compile.
+TORCH_IMPL_FUNC(polygamma_out)(int64_t n, const Tensor& self, const Tensor& out) {
+    const bool apart = runtime::device().info().is_software && at::isFloatingType(common_dtype());
+    if (apart && n == 0) return kernels::pointwise(*this, kernels::rows::digamma);
+    if (apart && n == 1) return kernels::pointwise(*this, kernels::rows::trigamma);
+    kernels::pointwise(*this, kernels::rows::polygamma, {n});
 }
 
 // self = mantissa * 2^exponent, 0.5 <= |mantissa| < 1; 0, infinities and NaN have the exponent 0.

@@ -10,6 +10,7 @@ namespace anymps::vulkan {
 namespace {
 
 constexpr uint32_t kDontUnroll = 2;     // a loop control
+constexpr uint32_t kFlatten = 1;        // a selection control
 constexpr uint32_t kMany = UINT32_MAX;  // not one constant
 
 class FunctionSpecializer {
@@ -40,6 +41,7 @@ class FunctionSpecializer {
     bool unwraps(uint32_t block);
     uint32_t next_on_spine(uint32_t block);
     void choose_wrappers();
+    bool is_short(uint32_t selection);
 
     void find_live();
     void use(uint32_t id);
@@ -295,6 +297,27 @@ void FunctionSpecializer::choose_wrappers() {
     }
 }
 
+// Whether a branch skips little. A jump takes llvmpipe 0.4 ms to compile and an addition 0.025; longer ones
+// it should take: what division does for extreme operands is 32 instructions, and doubled its time.
+bool FunctionSpecializer::is_short(uint32_t selection) {
+    constexpr size_t kShort = 28;
+    const uint32_t end = merge_of(selection);
+    size_t size = 0;
+    std::unordered_set<uint32_t> seen{end};
+    std::vector<uint32_t> waiting = state_[selection].next;
+    while (!waiting.empty() && size <= kShort) {
+        const uint32_t i = waiting.back();
+        waiting.pop_back();
+        if (i > end || !seen.insert(i).second) continue;
+        for_each_instruction(block(i).body, [&](Words instruction) {
+            const uint32_t id = result_of(instruction);
+            size += id != 0 && id < live_.size() && live_[id] && alias_[id] == 0;
+        });
+        waiting.insert(waiting.end(), state_[i].next.begin(), state_[i].next.end());
+    }
+    return size <= kShort;
+}
+
 void FunctionSpecializer::use(uint32_t id) {
     id = resolved(id);
     if (!module_.is_local(id) || live_[id]) return;
@@ -404,6 +427,7 @@ void FunctionSpecializer::emit_terminator(Instance& result, uint32_t i) {
     if (wrapped && opcode_of(from.merge) == Op::LoopMerge && from.merge[3] == 0)
         result.words.back() = kDontUnroll;
     const bool selection = wrapped && opcode_of(from.merge) == Op::SelectionMerge;
+    if (selection && !state.decided && from.merge[2] == 0 && is_short(i)) result.words.back() = kFlatten;
     if (state.decided && selection) {  // a construct that `break`s leave
         return put(result, Op::Switch, {module_.zero(), renamed(result, block(state.next[0]).label)});
     }

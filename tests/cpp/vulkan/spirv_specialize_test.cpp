@@ -128,6 +128,43 @@ TEST(SpirvSpecialize, LoopsStayLoops) {
     EXPECT_EQ(control_of(specialize(loop(kUnroll), {})), kUnroll);
 }
 
+// if (shared == 5) shared = shared + 5 + ... + 5
+Module branch(uint32_t control, int additions) {
+    Module m = choice();
+    size_t at = 5;
+    while (opcode_of(Words(m).subspan(at)) != Op::Function) at += m[at] >> 16;
+    m.resize(at);
+    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
+    add(m, Op::Label, {21});
+    add(m, Op::Load, {kUint, 26, kVariable});
+    add(m, Op::IEqual, {3, 27, 26, kFive});
+    add(m, Op::SelectionMerge, {25, control});
+    add(m, Op::BranchConditional, {27, 24, 25});
+    add(m, Op::Label, {24});
+    m[3] = 60 + additions;
+    for (int i = 0; i < additions; ++i) add(m, Op::IAdd, {kUint, 60u + i, i == 0 ? 26u : 59u + i, kFive});
+    add(m, Op::Store, {kVariable, 59u + additions});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {25});
+    add(m, Op::Return, {});
+    add(m, Op::FunctionEnd, {});
+    return m;
+}
+
+TEST(SpirvSpecialize, BranchesThatSkipLittleAreNotTaken) {
+    constexpr uint32_t kNone = 0, kFlatten = 1, kDontFlatten = 2;
+    const auto control_of = [](const Module& module) {
+        uint32_t control = 99;
+        for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
+            if (opcode_of(instruction) == Op::SelectionMerge) control = instruction[2];
+        });
+        return control;
+    };
+    EXPECT_EQ(control_of(specialize(branch(kNone, 5), {})), kFlatten);
+    EXPECT_EQ(control_of(specialize(branch(kNone, 100), {})), kNone);
+    EXPECT_EQ(control_of(specialize(branch(kDontFlatten, 5), {})), kDontFlatten);
+}
+
 TEST(SpirvSpecialize, KeepsWhatItDoesNotKnow) {
     Module module = choice();
     module[module.size() - 1] = 1u << 16 | 4416u;  // OpTerminateInvocation
