@@ -107,16 +107,46 @@ def test_scatter_reduce(reduce, include_self):
         same(got, wanted)
 
 
+ADDITIONS = {
+    "scatter_add": lambda x, index, src: x.scatter_add(0, index, src),
+    "scatter_add_": lambda x, index, src: x.scatter_add_(0, index, src),
+    "scatter_reduce": lambda x, index, src: x.scatter_reduce(0, index, src, "sum"),
+    "index_add": lambda x, index, src: x.index_add(0, index, src),
+    "index_add_ of rows": lambda x, index, src: x.view(7, 1).index_add_(0, index, src.view(-1, 1)).view(-1),
+    "index_add of columns": lambda x, index, src: (
+        x.view(1, 7).expand(3, 7).contiguous().index_add(1, index, src.expand(3, -1))[2]
+    ),
+    "index_put": lambda x, index, src: x.index_put((index,), src, accumulate=True),
+    "index_put_ of columns": lambda x, index, src: torch.ops.aten.index_put_(
+        x.repeat(2, 1), [None, index], src, accumulate=True
+    )[1],
+    "index_put_ of every other": lambda x, index, src: x.repeat_interleave(2)[::2].index_put_(
+        (index,), src, accumulate=True
+    ),
+    "put_": lambda x, index, src: x.put_(index, src, accumulate=True),
+    "gradient of index": lambda x, index, src: torch.autograd.grad(x.requires_grad_()[index], x, src)[0],
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_scatter_add_of_halves_rounds_once(dtype):
-    # Sums that float holds exactly, in any order.
-    src = torch.randint(1, 256, (4000,)).to(dtype)
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_added_halves_are_rounded_once(dtype, name):
+    # Sums that float holds exactly, in any order. The CPU's sums of halves are no reference: it rounds each of them.
+    src = torch.randint(1, 256, (4000,)).to(dtype) / 64
     index, x = torch.randint(0, 7, (4000,)), torch.zeros(7, dtype=dtype)
-    wanted = x.float().scatter_add(0, index, src.float() / 64).to(dtype)
-    same(x.to("mps").scatter_add(0, index.to("mps"), (src / 64).to("mps")), wanted)
-    same(x.to("mps").scatter_add_(0, index.to("mps"), (src / 64).to("mps")), wanted)
-    zero, one = torch.tensor(0), torch.ones((), dtype=dtype)
+    wanted = x.float().scatter_add(0, index, src.float()).to(dtype)
+    same(ADDITIONS[name](x.to("mps"), index.to("mps"), src.to("mps")).detach(), wanted)
+
+
+def test_added_halves_of_masks_views_and_scalars():
+    zero, one = torch.tensor(0), torch.ones((), dtype=torch.float16)
     same(one.to("mps").scatter_add(0, zero.to("mps"), one.to("mps")), one + one)
+    same(one.to("mps").index_add(0, zero.to("mps"), one.to("mps")), one + one)
+    x, mask = torch.randn(4, 6).half(), torch.rand(4, 6) > 0.5
+    same(x.to("mps").index_put_((mask.to("mps"),), one.to("mps"), True), x.clone().index_put_((mask,), one, True))
+    wide = torch.zeros(8, 5, dtype=torch.bfloat16, device="mps")
+    wide.t()[1:4].index_add_(1, torch.tensor([2, 2, 2], device="mps"), wide.new_ones(3, 3))
+    assert wide.sum().item() == 9 and wide[2].tolist() == [0, 3, 3, 3, 0]
 
 
 def test_select_add_copy_fill_take_put():

@@ -55,18 +55,9 @@ Scalar identity_of(ReductionType reduction, ScalarType type) {
     TORCH_INTERNAL_ASSERT(false);
 }
 
-// Halves that are added where they lie are rounded after each addition, and come in any order: the sums would
-// change from run to run in their last digits. A float copy of self costs little where most of its elements
-// are added to.
-bool added_in_float(const Tensor& self, const Tensor& index, IndexedOperation operation) {
-    const ScalarType type = self.scalar_type();
-    return operation == IndexedOperation::Add && (type == at::kHalf || type == at::kBFloat16) &&
-           self.numel() <= 4 * index.numel();
-}
-
 void scatter(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out,
              IndexedOperation operation, const char* op) {
-    if (added_in_float(self, index, operation)) {
+    if (adds_in_float(self, index.numel(), operation)) {
         const Tensor sums = self.to(at::kFloat, false, true);
         scatter(sums, dim, index, src.to(at::kFloat), sums, operation, op);
         out.copy_(sums);

@@ -30,6 +30,20 @@ at::TensorIterator index_put_iterator(const at::native::AdvancedIndex& info, con
     return config.build();
 }
 
+// self[indices] += values as adds_in_float says, for `count` elements; whether that was done. A mask names no
+// place twice.
+bool accumulated_in_float(Tensor& self, const OptionalTensors& indices, const Tensor& values, int64_t count) {
+    if (!adds_in_float(self, count, IndexedOperation::Add)) return false;
+    for (const std::optional<Tensor>& index : indices) {
+        if (index.has_value() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte))
+            return false;
+    }
+    Tensor sums = self.to(at::kFloat);
+    sums.index_put_(indices, values.to(at::kFloat), true);
+    self.copy_(sums);
+    return true;
+}
+
 void check_take(const Tensor& self, const Tensor& index, const char* op) {
     TORCH_CHECK(index.scalar_type() == at::kLong, op, "(): Expected a long tensor for index, but got ",
                 index.scalar_type());
@@ -46,7 +60,8 @@ Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indic
                                       bool accumulate, bool unsafe) {
     TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()),
                       "too many indices for tensor of dimension ", self.dim(), " (got ", indices.size(), ")");
-    if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
+    const bool overlaps = at::has_internal_overlap(self) == at::MemOverlap::Yes;
+    if (overlaps) {
         TORCH_WARN(
             "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before "
             "performing "
@@ -65,6 +80,7 @@ Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indic
     }
     auto info = at::native::make_info(self, indices);
     auto iter = index_put_iterator(info, value);
+    if (accumulate && !overlaps && accumulated_in_float(self, indices, value, iter.numel())) return self;
     indexed_copy(iter,
                  {.op = "index_put_",
                   .indexed_destination = true,

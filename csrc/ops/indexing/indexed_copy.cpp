@@ -111,6 +111,12 @@ at::TensorIterator iterator(const at::Tensor& dst, const at::Tensor& src, const 
 
 }  // namespace
 
+bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operation) {
+    const at::ScalarType type = dst.scalar_type();
+    return operation == IndexedOperation::Add && (type == at::kHalf || type == at::kBFloat16) &&
+           dst.numel() <= 4 * count;
+}
+
 void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
                   std::span<const int64_t> strides) {
     if (iter.numel() == 0) return;
@@ -124,6 +130,12 @@ void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::spa
 void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
                       const IndexedCopy& how) {
     if (index.numel() == 0) return;
+    if (adds_in_float(dst, index.numel(), how.operation)) {
+        const at::Tensor sums = dst.to(at::kFloat);
+        indexed_copy_dim(sums, src.to(at::kFloat), index, dim, how);
+        dst.copy_(sums);
+        return;
+    }
     const at::Tensor at_index = index.dim() == 0 ? index.view(1) : index;
     const at::Tensor& indexed = how.indexed_destination ? dst : src;
     const int64_t size = at::native::ensure_nonempty_size(indexed, dim);
