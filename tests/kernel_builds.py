@@ -10,9 +10,10 @@ import json
 
 import torch
 
-OP_CAPABILITY = 17
+OP_CAPABILITY, OP_SPEC_CONSTANT, OP_DECORATE, SPEC_ID = 17, 50, 71, 1
+COOPERATIVE_MATRIX = 6022
 # SPIR-V capability -> optional feature of the device, as torch.ops.anymps.device_info names it.
-OPTIONAL_CAPABILITIES = {6022: "coopmat", 5116: "bf16", 5118: "bf16 coopmat", 6033: "atomics"}
+OPTIONAL_CAPABILITIES = {COOPERATIVE_MATRIX: "coopmat", 5116: "bf16", 5118: "bf16 coopmat", 6033: "atomics"}
 
 
 def capabilities(words: torch.Tensor) -> set[int]:
@@ -22,6 +23,28 @@ def capabilities(words: torch.Tensor) -> set[int]:
         found.add(values[at + 1])
         at += values[at] >> 16
     return found
+
+
+def instructions(words: torch.Tensor):
+    """Opcode and operands of each instruction of a module."""
+    at, values = 5, words.tolist()
+    while at < len(values):
+        yield values[at] & 0xFFFF, values[at + 1 : at + (values[at] >> 16)]
+        at += values[at] >> 16
+
+
+def first_constants(name: str) -> list[int]:
+    """What a matrix kernel is launched with: workgroups of whole subgroups of 32 (other kernels: their defaults)."""
+    words = torch.ops.anymps.kernel_spirv(name)
+    if COOPERATIVE_MATRIX not in capabilities(words):
+        return []
+    workgroup = None
+    for code, operands in instructions(words):
+        if code == OP_DECORATE and operands[1:] == [SPEC_ID, 0]:
+            workgroup = operands[0]
+        elif code == OP_SPEC_CONSTANT and operands[1] == workgroup and operands[2] % 32 == 0:
+            return [operands[2], 32]
+    return [128, 32]
 
 
 def buildable_kernels() -> list[str]:
@@ -39,7 +62,7 @@ def main() -> None:
     result = {"device": json.loads(torch.ops.anymps.device_info())["name"], "failed": {}, "statistics": {}}
     for name in buildable_kernels():
         try:
-            result["statistics"][name] = dict(zip(*torch.ops.anymps.kernel_statistics(name)))
+            result["statistics"][name] = dict(zip(*torch.ops.anymps.kernel_statistics(name, first_constants(name))))
         except RuntimeError as error:
             result["failed"][name] = str(error).splitlines()[0]
     print(json.dumps(result))

@@ -21,10 +21,13 @@ void build_kernel(const std::string& name) {
     pipeline(kernel_id(name), {});
 }
 
-// What the driver's compiler says of a kernel built so: names and numbers (vulkan::Pipeline::statistics).
-std::tuple<std::vector<std::string>, std::vector<double>> kernel_statistics(const std::string& name) {
+// What the driver's compiler says of a kernel built with these first specialization constants: names and numbers
+// (vulkan::Pipeline::statistics).
+std::tuple<std::vector<std::string>, std::vector<double>> kernel_statistics(const std::string& name,
+                                                                            at::IntArrayRef constants) {
+    const std::vector<uint32_t> specialization(constants.begin(), constants.end());
     std::tuple<std::vector<std::string>, std::vector<double>> result;
-    for (const auto& [label, value] : pipeline(kernel_id(name), {}).statistics()) {
+    for (const auto& [label, value] : pipeline(kernel_id(name), specialization).statistics()) {
         std::get<0>(result).push_back(label);
         std::get<1>(result).push_back(value);
     }
@@ -51,7 +54,7 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("device_spirv(str name) -> Tensor", device_spirv_words);
     m.def("build_kernel(str name) -> ()", build_kernel);
     m.def("pipeline_count() -> int", [] { return static_cast<int64_t>(pipeline_count()); });
-    m.def("kernel_statistics(str name) -> (str[], float[])", kernel_statistics);
+    m.def("kernel_statistics(str name, int[] constants=[]) -> (str[], float[])", kernel_statistics);
 }
 
 }  // namespace
