@@ -21,8 +21,8 @@ void build_kernel(const std::string& name) {
     pipeline(kernel_id(name), {});
 }
 
-// What the driver's compiler says of a kernel built with these first specialization constants: names and numbers
-// (vulkan::Pipeline::statistics).
+// What the driver's compiler says of a kernel built with these first specialization constants: names and
+// numbers (vulkan::Pipeline::statistics).
 std::tuple<std::vector<std::string>, std::vector<double>> kernel_statistics(const std::string& name,
                                                                             at::IntArrayRef constants) {
     const std::vector<uint32_t> specialization(constants.begin(), constants.end());
