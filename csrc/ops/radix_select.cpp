@@ -10,8 +10,8 @@
 
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "ops/radix_sort.h"
 #include "ops/scan.h"
-#include "ops/sort_order.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -113,7 +113,7 @@ void select_first(const Tensor& rows, bool descending, const Tensor& values, con
     const Tensor unsorted = at::empty(values.sizes(), values.options());
     const Tensor positions = at::empty(values.sizes(), indices.options().dtype(at::kInt));
     select.write(unsorted, positions);
-    sort_with_positions(unsorted, positions, descending, values, indices);
+    radix_sort_tiles(unsorted, positions, descending, 0, values, indices);
 }
 
 }  // namespace anymps::ops

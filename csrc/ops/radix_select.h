@@ -4,7 +4,7 @@
 
 namespace anymps::ops {
 
-// Selection from rows [n, length], dense, that sorts_by_radix() of sort_order.h holds for. Selecting is
+// Selection from rows [n, length], dense, that sorts_by_radix() of radix_sort.h holds for. Selecting is
 // quicker than sorting where a row is longer than radix_tile().
 
 // For every row the element at a place of its ascending order and its first position: places, values and

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "ops/radix_select.h"
+#include "ops/radix_sort.h"
 #include "ops/sort_order.h"
 
 namespace anymps::ops {

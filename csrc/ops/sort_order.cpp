@@ -5,33 +5,20 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 
-#include <algorithm>
-#include <string>
 #include <utility>
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/radix_select.h"
-#include "ops/scan.h"
-#include "runtime/device.h"
+#include "ops/radix_sort.h"
 
 namespace anymps::ops {
 namespace {
 
 using at::Tensor;
 
-// As in shaders/sort.slang and shaders/radix_sort.slang.
-constexpr uint32_t kRun = 8;
-constexpr int64_t kDigits = 256;
-constexpr uint32_t kItems = 16;
-constexpr uint32_t kMostThreads = 256;
-constexpr uint32_t kMostSubgroups = 8;
-constexpr uint32_t kMostLanes = 64;
-constexpr uint32_t kSharedBytes = 28 << 10;
-
-// Rows up to here are quicker by runs and merges.
-constexpr uint32_t kShortestTile = 128;
+constexpr uint32_t kRun = 8;  // as in shaders/sort.slang
 
 struct MergeArgs {
     uint64_t input, from, to, from_index, to_index, rows;
@@ -41,11 +28,6 @@ struct MergeArgs {
 struct TakeArgs {
     uint64_t input, order, values, indices, rows;
     uint32_t length, first, kept, pad;
-};
-
-struct RadixArgs {
-    uint64_t from, to, from_index, to_index, counts, rows;
-    uint32_t length, tiles, shift, first, kept, pad;
 };
 
 // Runs and merges: two buffers of keys and positions; every step reads one and writes the other.
@@ -95,126 +77,33 @@ void take(const Tensor& rows, const Tensor& order, int64_t first, const Tensor& 
         .dispatch(args, kernels::flat_grid(args.rows * args.kept));
 }
 
-// Radix sort. Positions are uint32 on their way, and of the dtype of `indices` (int32 or int64) at its end.
-class RadixSort {
-  public:
-    RadixSort(const Tensor& rows, bool descending)
-        : rows_(rows), descending_(descending), item_(static_cast<uint32_t>(rows.element_size())) {
-        args_.rows = static_cast<uint64_t>(rows.size(0));
-        args_.length = static_cast<uint32_t>(rows.size(1));
-    }
-
-    // Without positions these count from 0.
-    void sort_tiles(const Tensor& positions, int64_t first, const Tensor& values, const Tensor& indices) {
-        const uint32_t items =
-            kernels::power_of_two(kernels::ceil_div(args_.length, radix_workgroup()), kItems);
-        args_.first = static_cast<uint32_t>(first);
-        args_.kept = static_cast<uint32_t>(values.size(1));
-        wide_ = indices.scalar_type() == at::kLong;
-        step("radix_tiles_" + std::to_string(items), rows_, positions, values, indices, {},
-             runtime::Grid::linear(args_.rows));
-    }
-
-    // The last of 8-bit digits is written to values and indices, and the one before it to memory beside them,
-    // and so on.
-    void sort_passes(const Tensor& values, const Tensor& indices) {
-        args_.tiles = static_cast<uint32_t>(kernels::ceil_div(args_.length, radix_tile()));
-        const auto grid = runtime::Grid::linear(args_.rows * args_.tiles);
-        const Tensor counts =
-            at::empty({rows_.size(0), kDigits * args_.tiles}, rows_.options().dtype(at::kInt));
-        args_.counts = kernels::address(counts);
-        const Tensor beside = item_ > 1 ? at::empty_like(values) : values;
-        const Tensor index_beside = at::empty(rows_.sizes(), rows_.options().dtype(at::kInt));
-        Tensor from = rows_, from_index;
-        for (uint32_t pass = 0; pass < item_; ++pass) {
-            const bool final_place = (item_ - pass) % 2 == 1, last = pass + 1 == item_;
-            const Tensor& to = final_place ? values : beside;
-            const Tensor& to_index = final_place ? indices : index_beside;
-            args_.shift = 8 * pass;
-            step("radix_count", from, from_index, to, to_index, counts, grid);
-            sums_of_rows(counts);
-            wide_ = last && indices.scalar_type() == at::kLong;
-            step("radix_scatter", from, from_index, to, to_index, counts, grid);
-            from = to;
-            from_index = to_index;
-        }
-    }
-
-  private:
-    void step(const std::string& kernel, const Tensor& from, const Tensor& from_index, const Tensor& to,
-              const Tensor& to_index, const Tensor& counts, runtime::Grid grid) {
-        args_.from = kernels::address(from);
-        args_.from_index = from_index.defined() ? kernels::address(from_index) : 0;
-        args_.to = kernels::address(to);
-        args_.to_index = kernels::address(to_index);
-        kernels::KernelCall(kernel + (item_ == 8 ? "_64" : "_32"),
-                            {radix_workgroup(), runtime::device_info().subgroup_size,
-                             kernels::code(rows_.scalar_type()), descending_, !from_index.defined(), wide_})
-            .read(from)
-            .read(from_index)
-            .write(counts)
-            .write(to)
-            .write(to_index)
-            .dispatch(args_, grid);
-    }
-
-    const Tensor& rows_;
-    bool descending_, wide_ = false;
-    uint32_t item_;
-    RadixArgs args_{};
-};
-
 }  // namespace
-
-uint32_t radix_workgroup() {
-    return std::min(kMostThreads, kMostSubgroups * runtime::device_info().subgroup_size);
-}
-
-uint32_t radix_tile() {
-    return radix_workgroup() * kItems;
-}
-
-bool sorts_by_radix(const Tensor& rows) {
-    TORCH_CHECK(!rows.is_complex(), "Sort does not support complex dtypes on MPS");
-    TORCH_CHECK(rows.size(1) <= UINT32_MAX / 2, "sort: rows of ", rows.size(1),
-                " elements are too long for the mps device");
-    const auto& info = runtime::device_info();
-    return !kernels::tuning().software && info.shared_memory_bytes >= kSharedBytes &&
-           info.max_workgroup_size >= kMostThreads && info.subgroup_size <= kMostLanes &&
-           rows.size(1) > kShortestTile;
-}
 
 void sort_rows(const Tensor& rows, bool descending, int64_t first, const Tensor& values,
                const Tensor& indices) {
     if (!sorts_by_radix(rows)) {
         take(rows, merged_order(rows, descending), first, values, indices);
     } else if (rows.size(1) <= radix_tile()) {
-        RadixSort(rows, descending).sort_tiles({}, first, values, indices);
+        radix_sort_tiles(rows, {}, descending, first, values, indices);
     } else if (first == 0 && values.size(1) <= radix_tile()) {
         select_first(rows, descending, values, indices);
     } else if (values.size(1) == 1 && !descending) {
         const Tensor place = at::full({rows.size(0)}, first, indices.options());
         select_places(rows, place, values.squeeze(1), indices.squeeze(1));
     } else if (values.size(1) == rows.size(1)) {
-        RadixSort(rows, descending).sort_passes(values, indices);
+        radix_sort_passes(rows, descending, values, indices);
     } else {
         take(rows, sorted_order(rows, descending), first, values, indices);
     }
 }
 
-void sort_with_positions(const Tensor& rows, const Tensor& positions, bool descending, const Tensor& values,
-                         const Tensor& indices) {
-    RadixSort(rows, descending).sort_tiles(positions, 0, values, indices);
-}
-
 Tensor sorted_order(const Tensor& rows, bool descending) {
     if (!sorts_by_radix(rows)) return merged_order(rows, descending);
     const Tensor order = at::empty(rows.sizes(), rows.options().dtype(at::kInt));
-    RadixSort sort(rows, descending);
     if (rows.size(1) <= radix_tile()) {
-        sort.sort_tiles({}, 0, at::empty_like(rows), order);
+        radix_sort_tiles(rows, {}, descending, 0, at::empty_like(rows), order);
     } else {
-        sort.sort_passes(at::empty_like(rows), order);
+        radix_sort_passes(rows, descending, at::empty_like(rows), order);
     }
     return order;
 }

@@ -15,14 +15,4 @@ void sort_rows(const at::Tensor& rows, bool descending, int64_t first, const at:
 // The positions of each row's elements in sorted order: uint32 in an int32 tensor of the same shape.
 at::Tensor sorted_order(const at::Tensor& rows, bool descending);
 
-// Whether radix sorts and selects such rows on this device. Raises for rows that nothing here can sort.
-bool sorts_by_radix(const at::Tensor& rows);
-uint32_t radix_workgroup();  // threads
-uint32_t radix_tile();       // elements that a workgroup of it sorts together
-
-// As sort_rows, of rows of at most radix_tile() elements that have positions of their own, uint32 in an int32
-// tensor.
-void sort_with_positions(const at::Tensor& rows, const at::Tensor& positions, bool descending,
-                         const at::Tensor& values, const at::Tensor& indices);
-
 }  // namespace anymps::ops
