@@ -9,6 +9,7 @@
 #include <c10/util/accumulate.h>
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "kernels/flat_grid.h"
@@ -48,7 +49,8 @@ void launch(std::string_view kernel, const Tensor& out, const Tensor& x1, const 
                             static_cast<uint32_t>(x1.size(2)),
                             static_cast<float>(p)};
     constexpr uint32_t kWorkgroup = 64;
-    kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(norm_of(p))})
+    const bool wide = args.count > std::numeric_limits<uint32_t>::max();
+    kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(norm_of(p)), wide})
         .read(x1)
         .read(x2)
         .read(grad)

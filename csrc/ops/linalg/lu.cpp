@@ -11,6 +11,7 @@
 #include <ATen/ops/triu.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
@@ -87,7 +88,8 @@ void swap_columns(const Tensor& a, const Tensor& pivots, int64_t first, int64_t 
     if (args.columns == 0) return;
     const auto& tuning = kernels::tuning();
     const uint64_t threads = uint64_t{args.batch} * args.columns;
-    kernels::KernelCall(kernel_of("lu_swap", a), {tuning.workgroup, tuning.subgroup})
+    const bool wide = threads > std::numeric_limits<int32_t>::max();  // those past the end count, too
+    kernels::KernelCall(kernel_of("lu_swap", a), {tuning.workgroup, tuning.subgroup, wide})
         .read(pivots)
         .read(a)
         .write(a)

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <limits>
 #include <string>
 
 #include "kernels/flat_grid.h"
@@ -69,12 +70,14 @@ Tensor plain(const PackedWeight& w, ScalarType type) {
     WeightArgs args = w.args;
     args.out = kernels::address(out);
     const uint32_t workgroup = kernels::flat_workgroup();
+    const uint64_t quads = kernels::ceil_div(args.k, 4) * args.n;
     kernels::KernelCall(std::string("weight_only_") + w.kind + "_plain",
-                        {workgroup, 1, kernels::code(type), false, kernels::code(w.scales.scalar_type())})
+                        {workgroup, 1, kernels::code(type), false, kernels::code(w.scales.scalar_type()),
+                         quads > std::numeric_limits<int32_t>::max()})
         .read(w.data)
         .read(w.scales)
         .write(out)
-        .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.k, 4) * args.n, workgroup));
+        .dispatch(args, kernels::flat_grid(quads, workgroup));
     return out;
 }
 

@@ -60,7 +60,8 @@ Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
                        rounded_down(iou_threshold)};
     const kernels::Tuning& tuning = kernels::tuning();
     const uint32_t type = kernels::code(boxes.scalar_type());
-    kernels::KernelCall("nms_matrix", {kernels::flat_workgroup(), 0, type, false})
+    const bool wide = matrix.numel() > std::numeric_limits<uint32_t>::max();
+    kernels::KernelCall("nms_matrix", {kernels::flat_workgroup(), 0, type, false, wide})
         .read(sorted)
         .write(matrix)
         .dispatch(args, kernels::flat_grid(matrix.numel()));
