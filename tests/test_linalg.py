@@ -316,6 +316,8 @@ def test_distances(mps, p):
         assert_like_cpu(lambda t: torch.nn.functional.pdist(t, p), x, gradients=rows > 1 and columns > 0)
         y = torch.randn(4, columns)
         assert_like_cpu(lambda s, t: torch.cdist(s, t, p), x, y, gradients=x.numel() > 0)
+    batches = torch.randn(3, 1, 7, 5), torch.randn(2, 4, 5)
+    assert_like_cpu(lambda s, t: torch.cdist(s, t, p), *batches, gradients=True)
     ties = torch.tensor([[1.0, 2.0], [1.0, 2.0], [3.0, 2.0]])
     assert_like_cpu(lambda t: torch.nn.functional.pdist(t, p), ties, gradients=True)
     assert_same_error(lambda t: torch.nn.functional.pdist(t, -1), torch.ones(3, 2))
