@@ -70,7 +70,7 @@ MultiTensorLauncher::MultiTensorLauncher(std::string kernel, std::vector<TensorL
 }
 
 uint32_t MultiTensorLauncher::group_elements() {
-    return flat_workgroup() * (runtime::device().info().is_software ? 128 : 16);
+    return flat_workgroup() * (runtime::device().info().is_software ? 128 : 32);
 }
 
 void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
