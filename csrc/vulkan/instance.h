@@ -35,6 +35,7 @@ struct DeviceInfo {
 
     // Optional features, each with another way where it is absent.
     bool float16 = false;
+    bool fused_multiply_add = false;  // GLSL's fma() rounds once
     bool int8 = false;
     bool float32_atomic_add = false;
     bool cooperative_matrix = false;           // 16 x 16 x 16 a subgroup, f16 factors and f32 sums

@@ -1,5 +1,6 @@
 #include "vulkan/pipeline.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -13,7 +14,8 @@
 namespace anymps::vulkan {
 namespace {
 constexpr size_t kMaxSpecialization = 32;
-constexpr uint32_t kSoftwareConstant = 32;  // as in shaders/lib/software.slang
+constexpr uint32_t kSoftwareConstant = 32;    // as in shaders/lib/software.slang
+constexpr uint32_t kFusedConstant = 33;       // as in shaders/lib/math_core.slang
 
 // Software drivers spend most of their time on code that specialization constants leave out.
 std::vector<uint32_t> specialize_for_software(std::span<const uint32_t> words,
@@ -59,10 +61,13 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     VkShaderModule module = VK_NULL_HANDLE;
     VK_CHECK(api.vkCreateShaderModule(device.handle(), &module_info, nullptr, &module));
 
-    std::array<VkSpecializationMapEntry, kMaxSpecialization> entries;
-    for (uint32_t i = 0; i < specialization.size(); ++i) entries[i] = {i, i * 4, 4};
-    const VkSpecializationInfo values{static_cast<uint32_t>(specialization.size()), entries.data(),
-                                      specialization.size_bytes(), specialization.data()};
+    std::array<VkSpecializationMapEntry, kMaxSpecialization + 1> entries;
+    std::array<uint32_t, kMaxSpecialization + 1> constants;
+    const auto count = static_cast<uint32_t>(specialization.size());
+    std::copy(specialization.begin(), specialization.end(), constants.begin());
+    constants[count] = info.fused_multiply_add;
+    for (uint32_t i = 0; i <= count; ++i) entries[i] = {i < count ? i : kFusedConstant, i * 4, 4};
+    const VkSpecializationInfo values{count + 1, entries.data(), (count + 1) * 4, constants.data()};
 
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{
         VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
