@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <string>
 
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
@@ -54,6 +55,35 @@ uint32_t channels_of_tile(const Image& image) {
     const auto positions = std::bit_ceil(static_cast<uint64_t>(image.positions()));
     const uint64_t most = std::max<uint64_t>(64, kTile / std::max<uint64_t>(positions, 16));
     return static_cast<uint32_t>(std::clamp<uint64_t>(channels, kGranule, most));
+}
+
+// True where the positions of a channel follow one another.
+bool is_flat(const Image& image) {
+    int64_t step = 1;
+    for (int axis = 2; axis >= 0; --axis) {
+        if (image.sizes[axis] != 1 && image.strides[axis] != step) return false;
+        step *= image.sizes[axis];
+    }
+    return true;
+}
+
+// How many elements of the source are loaded as one: 8, 4, 2 or 1.
+int64_t vector_of(const Image& image, int64_t groups) {
+    const bool channels = image.channel_stride == 1, flat = is_flat(image);
+    const auto address = static_cast<int64_t>(kernels::address(image.tensor));
+    for (int64_t vector = kGranule; vector > 1; vector /= 2) {
+        const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % vector == 0; };
+        bool all = address % std::min<int64_t>(16, vector * image.tensor.element_size()) == 0 &&
+                   fits(image.outer, image.outer_stride) && fits(groups, image.group_stride);
+        if (channels) {
+            all = all && image.channels % vector == 0;
+            for (int axis = 0; axis < 3; ++axis) all = all && fits(image.sizes[axis], image.strides[axis]);
+        } else {
+            all = all && flat && image.positions() % vector == 0 && fits(image.channels, image.channel_stride);
+        }
+        if (all) return vector;
+    }
+    return 1;
 }
 
 }  // namespace
@@ -117,8 +147,9 @@ Image packed(const Image& image, int64_t groups, bool cut) {
     const uint64_t tiles =
         static_cast<uint64_t>(args.tiles_across.divisor) * args.tiles_down.divisor * groups * image.outer;
     args.tiles = kernels::group_count(tiles);
-    kernels::KernelCall call("conv_pack", {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()),
-                                           cut, tile_channels, image.channel_stride == 1});
+    kernels::KernelCall call("conv_pack_" + std::to_string(vector_of(image, groups)),
+                             {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
+                              tile_channels, image.channel_stride == 1, is_flat(image)});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(tiles));
     return result;
