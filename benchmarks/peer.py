@@ -20,11 +20,19 @@ def synchronize(device):
         getattr(torch, device).synchronize()
 
 
+BUSY = 0.2  # seconds that a GPU works before it is timed: idle ones have slow clocks
+
+
 def median_seconds(call, device, inner=1, repeats=7, warmup=2):
     """Median seconds of one call(): `inner` calls between two synchronizations, `repeats` times."""
     for _ in range(warmup):
         call()
     synchronize(device)
+    begin = time.perf_counter()
+    while device != "cpu" and time.perf_counter() - begin < BUSY:
+        for _ in range(inner):
+            call()
+        synchronize(device)
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
