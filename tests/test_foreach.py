@@ -143,6 +143,24 @@ def test_layouts():
     compare(torch._foreach_add([device], [device.t().contiguous().t()]), [expected + expected])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_any_address_and_length(dtype):
+    """Aligned pieces of a buffer travel in words of four elements; what lies between pieces stays."""
+    expected = torch.randn(200_000).to(dtype)
+    device, begin = expected.to("mps"), 0
+    pieces = []
+    for length in (1, 3, 4, 5, 7, 64, 8191, 8192, 8193, 70_001):
+        for gap in (0, 1, 2, 3):
+            begin = begin + (-begin) % 4 + gap
+            if begin + length <= len(expected):
+                pieces.append(slice(begin, begin + length))
+                begin += length
+    assert len(pieces) > 30
+    torch._foreach_mul_([device[p] for p in pieces], 3)
+    torch._foreach_mul_([expected[p] for p in pieces], 3)
+    assert torch.equal(device.cpu(), expected)
+
+
 def test_errors():
     ones = [torch.ones(2, device="mps")]
     with pytest.raises(RuntimeError, match="Tensor list must have at least one tensor"):

@@ -19,6 +19,8 @@ import pytest
         ("test_fft.py", ""),
         ("test_planes.py", ""),
         ("test_linalg.py", "cholesky or solve"),
+        ("test_foreach.py", "norm or layouts or numbers or address"),
+        ("test_optimizer.py", "fused or mixed"),
     ],
 )
 def test_with_barriers(file, tests, passes):

@@ -1,0 +1,69 @@
+// ops/conv/image.h: images packed for matrix units, which the software drivers of CI do not have.
+#include "ops/conv/image.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+
+// [outer, groups * channels, height, width] as [outer, positions, groups, padded channels].
+Tensor expected(const Tensor& image, int64_t groups) {
+    const int64_t channels = image.size(1) / groups;
+    const Tensor split = image.reshape({image.size(0), groups, channels, -1}).permute({0, 3, 1, 2});
+    return at::constant_pad_nd(split, {0, (8 - channels % 8) % 8});
+}
+
+// A copy on the device that begins `offset` elements behind an aligned address.
+Tensor on_device(const Tensor& image, int64_t offset) {
+    const Tensor memory = at::empty({image.numel() + offset}, image.options().device(at::kMPS));
+    return memory.narrow(0, offset, image.numel()).view(image.sizes()).copy_(image);
+}
+
+void check(const Tensor& image, const Tensor& device, int64_t groups) {
+    const Image result = packed(image_of(device, groups), groups, false);
+    if (result.tensor.is_same(device)) return;  // in that order already
+    EXPECT_TRUE(at::equal(result.tensor.cpu(), expected(image, groups)))
+        << image.sizes() << " " << image.strides() << " of " << image.scalar_type() << ", " << groups
+        << " groups, at " << device.storage_offset();
+}
+
+TEST(ConvPack, ImagesOfEveryAlignmentAndLayout) {
+    for (const auto type : {at::kHalf, at::kFloat}) {
+        for (const auto& [height, width] : {std::pair{8, 8}, {7, 7}, {6, 10}, {5, 6}}) {
+            for (const int64_t channels : {3, 8, 20, 70}) {
+                const Tensor image = at::randn({2, channels, height, width}).to(type);
+                for (const int64_t offset : {0, 1, 2, 4}) check(image, on_device(image, offset), 1);
+                if (channels % 2 == 0) check(image, on_device(image, 0), 2);
+                const Tensor last = image.contiguous(at::MemoryFormat::ChannelsLast);
+                check(last, last.to(at::kMPS), 1);
+                const Tensor larger = at::randn({2, channels, height + 1, width + 3}).to(type);
+                const auto inner = [&](const Tensor& t) {
+                    return t.narrow(2, 1, height).narrow(3, 2, width);
+                };
+                check(inner(larger), inner(larger.to(at::kMPS)), 1);
+            }
+        }
+    }
+}
+
+TEST(ConvPack, PairsHoldSixteenBits) {
+    const Tensor image = at::randn({2, 12, 6, 6});
+    const Image result = packed(image_of(image.to(at::kMPS), 1), 1, true);
+    // Of each granule the eight first parts, then the eight second ones, which are 2^8 times as large as they count.
+    const Tensor parts = result.tensor.cpu().view(at::kBFloat16).view({2, 36, 2, 2, 8}).to(at::kDouble);
+    const Tensor sums = (parts.select(3, 0) + parts.select(3, 1) / 256).reshape({2, 36, 1, 16});
+    const Tensor exact = expected(image, 1).to(at::kDouble);
+    EXPECT_LE(((sums - exact).abs() / exact.abs().clamp_min(1e-30)).max().item().toDouble(), 0x1p-16);
+}
+
+}  // namespace
+}  // namespace anymps::ops
