@@ -14,8 +14,8 @@
 namespace anymps::vulkan {
 namespace {
 constexpr size_t kMaxSpecialization = 32;
-constexpr uint32_t kSoftwareConstant = 32;    // as in shaders/lib/software.slang
-constexpr uint32_t kFusedConstant = 33;       // as in shaders/lib/math_core.slang
+constexpr uint32_t kSoftwareConstant = 32;  // as in shaders/lib/software.slang
+constexpr uint32_t kFusedConstant = 33;     // as in shaders/lib/math_core.slang
 
 // Software drivers spend most of their time on code that specialization constants leave out.
 std::vector<uint32_t> specialize_for_software(std::span<const uint32_t> words,

@@ -79,7 +79,8 @@ int64_t vector_of(const Image& image, int64_t groups) {
             all = all && image.channels % vector == 0;
             for (int axis = 0; axis < 3; ++axis) all = all && fits(image.sizes[axis], image.strides[axis]);
         } else {
-            all = all && flat && image.positions() % vector == 0 && fits(image.channels, image.channel_stride);
+            all =
+                all && flat && image.positions() % vector == 0 && fits(image.channels, image.channel_stride);
         }
         if (all) return vector;
     }

@@ -51,7 +51,8 @@ constexpr Tile kMatrixParts1[] = {
     {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
 };
 
-// Convolutions, whose factors take more address arithmetic. Costs of 16 bits are from rates measured on an H200.
+// Convolutions, whose factors take more address arithmetic. Costs of 16 bits are from rates measured on an
+// H200.
 constexpr Tile kConv16[] = {
     {"matrix_128x128x32", 128, 128, 256, 3700, 2, 20480},
     {"matrix_64x128x32", 64, 128, 128, 2700, 2, 15360},

@@ -58,7 +58,8 @@ TEST(ConvPack, ImagesOfEveryAlignmentAndLayout) {
 TEST(ConvPack, PairsHoldSixteenBits) {
     const Tensor image = at::randn({2, 12, 6, 6});
     const Image result = packed(image_of(image.to(at::kMPS), 1), 1, true);
-    // Of each granule the eight first parts, then the eight second ones, which are 2^8 times as large as they count.
+    // Of each granule the eight first parts, then the eight second ones, which are 2^8 times as large as they
+    // count.
     const Tensor parts = result.tensor.cpu().view(at::kBFloat16).view({2, 36, 2, 2, 8}).to(at::kDouble);
     const Tensor sums = (parts.select(3, 0) + parts.select(3, 1) / 256).reshape({2, 36, 1, 16});
     const Tensor exact = expected(image, 1).to(at::kDouble);
