@@ -8,11 +8,15 @@ from __future__ import annotations
 import glob
 import json
 import pathlib
+import re
 
 import pytest
 
 FAMILIES = ("polaris10", "vega10", "navi10", "navi21", "navi31", "gfx1150", "gfx1151")
 DRIVERS = glob.glob("/usr/share/vulkan/icd.d/radeon_icd*.json")
+
+# Fragments laid out as NVIDIA's; csrc/ops/attention/flash.cpp has other kernels for AMD.
+NOT_FOR_AMD = re.compile(r"flash_\w+_\d+_\d+x\d+x\d+_")
 
 pytestmark = pytest.mark.radv
 
@@ -20,7 +24,7 @@ pytestmark = pytest.mark.radv
 @pytest.fixture(scope="module")
 def table(request):
     """Lines of a table that is printed at the end."""
-    lines = ["| GPU | kernels | most VGPRs | kernels that spill | worst |", "|---|---|---|---|---|"]
+    lines = ["| GPU | kernels | most VGPRs | kernels that spill SGPRs | worst |", "|---|---|---|---|---|"]
     yield lines
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("\n" + "\n".join(lines))
@@ -45,11 +49,11 @@ def test_the_amd_compiler_builds_every_kernel(family, run_python, table, tmp_pat
     result = json.loads(done.stdout.splitlines()[-1])
     assert "RADV" in result["device"] and len(result["statistics"]) > 500
     assert not result["failed"]
-    kernels = result["statistics"].items()
+    kernels = [item for item in result["statistics"].items() if not NOT_FOR_AMD.match(item[0])]
+    # Registers of a lane go to memory. Those of a subgroup (SGPRs) go to lanes of a vector register, which is cheap.
+    assert not [name for name, values in kernels if values["Spilled VGPRs"] > 0]
     registers = max(values["VGPRs"] for _, values in kernels)
-    spills = sorted(
-        ((values["Spilled VGPRs"] + values["Spilled SGPRs"], name) for name, values in kernels), reverse=True
-    )
+    spills = sorted(((values["Spilled SGPRs"], name) for name, values in kernels), reverse=True)
     spilling = [item for item in spills if item[0] > 0]
-    worst = ", ".join(f"{name} {count:.0f}" for count, name in spilling[:3])
+    worst = ", ".join(f"`{name}` {count:.0f}" for count, name in spilling[:3])
     table.append(f"| {family} | {len(kernels)} | {registers:.0f} | {len(spilling)} | {worst} |")
