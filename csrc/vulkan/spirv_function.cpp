@@ -24,17 +24,20 @@ class FunctionSpecializer {
   private:
     // A variable of the function, while all that is ever stored to it is one constant.
     struct Variable {
-        uint32_t value = 0;  // the constant; 0: nothing is stored
+        uint32_t value = 0;    // the constant; 0: nothing is stored
+        bool escapes = false;  // its address goes elsewhere than to loads and stores
         std::vector<Words> stores;
     };
 
     bool analyse();
+    size_t count_entries();
     void visit(uint32_t block);
-    void evaluate(Words instruction);
+    void evaluate(Words instruction, uint32_t block);
+    void evaluate_load(Words instruction, uint32_t block);
     void evaluate_scalar(Words instruction, uint32_t width);
     void evaluate_call(Words instruction);
-    void note_variables(Words instruction);
-    void store_constant(uint32_t variable, uint32_t value);
+    void note_variables(Words instruction, uint32_t block);
+    void store_constant(uint32_t variable, uint32_t value, uint32_t block);
     void terminate(uint32_t block);
     const Instance& callee(Words call);
 
@@ -73,14 +76,19 @@ class FunctionSpecializer {
 
     std::vector<uint32_t> alias_;  // by id: the id that has the same value
     std::unordered_map<uint32_t, Variable> variables_, known_variables_;
+    std::vector<bool> is_variable_;                // by id: whether variables_ has it
     std::unordered_map<uint32_t, uint32_t> base_;  // the variable that a pointer leads into
+    using Held = std::vector<std::pair<uint32_t, uint32_t>>;
     struct State {
+        Held held;  // variables that hold a constant at this point, and the constants
         bool reached = false, needed = false, wrapped = true;
         std::optional<bool> unwraps;
         std::vector<uint32_t> next;
         bool decided = false;  // the branch has one way left
     };
     std::vector<State> state_;
+    std::vector<uint32_t> entries_;  // ways into each block when it was last analysed; empty: not yet
+    size_t ways_ = SIZE_MAX;         // and into all of them
     std::vector<std::vector<uint32_t>> previous_;
 
     std::unordered_map<uint32_t, Words> definitions_;
@@ -96,6 +104,7 @@ bool FunctionSpecializer::analyse() {
         if (i < arguments_.size()) alias_[function_.parameters[i]] = arguments_[i];
     known_variables_ = std::move(variables_);
     variables_.clear();
+    is_variable_.assign(module_.bound(), false);
     state_.assign(function_.blocks.size(), {});
     std::vector<uint32_t> waiting{0};
     state_[0].reached = true;
@@ -106,58 +115,86 @@ bool FunctionSpecializer::analyse() {
         for (const uint32_t next : state_[i].next) {
             if (state_[next].reached) continue;
             state_[next].reached = true;
+            if (!entries_.empty() && entries_[next] == 1) state_[next].held = state_[i].held;
             waiting.push_back(next);
         }
     }
-    return std::ranges::any_of(variables_, [&](const auto& v) {
-        const auto before = known_variables_.find(v.first);
-        return v.second.value != kMany &&
-               (before == known_variables_.end() || before->second.value != v.second.value);
-    });
+    const size_t ways = count_entries();
+    const bool fewer = !variables_.empty() && ways < ways_;
+    ways_ = ways;
+    return fewer || std::ranges::any_of(variables_, [&](const auto& v) {
+               const auto before = known_variables_.find(v.first);
+               return v.second.value != kMany &&
+                      (before == known_variables_.end() || before->second.value != v.second.value);
+           });
+}
+
+size_t FunctionSpecializer::count_entries() {
+    size_t ways = 0;
+    entries_.assign(state_.size(), 0);
+    for (const State& state : state_) {
+        ways += state.next.size();
+        for (const uint32_t next : state.next) ++entries_[next];
+    }
+    return ways;
 }
 
 void FunctionSpecializer::visit(uint32_t i) {
     for_each_instruction(block(i).body, [&](Words instruction) {
-        note_variables(instruction);
-        evaluate(instruction);
+        note_variables(instruction, i);
+        evaluate(instruction, i);
     });
     terminate(i);
 }
 
-void FunctionSpecializer::store_constant(uint32_t variable, uint32_t value) {
+void FunctionSpecializer::store_constant(uint32_t variable, uint32_t value, uint32_t i) {
     value = resolved(value);
     if (!module_.is_constant(value)) value = kMany;
+    Held& held = state_[i].held;
+    std::erase_if(held, [&](const auto& h) { return h.first == variable; });
+    if (value != kMany) held.emplace_back(variable, value);
     Variable& v = variables_[variable];
     v.value = v.value == 0 || v.value == value ? value : kMany;
 }
 
-void FunctionSpecializer::note_variables(Words instruction) {
+void FunctionSpecializer::note_variables(Words instruction, uint32_t block) {
     const Op op = opcode_of(instruction);
     if (op == Op::Variable) {
         variables_.try_emplace(instruction[2]);
-        if (instruction.size() > 4) store_constant(instruction[2], instruction[4]);
+        is_variable_[instruction[2]] = true;
+        if (instruction.size() > 4) store_constant(instruction[2], instruction[4], block);
         return;
     }
     if (op == Op::Load) return;
     size_t first = 1;
     if (op == Op::Store) {
-        if (variables_.contains(instruction[1])) store_constant(instruction[1], instruction[2]);
+        if (is_variable_[instruction[1]]) store_constant(instruction[1], instruction[2], block);
         first = 2;
     }
     for (size_t i = first; i < instruction.size(); ++i) {
-        const auto found = variables_.find(instruction[i]);
-        if (found != variables_.end() && !is_literal(instruction, i)) found->second.value = kMany;
+        const uint32_t id = instruction[i];
+        if (id < is_variable_.size() && is_variable_[id] && !is_literal(instruction, i)) {
+            variables_[id].value = kMany;
+            variables_[id].escapes = true;
+        }
     }
 }
 
-void FunctionSpecializer::evaluate(Words instruction) {
-    const Op op = opcode_of(instruction);
-    if (op == Op::Load) {
-        const auto found = known_variables_.find(instruction[3]);
-        if (found != known_variables_.end() && found->second.value != 0 && found->second.value != kMany)
-            alias_[instruction[2]] = found->second.value;
+// Of a variable: what it always holds, or here.
+void FunctionSpecializer::evaluate_load(Words instruction, uint32_t i) {
+    const auto found = known_variables_.find(instruction[3]);
+    if (found == known_variables_.end() || found->second.escapes) return;
+    if (found->second.value != 0 && found->second.value != kMany) {
+        alias_[instruction[2]] = found->second.value;
         return;
     }
+    for (const auto& [variable, value] : state_[i].held)
+        if (variable == instruction[3]) alias_[instruction[2]] = value;
+}
+
+void FunctionSpecializer::evaluate(Words instruction, uint32_t i) {
+    const Op op = opcode_of(instruction);
+    if (op == Op::Load) return evaluate_load(instruction, i);
     if (result_of(instruction) == 0 || op == Op::Variable) return;
     const uint32_t width = module_.scalar_width(instruction[1]);
     if (op == Op::FunctionCall) {

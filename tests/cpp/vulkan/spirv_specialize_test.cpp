@@ -151,6 +151,60 @@ Module branch(uint32_t control, int additions) {
     return m;
 }
 
+// local = 5; if (shared == 6) shared = local, or with `changed`: if (shared == 6) local = 6; shared = local.
+// Then local takes shared's first value.
+Module reused(bool changed) {
+    Module m = branch(0, 0);
+    size_t at = 5;
+    while (opcode_of(Words(m).subspan(at)) != Op::Function) at += m[at] >> 16;
+    m.resize(at);
+    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
+    add(m, Op::Label, {21});
+    add(m, Op::Variable, {kLocal, 22, 7});
+    add(m, Op::Store, {22, kFive});
+    add(m, Op::Load, {kUint, 26, kVariable});
+    add(m, Op::IEqual, {3, 27, 26, kSix});
+    add(m, Op::SelectionMerge, {29, 0});
+    add(m, Op::BranchConditional, {27, 28, 29});
+    add(m, Op::Label, {28});
+    if (changed) add(m, Op::Store, {22, kSix});
+    add(m, Op::Branch, {changed ? 29u : 30u});
+    if (!changed) {
+        add(m, Op::Label, {30});
+        add(m, Op::Load, {kUint, 31, 22});
+        add(m, Op::Store, {kVariable, 31});
+        add(m, Op::Branch, {29});
+    }
+    add(m, Op::Label, {29});
+    if (changed) {
+        add(m, Op::Load, {kUint, 31, 22});
+        add(m, Op::Store, {kVariable, 31});
+    }
+    add(m, Op::Store, {22, 26});
+    add(m, Op::Load, {kUint, 32, 22});
+    add(m, Op::Store, {kVariable, 32});
+    add(m, Op::Return, {});
+    add(m, Op::FunctionEnd, {});
+    return m;
+}
+
+TEST(SpirvSpecialize, LoadsSeeWhatWasStoredOnTheOnlyWayToThem) {
+    const auto first_stored = [](const Module& module) {
+        std::unordered_map<uint32_t, uint32_t> constants;
+        uint32_t value = 0;
+        bool found = false;
+        for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
+            if (opcode_of(instruction) == Op::Constant) constants[instruction[2]] = instruction[3];
+            if (opcode_of(instruction) != Op::Store || instruction[1] != kVariable || found) return;
+            value = constants[instruction[2]];
+            found = true;
+        });
+        return value;
+    };
+    EXPECT_EQ(first_stored(specialize(reused(false), {})), 5u);
+    EXPECT_EQ(first_stored(specialize(reused(true), {})), 0u);  // 5 or 6
+}
+
 TEST(SpirvSpecialize, BranchesThatSkipLittleAreNotTaken) {
     constexpr uint32_t kNone = 0, kFlatten = 1, kDontFlatten = 2;
     const auto control_of = [](const Module& module) {
