@@ -249,3 +249,20 @@ def test_cat():
     out = torch.empty(6, 4, device="mps").t()
     torch.cat([torch.ones(2, 6, device="mps"), torch.zeros(2, 6, device="mps")], out=out)
     same(out, torch.cat([torch.ones(2, 6), torch.zeros(2, 6)]))
+
+
+@pytest.mark.parametrize("value", [2.0, torch.tensor(2.0)])
+def test_masked_fill(mps, value):
+    """With a number and with a tensor of one: the same checks, in the CPU's words."""
+    on_device = value.to(mps) if isinstance(value, torch.Tensor) else value
+    x, mask = torch.randn(3, 4), torch.tensor([True, False, True, False])
+    same(x.to(mps).masked_fill(mask.to(mps), on_device), x.masked_fill(mask, value))
+    same(x.t().to(mps).masked_fill_(mask.to(mps)[:, None], on_device), x.t().clone().masked_fill_(mask[:, None], value))
+    for other in (mask.to(torch.uint8), mask.long()):
+        with pytest.raises(RuntimeError) as wanted:
+            x.masked_fill(other, value)
+        with pytest.raises(RuntimeError) as got:
+            x.to(mps).masked_fill(other.to(mps), on_device)
+        assert str(got.value) == str(wanted.value)
+    with pytest.raises(RuntimeError, match="on the same device"):
+        x.to(mps).masked_fill_(mask, on_device)

@@ -8,6 +8,7 @@
 #include <ATen/ops/result_type.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "kernels/pointwise_rules.h"
@@ -88,29 +89,32 @@ Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> na
 
 namespace {
 
-void masked_fill(Tensor& self, const Tensor& mask, const Scalar& value) {
+// With a number, or with a tensor of one on the device.
+void masked_fill(Tensor& self, const Tensor& mask, std::initializer_list<Scalar> numbers,
+                 const Tensor& value) {
     TORCH_CHECK(self.device() == mask.device(),
                 "expected self and mask to be on the same device, but got mask on ", mask.device(),
                 " and self on ", self.device());
     TORCH_CHECK(mask.scalar_type() == at::kBool,
-                "masked_fill_ only supports boolean masks, but got mask with dtype ", mask.scalar_type());
-    auto iter = at::TensorIteratorConfig()
-                    .set_check_mem_overlap(false)
-                    .check_all_same_dtype(false)
-                    .resize_outputs(false)
-                    .add_output(self)
-                    .add_const_input(self)
-                    .add_const_input(mask)
-                    .build();
-    pointwise(iter, rows::masked_fill, {value}, self.scalar_type());
+                "masked_fill_ only supports boolean masks, but got mask with dtype ", mask.dtype());
+    at::assert_no_internal_overlap(self);
+    at::assert_no_overlap(self, mask);
+    at::TensorIteratorConfig config;
+    config.set_check_mem_overlap(false)
+        .check_all_same_dtype(false)
+        .resize_outputs(false)
+        .add_output(self)
+        .add_const_input(self)
+        .add_const_input(mask);
+    if (value.defined()) config.add_const_input(value);
+    auto iter = config.build();
+    pointwise(iter, rows::masked_fill, numbers, self.scalar_type());
 }
 
 }  // namespace
 
 Tensor& ANYMPS_FUNC(masked_fill__Scalar)(Tensor& self, const Tensor& mask, const Scalar& value) {
-    at::assert_no_internal_overlap(self);
-    at::assert_no_overlap(self, mask);
-    masked_fill(self, mask, value);
+    masked_fill(self, mask, {value}, {});
     return self;
 }
 
@@ -121,18 +125,7 @@ Tensor& ANYMPS_FUNC(masked_fill__Tensor)(Tensor& self, const Tensor& mask, const
     // A value that might not fit is looked at, as on the CPU.
     const bool fits = c10::promoteTypes(self.scalar_type(), value.scalar_type()) == self.scalar_type();
     if (!value.is_mps() || !fits) return masked_fill__Scalar(self, mask, value.item());
-    at::assert_no_internal_overlap(self);
-    at::assert_no_overlap(self, mask);
-    auto iter = at::TensorIteratorConfig()
-                    .set_check_mem_overlap(false)
-                    .check_all_same_dtype(false)
-                    .resize_outputs(false)
-                    .add_output(self)
-                    .add_const_input(self)
-                    .add_const_input(mask)
-                    .add_const_input(value)
-                    .build();
-    pointwise(iter, rows::masked_fill, {}, self.scalar_type());
+    masked_fill(self, mask, {}, value);
     return self;
 }
 
