@@ -177,7 +177,8 @@ Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_pro
     sequences.run("ctc_loss_beta", args, log_beta, Tensor());
     const uint32_t workgroup = kernels::flat_workgroup();
     const auto run = [&](const char* kernel, uint64_t threads) {
-        kernels::KernelCall(kernel, {workgroup, 0, sequences.target_type(), false})
+        const bool wide = threads > std::numeric_limits<uint32_t>::max();
+        kernels::KernelCall(kernel, {workgroup, 0, sequences.target_type(), false, wide})
             .read(log_probs)
             .read(targets)
             .read(sequences.lengths())
