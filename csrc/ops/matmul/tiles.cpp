@@ -38,9 +38,8 @@ constexpr Tile kMatrix16[] = {
 // CPU drivers take seconds to compile a matrix product: the smallest tile, for tests.
 constexpr Tile kMatrixSoftware[] = {{"matrix_32x32x16", 32, 32, 64, 1, 1, 5120}};
 constexpr Tile kMatrixParts3[] = {
-    {"matrix_128x128x16", 128, 128, 256, 16500, 1, 36864, 21700},
-    {"matrix_128x64x16", 128, 64, 256, 9500, 2, 27648},
-    {"matrix_64x64x16", 64, 64, 128, 6000, 3, 18432},
+    {"matrix_128x128x16", 128, 128, 256, 18500, 1, 36864},
+    {"matrix_64x64x16", 64, 64, 128, 6300, 3, 18432},
 };
 constexpr Tile kMatrixParts2[] = {
     {"matrix_128x128x16", 128, 128, 256, 7400, 2, 24576},
@@ -125,13 +124,11 @@ const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
 
 // The time of so many workgroups for each k: full cores first; one that is not full hides less of the
 // latencies.
-uint64_t modelled_time(const vulkan::DeviceInfo& device, const Problem& p, const Tile& tile,
-                       uint64_t groups) {
-    const uint64_t cost = p.k_contiguous && tile.cost_along != 0 ? tile.cost_along : tile.cost;
+uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint64_t groups) {
     const uint64_t wave = cores(device) * tile.resident;
     const uint64_t last = ceil_div(groups % wave, cores(device));
-    const uint64_t idle = last != 0 && last < tile.resident ? cost / 2 : 0;
-    return (groups / wave * tile.resident + last) * cost + idle;
+    const uint64_t idle = last != 0 && last < tile.resident ? tile.cost / 2 : 0;
+    return (groups / wave * tile.resident + last) * tile.cost + idle;
 }
 
 void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
@@ -164,7 +161,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
             for (uint64_t parts = least; parts <= most; ++parts) {
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
                 cut_k(plan, p, parts);
-                uint64_t time = modelled_time(device, p, tile, groups * plan.parts);
+                uint64_t time = modelled_time(device, tile, groups * plan.parts);
                 time *= std::min<uint64_t>(plan.part_k, p.k) + costs.start;
                 if (plan.parts > 1)
                     time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;

@@ -20,7 +20,6 @@ struct Tile {
     uint32_t cost;       // of a workgroup and one k, in any unit, whether its results are all needed or not
     uint32_t resident = 1;  // workgroups that share a core
     uint32_t shared_bytes = 0;
-    uint32_t cost_along = 0;  // where both factors follow one another along k; 0: the same
 };
 
 // How the device can best multiply factors of these types. f32_parts: how
