@@ -8,19 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-pytestmark = pytest.mark.usefixtures("poisoned_memory")
+pytestmark = pytest.mark.usefixtures("poisoned_memory", "all_bits_of_f32")
 
 EPSILON = {torch.float32: 4e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
-
-
-@pytest.fixture(autouse=True)
-def all_bits_of_f32():
-    """PyTorch lets convolutions use TF32; EPSILON is that of full precision."""
-    before = torch.backends.cudnn.conv.fp32_precision
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
-    yield
-    torch.backends.cudnn.conv.fp32_precision = before
 
 
 def gradients(arguments, x, w, b, g):

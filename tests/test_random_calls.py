@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from op_db_support import Report, compare
 from random_calls import random_call
@@ -25,6 +26,7 @@ def described(seed: int, call, message: str) -> str:
     return f"seed {seed}: {call.operator.name} {call.dtype} [{layouts}] {call.sample.kwargs}: {message}"
 
 
+@pytest.mark.usefixtures("all_bits_of_f32")
 def test_random_calls(seeds, mps):
     problems = []
     for seed in seeds:

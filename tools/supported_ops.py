@@ -107,15 +107,9 @@ def op_db_section() -> str:
     texts = []
     for path in sorted((ROOT / "docs" / "op_db").glob("*.json")):
         results = json.loads(path.read_text())
-        table = op_db_table(results["counts"]) if "counts" in results else op_db_totals(results)
-        texts.append(f"### {results['device']}: {results['samples']}\n\n{table}")
+        note = f"\n{results['note']}\n" if "note" in results else ""
+        texts.append(f"### {results['device']}: {results['samples']}\n\n{op_db_table(results['counts'])}{note}")
     return "\n".join(texts)
-
-
-def op_db_totals(results: dict) -> str:
-    """A run of which only totals were kept."""
-    rows = "".join(f"| {what} | {number} |\n" for what, number in results["totals"].items())
-    return f"| what | number |\n|---|---|\n{rows}\nFailed: {'; '.join(results['failed'])}.\n\n{results['suite']}.\n"
 
 
 def op_db_table(counts: dict) -> str:
