@@ -198,3 +198,30 @@ def test_multivariate_gamma_into_out(mps):
     out = torch.empty(30, device=mps)
     torch.special.multigammaln(x.to(mps), 3, out=out)
     torch.testing.assert_close(out.cpu(), torch.special.multigammaln(x, 3), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("exponents", [torch.int32, torch.int64, torch.int8, torch.uint8])
+def test_ldexp_by_integers_is_exact(dtype, exponents, mps):
+    x = torch.cat((torch.randn(200), torch.tensor([INF, -INF, NAN, 0.0, -0.0]))).to(dtype)
+    powers = torch.randint(0 if exponents == torch.uint8 else -30, 30, x.shape).to(exponents)
+    expected = (x.double() * 2.0 ** powers.double()).to(dtype)
+    torch.testing.assert_close(torch.ldexp(x.to(mps), powers.to(mps)).cpu(), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_ldexp_of_every_kind(mps):
+    x = torch.tensor([1.5, -3.0, 2.0**-140], requires_grad=True)
+    far = torch.tensor([[300, -300, 250], [2**40, -(2**40), 1]])
+    assert torch.equal(
+        torch.ldexp(x.detach().to(mps), far.to(mps)).cpu(),
+        torch.tensor([[INF, -0.0, 2.0**110], [INF, -0.0, 2.0**-139]]),
+    )
+    torch.ldexp(x.to(mps), torch.tensor([1, 2, 3], device=mps)).sum().backward()
+    assert torch.equal(x.grad, torch.tensor([2.0, 4.0, 8.0]))
+    whole = torch.tensor([1, 2], device=mps)
+    for exponent in (whole, torch.tensor(2), torch.tensor(1.5)):  # of the CPU, too
+        torch.testing.assert_close(torch.ldexp(whole, exponent).cpu(), torch.ldexp(whole.cpu(), exponent.cpu()))
+    y = torch.ones(2, device=mps)
+    assert torch.equal(y.ldexp_(whole).cpu(), torch.tensor([2.0, 4.0]))
+    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Int"):
+        torch.ldexp(y, whole, out=torch.ones(2, dtype=torch.int32, device=mps))

@@ -1,13 +1,40 @@
-// Binary operators that are others with their arguments changed.
+// Binary operators that are others with their arguments changed, and ldexp.
+#include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/binary_ops_ops.h>
 
 #include <ATen/ScalarOps.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/ops/bitwise_left_shift.h>
 #include <ATen/ops/bitwise_right_shift.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/remainder.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/sub.h>
 
 namespace anymps::ops {
+namespace {
+
+// Integer exponents are exact for all of them; others, and integers, go by PyTorch's definition.
+Tensor& ldexp_into(const Tensor& self, const Tensor& other, Tensor& out) {
+    if (!at::isFloatingType(self.scalar_type()) || !at::isIntegralType(other.scalar_type(), false))
+        return at::mul_out(out, self, at::pow(2.0, other));
+    const auto type = at::result_type(self, other);
+    TORCH_CHECK(at::canCast(type, out.scalar_type()), "result type ", type,
+                " can't be cast to the desired output type ", out.scalar_type());
+    auto iter = at::TensorIteratorConfig()
+                    .add_output(out)
+                    .add_const_input(self)
+                    .add_const_input(other)
+                    .check_all_same_dtype(false)
+                    .allow_cpu_scalars(true)
+                    .build();
+    kernels::pointwise(iter, kernels::rows::ldexp, {}, at::kFloat);
+    return out;
+}
+
+}  // namespace
 
 Tensor ANYMPS_FUNC(rsub_Tensor)(const Tensor& self, const Tensor& other, const Scalar& alpha) {
     return at::sub(other, self, alpha);
@@ -40,6 +67,19 @@ Tensor& ANYMPS_FUNC(__irshift___Scalar)(Tensor& self, const Scalar& other) {
 }
 Tensor& ANYMPS_FUNC(__irshift___Tensor)(Tensor& self, const Tensor& other) {
     return self.bitwise_right_shift_(other);
+}
+
+Tensor ANYMPS_FUNC(ldexp_Tensor)(const Tensor& self, const Tensor& other) {
+    const auto type = at::result_type(self, other);
+    const bool floats = at::isFloatingType(type) || at::isComplexType(type);
+    Tensor out = at::empty({0}, self.options().dtype(floats ? type : at::get_default_dtype_as_scalartype()));
+    return ldexp_into(self, other, out);
+}
+Tensor& ANYMPS_FUNC(ldexp_)(Tensor& self, const Tensor& other) {
+    return ldexp_into(self, other, self);
+}
+Tensor& ANYMPS_FUNC(ldexp_out)(const Tensor& self, const Tensor& other, Tensor& out) {
+    return ldexp_into(self, other, out);
 }
 
 }  // namespace anymps::ops

@@ -15,11 +15,18 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchgen.dest import RegisterDispatchKey, compute_native_function_declaration, gen_registration_helpers
-from torchgen.model import BackendIndex, BackendMetadata, DispatchKey, NativeFunction, NativeFunctionsGroup
+from torchgen.model import (
+    BackendIndex,
+    BackendMetadata,
+    DeviceCheckType,
+    DispatchKey,
+    NativeFunction,
+    NativeFunctionsGroup,
+)
 from torchgen.selective_build.selector import SelectiveBuilder
 from torchgen.utils import Target
 
@@ -118,7 +125,9 @@ def _place(entry: Entry) -> str:
 def _target(entry: Entry, schema: Schema) -> NativeFunction | NativeFunctionsGroup:
     function = schema.function(entry.op)
     if not entry.structured:
-        return function
+        # PyTorch's own kernel for all devices leaves the check to TensorIterator, which lets numbers on the CPU pass.
+        by_iterator = "pointwise" in function.tags and schema.is_composite(function)
+        return replace(function, device_check=DeviceCheckType.NoCheck) if by_iterator else function
     group = schema.structured_group(entry.op)
     if group is None:
         raise CodegenError(f"{_place(entry)}: '{entry.op}' is not the out overload of a structured operator.")

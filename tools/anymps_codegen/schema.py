@@ -53,6 +53,10 @@ class Schema:
             raise CodegenError(f"'{marker}' is ambiguous: it may mean {_listed(found)}.")
         raise CodegenError(f"PyTorch has no operator '{marker}'{self._near(marker, self._by_marker)}.")
 
+    def is_composite(self, function: NativeFunction) -> bool:
+        """Whether PyTorch has a kernel of it for all devices, beside its derivative."""
+        return self._composite.has_kernel(function)
+
     def function(self, op: str) -> NativeFunction:
         """Raises CodegenError for an unknown operator."""
         if op not in self._by_op:
