@@ -30,12 +30,13 @@ def wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def assert_accurate(function, x: torch.Tensor) -> None:
-    """The error of the whole result is at most twice that of the CPU's float32, or that of two roundings; three times
-    where no float controls hold the driver, which may rearrange the sums of prime lengths."""
+    """The error of the whole result is at most twice that of the CPU's float32, or that of three roundings: prime
+    lengths of 11 to 61 are sums of as many products, and 1 draw in 60 is off by 2.1 times the CPU's. Three times where
+    no float controls hold the driver, which may rearrange these sums."""
     times = 3 if os.environ.get("ANYMPS_CAPS") == "minimal" else 2
     exact = function(wide(x))
     errors = [wide(y - exact).norm() / exact.norm() for y in (function(x.to("mps")).cpu(), function(x))]
-    assert errors[0] <= max(times * errors[1], 1.2e-7), (tuple(x.shape), *errors)
+    assert errors[0] <= max(times * errors[1], 1.8e-7), (tuple(x.shape), *errors)
 
 
 def assert_same(actual, expected: torch.Tensor) -> None:
