@@ -57,12 +57,6 @@ Scalar identity_of(ReductionType reduction, ScalarType type) {
 
 void scatter(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out,
              IndexedOperation operation, const char* op) {
-    if (adds_in_float(self, index.numel(), operation)) {
-        const Tensor sums = self.to(at::kFloat, false, true);
-        scatter(sums, dim, index, src.to(at::kFloat), sums, operation, op);
-        out.copy_(sums);
-        return;
-    }
     if (!self.is_same(out)) out.copy_(self);
     if (index.numel() == 0) return;
     dim = at::maybe_wrap_dim(dim, self.dim());
