@@ -47,8 +47,8 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
     std::vector<char> whole(sizeof(args) + extents.size() * sizeof(kernels::Dim));
     std::memcpy(whole.data(), &args, sizeof(args));
     kernels::write_dims(extents, whole.data() + sizeof(args));
-    constexpr uint32_t kWorkgroup = 128,
-                       kAhead = 4;  // elements of a thread: as in shaders/strided_copy.slang
+    constexpr uint32_t kWorkgroup = 128;
+    constexpr uint32_t kAhead = 4;  // elements of a thread: as in shaders/strided_copy.slang
     const bool wide = args.count > std::numeric_limits<uint32_t>::max();
     kernels::KernelCall("strided_copy", {kWorkgroup, 0, static_cast<uint32_t>(item), wide})
         .read(self)

@@ -40,13 +40,29 @@ void set_axes(Image& image) {
     }
 }
 
-bool is_packed(const Image& image, int64_t groups) {
-    const auto fits = [](int64_t size, int64_t stride) { return size == 1 || stride % kGranule == 0; };
-    bool result = image.channels_fastest() && image.channels % kGranule == 0 &&
-                  kernels::address(image.tensor) % 16 == 0 && fits(image.outer, image.outer_stride) &&
-                  fits(groups, image.group_stride);
-    for (int axis = 0; axis < 3; ++axis) result = result && fits(image.sizes[axis], image.strides[axis]);
+// True where a dimension's steps are whole numbers of `count` elements.
+bool steps_by(int64_t count, int64_t size, int64_t stride) {
+    return size == 1 || stride % count == 0;
+}
+
+// True where the address of each group of each image is that of a word of `count` elements, of 16 bytes at
+// most.
+bool begins_words(const Image& image, int64_t groups, int64_t count) {
+    const auto bytes = static_cast<uint64_t>(std::min<int64_t>(16, count * image.tensor.element_size()));
+    return kernels::address(image.tensor) % bytes == 0 && steps_by(count, image.outer, image.outer_stride) &&
+           steps_by(count, groups, image.group_stride);
+}
+
+// True where channels, of stride 1, are whole words.
+bool has_words_of_channels(const Image& image, int64_t groups, int64_t count) {
+    bool result = image.channels % count == 0 && begins_words(image, groups, count);
+    for (int axis = 0; axis < 3; ++axis)
+        result = result && steps_by(count, image.sizes[axis], image.strides[axis]);
     return result;
+}
+
+bool is_packed(const Image& image, int64_t groups) {
+    return image.channels_fastest() && has_words_of_channels(image, groups, kGranule);
 }
 
 uint32_t channels_of_tile(const Image& image) {
@@ -67,24 +83,20 @@ bool is_flat(const Image& image) {
     return true;
 }
 
+// True where the positions of a channel, which follow one another, are whole words.
+bool has_words_of_positions(const Image& image, int64_t groups, int64_t count) {
+    return image.positions() % count == 0 && begins_words(image, groups, count) &&
+           steps_by(count, image.channels, image.channel_stride);
+}
+
 // How many elements of the source are loaded as one: 8, 4, 2 or 1.
-int64_t vector_of(const Image& image, int64_t groups) {
-    const bool channels = image.channel_stride == 1, flat = is_flat(image);
-    const auto address = static_cast<int64_t>(kernels::address(image.tensor));
-    for (int64_t vector = kGranule; vector > 1; vector /= 2) {
-        const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % vector == 0; };
-        bool all = address % std::min<int64_t>(16, vector * image.tensor.element_size()) == 0 &&
-                   fits(image.outer, image.outer_stride) && fits(groups, image.group_stride);
-        if (channels) {
-            all = all && image.channels % vector == 0;
-            for (int axis = 0; axis < 3; ++axis) all = all && fits(image.sizes[axis], image.strides[axis]);
-        } else {
-            all =
-                all && flat && image.positions() % vector == 0 && fits(image.channels, image.channel_stride);
-        }
-        if (all) return vector;
-    }
-    return 1;
+int64_t vector_of(const Image& image, int64_t groups, bool flat) {
+    const bool channels = image.channel_stride == 1;
+    if (!channels && !flat) return 1;
+    int64_t count = kGranule;
+    const auto fits = channels ? has_words_of_channels : has_words_of_positions;
+    while (count > 1 && !fits(image, groups, count)) count /= 2;
+    return count;
 }
 
 }  // namespace
@@ -148,9 +160,10 @@ Image packed(const Image& image, int64_t groups, bool cut) {
     const uint64_t tiles =
         static_cast<uint64_t>(args.tiles_across.divisor) * args.tiles_down.divisor * groups * image.outer;
     args.tiles = kernels::group_count(tiles);
-    kernels::KernelCall call("conv_pack_" + std::to_string(vector_of(image, groups)),
+    const bool flat = is_flat(image);
+    kernels::KernelCall call("conv_pack_" + std::to_string(vector_of(image, groups, flat)),
                              {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
-                              tile_channels, image.channel_stride == 1, is_flat(image)});
+                              tile_channels, image.channel_stride == 1, flat});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(tiles));
     return result;

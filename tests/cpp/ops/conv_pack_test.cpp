@@ -8,8 +8,6 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include <string>
-
 namespace anymps::ops {
 namespace {
 
