@@ -7,6 +7,7 @@ As a program it builds every kernel and prints JSON: {"device": name, "failed": 
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 
 import torch
 
@@ -16,21 +17,17 @@ COOPERATIVE_MATRIX = 6022
 OPTIONAL_CAPABILITIES = {COOPERATIVE_MATRIX: "coopmat", 5116: "bf16", 5118: "bf16 coopmat", 6033: "atomics"}
 
 
-def capabilities(words: torch.Tensor) -> set[int]:
-    """The operands of the OpCapability instructions, which come first in a module."""
-    found, at, values = set(), 5, words.tolist()
-    while at < len(values) and values[at] & 0xFFFF == OP_CAPABILITY:
-        found.add(values[at + 1])
-        at += values[at] >> 16
-    return found
-
-
 def instructions(words: torch.Tensor):
     """Opcode and operands of each instruction of a module."""
     at, values = 5, words.tolist()
     while at < len(values):
         yield values[at] & 0xFFFF, values[at + 1 : at + (values[at] >> 16)]
         at += values[at] >> 16
+
+
+def capabilities(words: torch.Tensor) -> set[int]:
+    """The operands of the OpCapability instructions, which come first in a module."""
+    return {operands[0] for _, operands in takewhile(lambda i: i[0] == OP_CAPABILITY, instructions(words))}
 
 
 def first_constants(name: str) -> list[int]:

@@ -67,12 +67,27 @@ Module choice() {
     return m;
 }
 
-// While shared is 5, it becomes spec; the loop's control is `control`.
-Module loop(uint32_t control) {
+// The types, constants and the variable of choice().
+Module without_functions() {
     Module m = choice();
     size_t at = 5;
     while (opcode_of(Words(m).subspan(at)) != Op::Function) at += m[at] >> 16;
     m.resize(at);
+    return m;
+}
+
+// The operand of a module's last instruction of this kind.
+uint32_t operand_of(const Module& module, Op op, size_t operand) {
+    uint32_t result = 99;
+    for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
+        if (opcode_of(instruction) == op) result = instruction[operand];
+    });
+    return result;
+}
+
+// While shared is 5, it becomes spec; the loop's control is `control`.
+Module loop(uint32_t control) {
+    Module m = without_functions();
     add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
     add(m, Op::Label, {21});
     add(m, Op::Branch, {22});
@@ -117,23 +132,14 @@ TEST(SpirvSpecialize, DecidesWhatConstantsDecide) {
 
 TEST(SpirvSpecialize, LoopsStayLoops) {
     constexpr uint32_t kUnroll = 1, kDontUnroll = 2;
-    const auto control_of = [](const Module& module) {
-        uint32_t control = 99;
-        for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
-            if (opcode_of(instruction) == Op::LoopMerge) control = instruction[3];
-        });
-        return control;
-    };
+    const auto control_of = [](const Module& module) { return operand_of(module, Op::LoopMerge, 3); };
     EXPECT_EQ(control_of(specialize(loop(0), {})), kDontUnroll);
     EXPECT_EQ(control_of(specialize(loop(kUnroll), {})), kUnroll);
 }
 
 // if (shared == 5) shared = shared + 5 + ... + 5
 Module branch(uint32_t control, int additions) {
-    Module m = choice();
-    size_t at = 5;
-    while (opcode_of(Words(m).subspan(at)) != Op::Function) at += m[at] >> 16;
-    m.resize(at);
+    Module m = without_functions();
     add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
     add(m, Op::Label, {21});
     add(m, Op::Load, {kUint, 26, kVariable});
@@ -154,10 +160,7 @@ Module branch(uint32_t control, int additions) {
 // local = 5; if (shared == 6) shared = local, or with `changed`: if (shared == 6) local = 6; shared = local.
 // Then local takes shared's first value.
 Module reused(bool changed) {
-    Module m = branch(0, 0);
-    size_t at = 5;
-    while (opcode_of(Words(m).subspan(at)) != Op::Function) at += m[at] >> 16;
-    m.resize(at);
+    Module m = without_functions();
     add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
     add(m, Op::Label, {21});
     add(m, Op::Variable, {kLocal, 22, 7});
@@ -207,13 +210,7 @@ TEST(SpirvSpecialize, LoadsSeeWhatWasStoredOnTheOnlyWayToThem) {
 
 TEST(SpirvSpecialize, BranchesThatSkipLittleAreNotTaken) {
     constexpr uint32_t kNone = 0, kFlatten = 1, kDontFlatten = 2;
-    const auto control_of = [](const Module& module) {
-        uint32_t control = 99;
-        for_each_instruction(Words(module).subspan(5), [&](Words instruction) {
-            if (opcode_of(instruction) == Op::SelectionMerge) control = instruction[2];
-        });
-        return control;
-    };
+    const auto control_of = [](const Module& module) { return operand_of(module, Op::SelectionMerge, 2); };
     EXPECT_EQ(control_of(specialize(branch(kNone, 5), {})), kFlatten);
     EXPECT_EQ(control_of(specialize(branch(kNone, 100), {})), kNone);
     EXPECT_EQ(control_of(specialize(branch(kDontFlatten, 5), {})), kDontFlatten);
