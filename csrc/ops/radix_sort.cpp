@@ -20,11 +20,12 @@ using at::Tensor;
 
 // As in shaders/radix_sort.slang.
 constexpr int64_t kDigits = 256;
-constexpr uint32_t kItems = 16;
+constexpr uint32_t kItems = 16;  // of a thread, at most
+constexpr uint32_t kFewItems = 8;
 constexpr uint32_t kMostThreads = 256;
 constexpr uint32_t kMostSubgroups = 8;
 constexpr uint32_t kMostLanes = 64;
-constexpr uint32_t kSharedBytes = 28 << 10;
+constexpr uint32_t kSharedBytes = 18 << 10;
 
 // Rows up to here are quicker by runs and merges.
 constexpr uint32_t kShortestTile = 128;
@@ -34,7 +35,8 @@ struct RadixArgs {
     uint32_t length, tiles, shift, first, kept, pad;
 };
 
-// Positions are uint32 on their way, and of the dtype of `indices` (int32 or int64) at its end.
+// Positions are uint32 on their way, and of the dtype of `indices` (int32 or int64) at its end. Where that is
+// undefined only elements are sorted.
 class RadixSort {
   public:
     RadixSort(const Tensor& rows, bool descending)
@@ -45,50 +47,57 @@ class RadixSort {
 
     // Without positions these count from 0.
     void sort_tiles(const Tensor& positions, int64_t first, const Tensor& values, const Tensor& indices) {
-        const uint32_t items =
-            kernels::power_of_two(kernels::ceil_div(args_.length, radix_workgroup()), kItems);
+        // A workgroup of fewer threads has fewer counters, and more of them run at once.
+        const uint64_t threads = kernels::ceil_div(args_.length, kFewItems);
+        workgroup_ = std::max(subgroup_, kernels::power_of_two(threads, workgroup_));
+        const uint32_t items = args_.length > workgroup_ * kFewItems ? kItems : kFewItems;
         args_.first = static_cast<uint32_t>(first);
         args_.kept = static_cast<uint32_t>(values.size(1));
         wide_ = indices.scalar_type() == at::kLong;
-        step("radix_tiles_" + std::to_string(items), rows_, positions, values, indices, {},
+        step("radix_tiles_" + std::to_string(items), items, rows_, positions, values, indices, {},
              runtime::Grid::linear(args_.rows));
     }
 
     // The last of 8-bit digits is written to values and indices, and the one before it to memory beside them,
     // and so on.
     void sort_passes(const Tensor& values, const Tensor& indices) {
-        args_.tiles = static_cast<uint32_t>(kernels::ceil_div(args_.length, radix_tile()));
+        const uint32_t items = item_ == 8 ? kItems : kFewItems;
+        args_.tiles = static_cast<uint32_t>(kernels::ceil_div(args_.length, workgroup_ * items));
         const auto grid = runtime::Grid::linear(args_.rows * args_.tiles);
         const Tensor counts =
             at::empty({rows_.size(0), kDigits * args_.tiles}, rows_.options().dtype(at::kInt));
         args_.counts = kernels::address(counts);
         const Tensor beside = item_ > 1 ? at::empty_like(values) : values;
-        const Tensor index_beside = at::empty(rows_.sizes(), rows_.options().dtype(at::kInt));
+        Tensor index_beside;
+        if (indices.defined()) index_beside = at::empty(rows_.sizes(), rows_.options().dtype(at::kInt));
         Tensor from = rows_, from_index;
         for (uint32_t pass = 0; pass < item_; ++pass) {
             const bool final_place = (item_ - pass) % 2 == 1, last = pass + 1 == item_;
             const Tensor& to = final_place ? values : beside;
             const Tensor& to_index = final_place ? indices : index_beside;
             args_.shift = 8 * pass;
-            step("radix_count", from, from_index, to, to_index, counts, grid);
+            step("radix_count", 0, from, from_index, to, to_index, counts, grid);
             sums_of_rows(counts);
-            wide_ = last && indices.scalar_type() == at::kLong;
-            step("radix_scatter", from, from_index, to, to_index, counts, grid);
+            wide_ = last && indices.defined() && indices.scalar_type() == at::kLong;
+            step("radix_scatter", items, from, from_index, to, to_index, counts, grid);
             from = to;
             from_index = to_index;
         }
     }
 
   private:
-    void step(const std::string& kernel, const Tensor& from, const Tensor& from_index, const Tensor& to,
-              const Tensor& to_index, const Tensor& counts, runtime::Grid grid) {
+    // items: of a thread that pass through shared memory.
+    void step(const std::string& kernel, uint32_t items, const Tensor& from, const Tensor& from_index,
+              const Tensor& to, const Tensor& to_index, const Tensor& counts, runtime::Grid grid) {
         args_.from = kernels::address(from);
         args_.from_index = from_index.defined() ? kernels::address(from_index) : 0;
         args_.to = kernels::address(to);
-        args_.to_index = kernels::address(to_index);
-        kernels::KernelCall(kernel + (item_ == 8 ? "_64" : "_32"),
-                            {radix_workgroup(), runtime::device_info().subgroup_size,
-                             kernels::code(rows_.scalar_type()), descending_, !from_index.defined(), wide_})
+        args_.to_index = to_index.defined() ? kernels::address(to_index) : 0;
+        const auto counters = static_cast<uint32_t>(workgroup_ / subgroup_ * kDigits);
+        kernels::KernelCall(
+            kernel + (item_ == 8 ? "_64" : "_32"),
+            {workgroup_, subgroup_, kernels::code(rows_.scalar_type()), descending_, !from_index.defined(),
+             wide_, std::max(counters, workgroup_ * items), to_index.defined()})
             .read(from)
             .read(from_index)
             .write(counts)
@@ -99,7 +108,7 @@ class RadixSort {
 
     const Tensor& rows_;
     bool descending_, wide_ = false;
-    uint32_t item_;
+    uint32_t item_, subgroup_ = runtime::device_info().subgroup_size, workgroup_ = radix_workgroup();
     RadixArgs args_{};
 };
 

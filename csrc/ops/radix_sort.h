@@ -18,7 +18,7 @@ uint32_t radix_tile();       // elements that a workgroup of it sorts together
 void radix_sort_tiles(const at::Tensor& rows, const at::Tensor& positions, bool descending, int64_t first,
                       const at::Tensor& values, const at::Tensor& indices);
 
-// Whole rows of any length.
+// Whole rows of any length; without `indices`, only their elements.
 void radix_sort_passes(const at::Tensor& rows, bool descending, const at::Tensor& values,
                        const at::Tensor& indices);
 

@@ -97,6 +97,16 @@ void sort_rows(const Tensor& rows, bool descending, int64_t first, const Tensor&
     }
 }
 
+Tensor sorted_values(const Tensor& rows) {
+    const Tensor values = at::empty_like(rows);
+    if (sorts_by_radix(rows) && rows.size(1) > radix_tile()) {
+        radix_sort_passes(rows, false, values, {});
+    } else {
+        sort_rows(rows, false, 0, values, at::empty(rows.sizes(), rows.options().dtype(at::kLong)));
+    }
+    return values;
+}
+
 Tensor sorted_order(const Tensor& rows, bool descending) {
     if (!sorts_by_radix(rows)) return merged_order(rows, descending);
     const Tensor order = at::empty(rows.sizes(), rows.options().dtype(at::kInt));

@@ -12,6 +12,9 @@ namespace anymps::ops {
 void sort_rows(const at::Tensor& rows, bool descending, int64_t first, const at::Tensor& values,
                const at::Tensor& indices);
 
+// The elements of each row in ascending order, of the same shape.
+at::Tensor sorted_values(const at::Tensor& rows);
+
 // The positions of each row's elements in sorted order: uint32 in an int32 tensor of the same shape.
 at::Tensor sorted_order(const at::Tensor& rows, bool descending);
 

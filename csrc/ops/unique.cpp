@@ -2,16 +2,22 @@
 #include <anymps/ops/unique_ops.h>
 
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
+
+#include <tuple>
+
+#include "ops/sort_order.h"
 
 namespace anymps::ops {
 namespace {
@@ -22,11 +28,19 @@ Tensor no_indices(const Tensor& self) {
     return at::empty({0}, self.options().dtype(at::kLong));
 }
 
-// True where a run of equal rows begins; rows: [n, m].
+// True where a run of equal rows begins; rows: [n, m], n >= 1.
 Tensor run_begins(const Tensor& rows) {
     const int64_t n = rows.size(0);
-    const Tensor changed = rows.narrow(0, 1, n - 1).ne(rows.narrow(0, 0, n - 1)).any(1);
-    return at::cat({at::ones({1}, changed.options()), changed});
+    const Tensor begins = at::empty({n}, rows.options().dtype(at::kBool));
+    begins.narrow(0, 0, 1).fill_(true);
+    Tensor later = begins.narrow(0, 1, n - 1);
+    const Tensor row = rows.narrow(0, 1, n - 1), before = rows.narrow(0, 0, n - 1);
+    if (rows.size(1) == 1) {
+        at::ne_out(later, row.select(1, 0), before.select(1, 0));
+    } else {
+        at::any_out(later, row.ne(before), 1);
+    }
+    return begins;
 }
 
 Tensor run_lengths(const Tensor& starts, int64_t n) {
@@ -102,7 +116,13 @@ Unique ANYMPS_FUNC(_unique2)(const Tensor& self, bool sorted, bool return_invers
             return_inverse ? at::empty(self.sizes(), self.options().dtype(at::kLong)) : no_indices(self);
         return {at::empty({0}, self.options()), inverse, no_indices(self)};
     }
-    const auto [values, order] = sortable(self.contiguous()).view({n}).sort();
+    const Tensor flat = sortable(self.contiguous()).view({n});
+    Tensor values, order;
+    if (return_inverse) {
+        std::tie(values, order) = flat.sort();
+    } else {
+        values = sorted_values(flat.view({1, n})).view({n});
+    }
     auto [starts, run, counts] = runs(values.unsqueeze(1), return_inverse, return_counts);
     Tensor inverse = run;
     if (return_inverse) inverse = at::empty({n}, run.options()).scatter_(0, order, run).view(self.sizes());
