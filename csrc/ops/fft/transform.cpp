@@ -33,6 +33,7 @@ enum Flag : uint32_t {
     kOnes = 64,
     kPairOutput = 128,
     kAligned = 256,
+    kGathered = 512,
 };
 
 // The twin of FftArgs in shaders/fft.slang, before its dimensions.
@@ -141,6 +142,8 @@ void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int
     std::memcpy(args.data(), &header, sizeof(Header));
     const char* end = kernels::write_dims(batch, args.data() + sizeof(Header));
     constexpr uint32_t kWorkgroup = 64;
+    const bool whole = (flags & kColumns) == 0 && places % kWorkgroup == 0 && !kernels::tuning().software;
+    if ((flags & kFirst) != 0 && whole) flags |= kGathered;
     const uint64_t groups = lines_a_group > 0 ? kernels::ceil_div(lines, lines_a_group)
                                               : kernels::ceil_div(header.threads, kWorkgroup);
     kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(source), flags})
