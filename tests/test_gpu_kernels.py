@@ -10,7 +10,7 @@ import pytest
     "file, tests",
     [
         ("test_sort_scan.py", "(chunks and shape1) or median or place"),
-        ("test_sort_scan.py", "ties and 1500 or selection and dtype0-5000"),
+        ("test_sort_scan.py", "ties and 1500 or selection and dtype0-5000 or distinct and dtype0"),
         ("test_indexing.py", "nonzero or masked"),
         ("test_indexing.py", "embedding"),
         ("test_softmax.py", "float32 or any_address"),

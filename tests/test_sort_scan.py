@@ -194,3 +194,20 @@ def test_selection_from_long_rows(length, dtype):
     for f in (torch.median, torch.nanmedian):
         same(f(ours, 1).values, f(x, 1).values)
         same(f(ours), f(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
+def test_distinct_elements(dtype):
+    for length in (1, 2, 3000, 20011):
+        x = torch.randn(length).mul(20).to(dtype)
+        ours = x.to("mps")
+        same(torch.unique(ours), torch.unique(x))
+        for got, wanted in zip(
+            torch.unique(ours, return_inverse=True, return_counts=True),
+            torch.unique(x, return_inverse=True, return_counts=True),
+            strict=True,
+        ):
+            same(got, wanted)
+        same(torch.unique_consecutive(ours), torch.unique_consecutive(x))
+        rows = x.view(-1, 1).expand(-1, 3).contiguous()
+        same(torch.unique_consecutive(rows.to("mps"), dim=0), torch.unique_consecutive(rows, dim=0))
