@@ -21,7 +21,7 @@ def gradients(arguments, x, w, b, g):
     return [y.detach(), *torch.autograd.grad(y, leaves, g)]
 
 
-def check(arguments, x, w, b=None, g=None, dtype=torch.float32, epsilon=None):
+def check(arguments, x, w, b=None, g=None, dtype=torch.float32, epsilon=None, compared=None):
     """Every result is within rounding of the float64 one, relative to the sum of its terms' magnitudes."""
     tensors = [None if t is None else t.to(dtype) for t in (x, w, b)]
     doubles = [None if t is None else t.double() for t in tensors]
@@ -32,6 +32,8 @@ def check(arguments, x, w, b=None, g=None, dtype=torch.float32, epsilon=None):
     actual = gradients(arguments, *[None if t is None else t.to("mps") for t in tensors], g.to("mps"))
     for name, out, want, scale in zip(("y", "grad x", "grad w", "grad b"), actual, expected, scales, strict=False):
         assert out.dtype == dtype and out.shape == want.shape, name
+        if compared is not None and name not in compared:
+            continue
         error = (out.cpu().double() - want).abs()
         limit = (epsilon or EPSILON[dtype]) * scale + torch.finfo(dtype).tiny
         assert (error <= limit).all(), f"{name}: worst {(error / limit).max()} times the limit"
@@ -160,18 +162,6 @@ for channels, filters in ((16, 24), (3, 16), (16, 1), (1, 8)):
 """
     result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_tf32_allows_two_parts():
-    """Two bf16 parts of each factor have 16 bits or more; infinities stay what they are."""
-    torch.backends.cudnn.conv.fp32_precision = "tf32"
-    for channels, taps in ((16, 3), (5, 3), (16, 1)):
-        check(PLAIN, torch.randn(2, channels, 9, 10), torch.randn(24, channels, taps, taps), epsilon=2e-5)
-    x, w = torch.randn(2, 16, 9, 10), torch.randn(24, 16, 3, 3)
-    x[0, 3, 4, 5], x[1, 2, 3, 4] = float("inf"), 3.4e38
-    w[w.abs() < 0.1] = 0.5
-    actual = F.conv2d(x.to("mps"), w.to("mps")).cpu()
-    torch.testing.assert_close(actual, F.conv2d(x, w), rtol=1e-3, atol=1e-3)
 
 
 def test_depthwise_of_every_type():

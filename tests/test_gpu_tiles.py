@@ -54,7 +54,8 @@ HAS_MATRIX_UNITS = (
 
 
 def test_convolutions_with_matrix_units(run_python):
-    arguments = ["-q", "-x", str(Path(__file__).with_name("test_conv.py")), "-k", "kinds_in_half or tf32"]
+    files = [str(Path(__file__).with_name(name)) for name in ("test_conv.py", "test_conv_tf32.py")]
+    arguments = ["-q", "-x", *files, "-k", "kinds_in_half or tf32"]
     source = HAS_MATRIX_UNITS + f"import pytest; sys.exit(pytest.main({arguments!r}))"
     result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=1200)
     assert result.returncode == 0, result.stdout + result.stderr

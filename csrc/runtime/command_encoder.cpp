@@ -74,14 +74,22 @@ class CommandEncoder::Impl {
         if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
         const uint64_t groups = uint64_t{grid.x} * grid.y * grid.z;
         record(pipeline.name(), groups, accesses, [&](VkCommandBuffer commands) {
-            const auto& api = device_.api();
-            if (bound_ != pipeline.handle()) {
-                api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
-                bound_ = pipeline.handle();
-            }
-            api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                                   static_cast<uint32_t>((push_bytes + 3) & ~size_t{3}), push);
-            api.vkCmdDispatch(commands, grid.x, grid.y, grid.z);
+            bind(commands, pipeline, push, push_bytes);
+            device_.api().vkCmdDispatch(commands, grid.x, grid.y, grid.z);
+        });
+    }
+
+    void dispatch_indirect(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
+                           uint64_t grid, std::span<const Access> accesses) {
+        const BufferRange counts = find_buffer(grid, sizeof(VkDispatchIndirectCommand));
+        // Barriers before other commands leave out this stage, which would hold up the queue.
+        VkCommandBuffer commands = prepare({});
+        barrier(commands, kDeviceStages | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
+                kReads | kWrites | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
+        hazards_.clear();
+        record(pipeline.name(), 0, accesses, [&](VkCommandBuffer commands) {
+            bind(commands, pipeline, push, push_bytes);
+            device_.api().vkCmdDispatchIndirect(commands, counts.buffer->handle(), counts.offset);
         });
     }
 
@@ -93,6 +101,15 @@ class CommandEncoder::Impl {
             ring_.reclaim(semaphore_.value());
         }
         return slice;
+    }
+
+    // The device address of a copy in the argument ring.
+    uint64_t arguments(const void* args, uint64_t bytes) {
+        TORCH_CHECK(bytes <= ArgumentRing::kMostBytes, "kernel arguments of ", bytes,
+                    " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
+        const ArgumentRing::Slice slice = reserve(bytes);
+        std::memcpy(slice.host, args, bytes);
+        return slice.address;
     }
 
     void copy_regions(uint64_t dst, VkBuffer src_buffer, uint64_t src_offset, uint64_t src_address,
@@ -268,6 +285,17 @@ class CommandEncoder::Impl {
 
     bool idle() { return !recording_ && semaphore_.value() >= serial_; }
 
+    void bind(VkCommandBuffer commands, const vulkan::Pipeline& pipeline, const void* push,
+              size_t push_bytes) {
+        const auto& api = device_.api();
+        if (bound_ != pipeline.handle()) {
+            api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
+            bound_ = pipeline.handle();
+        }
+        api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                               static_cast<uint32_t>((push_bytes + 3) & ~size_t{3}), push);
+    }
+
     void barrier(VkCommandBuffer commands, VkPipelineStageFlags stages, VkAccessFlags accesses) {
         VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
         memory.srcAccessMask = kWrites;
@@ -376,12 +404,16 @@ void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       Grid grid, std::span<const Access> accesses) {
-    TORCH_CHECK(bytes <= ArgumentRing::kMostBytes, "kernel arguments of ", bytes,
-                " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
     std::lock_guard lock(impl_->mutex_);
-    const ArgumentRing::Slice slice = impl_->reserve(bytes);
-    std::memcpy(slice.host, args, bytes);
-    impl_->dispatch(pipeline, &slice.address, sizeof(slice.address), grid, accesses);
+    const uint64_t address = impl_->arguments(args, bytes);
+    impl_->dispatch(pipeline, &address, sizeof(address), grid, accesses);
+}
+
+void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
+                                      uint64_t grid, std::span<const Access> accesses) {
+    std::lock_guard lock(impl_->mutex_);
+    const uint64_t address = impl_->arguments(args, bytes);
+    impl_->dispatch_indirect(pipeline, &address, sizeof(address), grid, accesses);
 }
 
 void CommandEncoder::copy(uint64_t dst, uint64_t src, uint64_t bytes) {

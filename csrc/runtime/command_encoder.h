@@ -49,6 +49,10 @@ class CommandEncoder {
     void dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes, Grid grid,
                           std::span<const Access> accesses);
 
+    // The same with workgroup counts that an earlier command writes: three words at this device address.
+    void dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes, uint64_t grid,
+                          std::span<const Access> accesses);
+
     // Device-to-device copy of bytes; the ranges must not overlap.
     void copy(uint64_t dst, uint64_t src, uint64_t bytes);
 

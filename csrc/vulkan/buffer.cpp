@@ -10,7 +10,8 @@ Buffer::Buffer(const Device& device, uint64_t bytes, MemoryKind kind) : device_(
         VkBufferCreateInfo create{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
         create.size = bytes + kGuardTailBytes;
         create.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
-                       VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
+                       VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT |
+                       VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
         create.sharingMode = VK_SHARING_MODE_EXCLUSIVE;
         VK_CHECK(api.vkCreateBuffer(device.handle(), &create, nullptr, &handle_));
 

@@ -50,6 +50,7 @@ struct ConvArgs {
     uint64_t out, out_z, out_f;
     DigitStrideArgs out_g;
     uint64_t bias;
+    uint64_t affine_range, gather_range;
     uint32_t bias_stride, k, batch, part, phase_groups, phases, plain_end;
 };
 
@@ -122,6 +123,8 @@ ConvArgs arguments(const Contraction& c, const Variant& variant) {
         args.bias = kernels::address(*t.bias);
         args.bias_stride = narrow(t.bias->stride(0));
     }
+    args.affine_range = a.range;
+    args.gather_range = c.gathered.range;
     args.k = narrow(c.k.count());
     args.batch = narrow(c.groups);
     args.phases = 1;
@@ -139,7 +142,22 @@ void profile(std::span<const Contraction> phases, const Plan& plan) {
     runtime::profile_work(operations, profile_label(plan, sizes));
 }
 
-void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan& plan, Compute compute) {
+// What a dispatch is launched by: its grid, or the device's choice of it.
+struct Launch {
+    Grid grid;
+    Tensor chosen;
+
+    Launch(const HalfChoice* choice, Grid grid) : grid(grid) {
+        if (choice != nullptr) chosen = grid_of(*choice, grid);
+    }
+    void record(KernelCall& call, const void* args, size_t bytes) const {
+        if (chosen.defined()) return call.dispatch_pointer(args, bytes, chosen);
+        call.dispatch_pointer(args, bytes, grid);
+    }
+};
+
+void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan& plan, Compute compute,
+              const HalfChoice* choice) {
     const auto& info = runtime::device().info();
     const Tile& tile = *plan.tile;
     const bool matrix = plan.arithmetic != Arithmetic::Lanes;
@@ -177,15 +195,19 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
         c.g.plain_fastest,
         c.k.plain_fastest,
         v.checked,
-        matrix && v.swapped};
+        matrix && v.swapped,
+        c.affine.range != 0};
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*c.affine.tensor).read(*c.gathered.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
+    if (choice != nullptr) call.read(choice->ranges->words);
+    const Launch launch(choice, Grid::linear(groups * args.size()));
     if (runtime::profiling()) profile(phases, plan);
-    call.dispatch_pointer(args.data(), args.size() * sizeof(ConvArgs), Grid::linear(groups * args.size()));
+    launch.record(call, args.data(), args.size() * sizeof(ConvArgs));
 }
 
-void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Compute compute) {
+void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Compute compute,
+               const HalfChoice* choice) {
     const Variant v = variant_of({&c, 1}, Block::Four, false);
     ConvArgs args = arguments(c, v);
     args.affine.base = kernels::address(parts);
@@ -212,8 +234,9 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     const uint64_t results = static_cast<uint64_t>(c.groups) * c.affine.rows * c.g.count();
+    const Launch launch(choice, kernels::flat_grid(results));
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
-    call.dispatch_pointer(args, kernels::flat_grid(results));
+    launch.record(call, &args, sizeof(args));
 }
 
 Compute checked_compute(const Tensor& out) {
@@ -249,7 +272,7 @@ uint64_t variant_number(const Contraction& c) {
     return number;
 }
 
-void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
+void run_parts(const Contraction& c, const Plan& plan, Compute compute, const HalfChoice* choice) {
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::I32 ? at::kInt
                                                        : at::kLong;
@@ -265,8 +288,8 @@ void run_parts(const Contraction& c, const Plan& plan, Compute compute) {
         g,      {{s[1] * s[2] * unit, s[2] * unit, unit}, c.g.plain_fastest ? 1 : s[0] * s[1] * s[2]},
         f * g,  nullptr};
     const bool swapped = plan.swapped && plan.arithmetic == Arithmetic::Lanes;
-    dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), swapped), plan, compute);
-    sum_parts(c, parts, plan, compute);
+    dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), swapped), plan, compute, choice);
+    sum_parts(c, parts, plan, compute, choice);
 }
 
 // How many bf16 parts of an f32 factor are wanted.
@@ -285,6 +308,11 @@ Arithmetic arithmetic_of(const Contraction& c) {
                              type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
 }
 
+bool may_be_halves(const Tensor& factor) {
+    return factor.scalar_type() == at::kFloat && parts_of_f32() < 3 &&
+           choose_arithmetic(runtime::device().info(), true, false, false, 3) == Arithmetic::F16;
+}
+
 bool reads_words(std::span<const Contraction> phases) {
     const Variant v = variant_of(phases, Block::Granule, false);
     const auto wide = [](BlockLayout layout) {
@@ -293,7 +321,7 @@ bool reads_words(std::span<const Contraction> phases) {
     return wide(v.affine) && wide(v.gathered);
 }
 
-void run_contractions(std::vector<Contraction> phases, int64_t longest_part) {
+void run_contractions(std::vector<Contraction> phases, int64_t longest_part, const HalfChoice* choice) {
     std::erase_if(phases, [](const Contraction& c) { return c.groups * c.affine.rows * c.g.count() == 0; });
     if (phases.empty()) return;
     const Contraction& first = phases[0];
@@ -327,16 +355,18 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part) {
     problem.may_cut = phases.size() == 1;
     problem.longest_part = longest_part;
     problem.variant = variant_number(first);
-    Plan plan = choose_plan(info, problem);
+    // What seldom runs is not measured either.
+    const bool seldom = choice != nullptr && !choice->fit;
+    Plan plan = seldom ? plan_by_model(info, problem) : choose_plan(info, problem);
     plan.swapped = swapped && plan.tile->m > 1;
     const bool padded = first.target.plain_end < first.g.plain;
-    if (phases.size() == 1 && (plan.parts > 1 || padded)) return run_parts(first, plan, compute);
+    if (phases.size() == 1 && (plan.parts > 1 || padded)) return run_parts(first, plan, compute, choice);
     plan.parts = 1;
     plan.part_k = narrow((k + 15) / 16 * 16 + 16);
     for (size_t begin = 0; begin < phases.size(); begin += kMostPhases) {
         const auto some =
             std::span<const Contraction>(phases).subspan(begin, std::min(kMostPhases, phases.size() - begin));
-        dispatch(some, variant_of(some, block_of(plan), plan.swapped), plan, compute);
+        dispatch(some, variant_of(some, block_of(plan), plan.swapped), plan, compute, choice);
     }
 }
 

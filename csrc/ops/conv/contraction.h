@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "ops/half_range.h"
 #include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
@@ -40,6 +41,7 @@ struct AffineFactor {
     int64_t group_stride;
     bool pairs = false;   // floats cut into kPairs of shaders/lib/product.slang
     bool padded = false;  // where rows follow one another, as many as make a multiple of 8 may be read
+    uint64_t range = 0;   // address of the HalfRange of floats that are scaled halves here
 };
 
 // The position along an axis is row digit * row_step + k digit * k_step + start; outside of 0..size it is
@@ -50,6 +52,7 @@ struct GatheredFactor {
     Triple row_step, k_step, start, size, stride;
     int64_t group_stride;
     bool pairs = false;
+    uint64_t range = 0;
 };
 
 struct ConvTarget {
@@ -74,13 +77,17 @@ struct Contraction {
 // is cut into 2 parts where torch.backends.cudnn lets convolutions use TF32, else into 3.
 Arithmetic arithmetic_of(const Contraction& c);
 
+// True where matrix units may multiply such factors as scaled halves: f32 that may lose what TF32 does.
+bool may_be_halves(const at::Tensor& factor);
+
 // True where matrix tiles read both factors in words of 16 bytes; they can read nothing else.
 bool reads_words(std::span<const Contraction> phases);
 
 // Runs contractions that differ in offsets, digit sizes, steps and starts alone (the phases of a strided
 // gradient), as few dispatches. Phases without k write the bias or 0; ones without results are left out.
 // longest_part: k is cut into parts no longer than this, summed in order (of one contraction only).
-// Raises NotImplementedError for bool and complex.
-void run_contractions(std::vector<Contraction> phases, int64_t longest_part = UINT32_MAX);
+// choice: the device runs them, or does not. Raises NotImplementedError for bool and complex.
+void run_contractions(std::vector<Contraction> phases, int64_t longest_part = UINT32_MAX,
+                      const HalfChoice* choice = nullptr);
 
 }  // namespace anymps::ops

@@ -9,13 +9,17 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "ops/conv/axes.h"
 #include "ops/conv/contraction.h"
 #include "ops/conv/depthwise.h"
 #include "ops/conv/image.h"
+#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -48,11 +52,11 @@ struct Convolution {
         Contraction c;
         c.g = {y.sizes, y.outer, false};
         c.k = {w.sizes, x.padded, x.channels_fastest()};
-        c.affine = {&w.tensor,      0,      w.outer, w.outer_stride, {w.strides, w.channel_stride},
-                    w.group_stride, w.pairs};
+        c.affine = {&w.tensor,      0,         w.outer, w.outer_stride, {w.strides, w.channel_stride},
+                    w.group_stride, w.pairs(), false,   w.scale()};
         c.gathered = {
             &x.tensor, x.outer_stride, x.channel_stride, axes.stride, axes.dilation, negative(axes.padding),
-            x.sizes,   x.strides,      x.group_stride,   x.pairs};
+            x.sizes,   x.strides,      x.group_stride,   x.pairs(),   x.scale()};
         c.target = {&y.tensor, 0, y.channel_stride, {y.strides, y.outer_stride}, y.group_stride, bias};
         c.groups = groups;
         return c;
@@ -70,10 +74,10 @@ struct Convolution {
             Contraction c;
             c.g = {{}, x.outer, false};
             c.k = {{}, y.padded, y.channels_fastest()};
-            c.affine = {&w.tensor,      0,      w.outer, w.outer_stride, {{}, w.channel_stride},
-                        w.group_stride, w.pairs};
-            c.gathered = {&y.tensor, y.outer_stride, y.channel_stride, {1, 1, 1},      {},
-                          {},        y.sizes,        y.strides,        y.group_stride, y.pairs};
+            c.affine = {&w.tensor,      0,         w.outer, w.outer_stride, {{}, w.channel_stride},
+                        w.group_stride, w.pairs(), false,   w.scale()};
+            c.gathered = {&y.tensor, y.outer_stride, y.channel_stride, {1, 1, 1}, {},       {},
+                          y.sizes,   y.strides,      y.group_stride,   y.pairs(), y.scale()};
             c.target = {&x.tensor, 0, x.channel_stride, {{}, x.outer_stride}, x.group_stride, bias};
             c.groups = groups;
             for (int axis = 0; axis < 3; ++axis) {
@@ -105,11 +109,12 @@ struct Convolution {
                     y.channel_stride,
                     {y.strides, y.outer_stride},
                     y.group_stride,
-                    y.pairs,
-                    y.padded % 8 == 0 && y.padded > y.channels};
+                    y.pairs(),
+                    y.padded % 8 == 0 && y.padded > y.channels,
+                    y.scale()};
         c.gathered = {
             &x.tensor, x.channel_stride, x.outer_stride, axes.dilation, axes.stride, negative(axes.padding),
-            x.sizes,   x.strides,        x.group_stride, x.pairs};
+            x.sizes,   x.strides,        x.group_stride, x.pairs(),     x.scale()};
         c.target = {&w.tensor,      0,       w.outer_stride, {w.strides, w.channel_stride},
                     w.group_stride, nullptr, x.channels};
         c.groups = groups;
@@ -126,21 +131,45 @@ struct Convolution {
 // have that done in any case. Where packed factors are none that the tiles can read, lanes read the images as
 // they are.
 //
+// Where there are `ranges` a pass makes halves of floats that fit, and what it would without of others: both
+// ways are recorded, and the device takes one.
+//
 // read_first: the first image as another contraction has read it, or itself. Returns what this one read.
 template <class Build>
 Image run(std::vector<Contraction> plain, const Build& build, const Image& first, const Image& read_first,
-          const Image& second, int64_t taps, int64_t longest_sum = UINT32_MAX) {
+          const Image& second, int64_t taps, const HalfRanges* ranges, int64_t longest_sum = UINT32_MAX) {
     const Arithmetic arithmetic = arithmetic_of(plain[0]);
     const bool cut = arithmetic == Arithmetic::F32x2;
-    if (arithmetic == Arithmetic::Lanes || (!(cut && taps > 1) && reads_words(plain))) {
-        run_contractions(std::move(plain), longest_sum);
-        return first;
-    }
+    const bool as_they_are = arithmetic == Arithmetic::Lanes || (!(cut && taps > 1) && reads_words(plain));
     const int64_t groups = plain[0].groups;
-    const Image packed_first = packed(read_first, groups, cut), packed_second = packed(second, groups, cut);
-    std::vector<Contraction> read = build(packed_first, packed_second);
-    run_contractions(reads_words(read) ? std::move(read) : std::move(plain), longest_sum);
-    return packed_first;
+    const Form form = cut ? Form::Pairs : Form::Plain;
+    const auto pack = [&](Form wanted) {
+        const bool shared = read_first.form == wanted;
+        return std::pair(packed(shared ? read_first : first, groups, wanted, ranges),
+                         packed(second, groups, wanted, ranges));
+    };
+    // Contractions point into their images.
+    const auto run_as = [&](const std::pair<Image, Image>& images, const HalfChoice* choice) {
+        const Image by_first = images.first.as(form), by_second = images.second.as(form);
+        std::vector<Contraction> read = build(by_first, by_second);
+        run_contractions(reads_words(read) ? std::move(read) : std::move(plain), longest_sum, choice);
+        return images.first;
+    };
+    if (ranges != nullptr) {
+        const auto images = pack(as_they_are ? Form::Halves : Form::PairsOrHalves);
+        const Image by_first = images.first.as(Form::Halves), by_second = images.second.as(Form::Halves);
+        std::vector<Contraction> halves = build(by_first, by_second);
+        if (reads_words(halves)) {
+            const HalfChoice fit{ranges, true}, others{ranges, false};
+            run_contractions(std::move(halves), longest_sum, &fit);
+            if (!as_they_are) return run_as(images, &others);
+            run_contractions(std::move(plain), longest_sum, &others);
+            return images.first;
+        }
+    }
+    if (!as_they_are) return run_as(pack(form), nullptr);
+    run_contractions(std::move(plain), longest_sum);
+    return first;
 }
 
 // The most terms of a sum: matrix units add with truncation, and small terms are lost in long sums.
@@ -154,17 +183,69 @@ void skip_positions(Convolution& convolution, Image& x, const Image& w, const Im
     convolution.axes.stride = {1, 1, 1};
 }
 
-void run_forward(Convolution convolution, Image x, const Image& w, const Tensor* bias, const Image& y) {
+// True where the products gain more as halves than it takes to find out the ranges of so many elements.
+bool worth_halves(double products, double elements, int64_t taps) {
+    // In seconds, measured on an H200: what a product gains, of packed pairs and of floats as they are; one
+    // pass over an element, and another that packs what would not be; the dispatches.
+    constexpr double kGain = 12e-15, kGainOfOneTap = 50e-15, kRange = 2e-12, kPack = 2e-12, kStart = 15e-6;
+    if (runtime::device().info().is_software) return true;  // for tests
+    return taps > 1 ? products * kGain > kStart + elements * kRange
+                    : products * kGainOfOneTap > kStart + elements * (kRange + kPack);
+}
+
+// Which of the three is computed of the two others.
+struct Uses {
+    bool forward, backward, weight;
+};
+
+// Finds out whether images fit halves, where the contractions that use them may ask for it.
+std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image& x, Image& w, Image& y) {
+    constexpr int64_t kFewestRows = 8;
+    const int64_t groups = convolution.groups;
+    if (!may_be_halves(x.tensor) || (groups > 1 && std::min(w.outer, w.channels) < kFewestRows)) return {};
+    Image read_x = x;
+    skip_positions(convolution, read_x, w, y);
+    struct Factor {
+        bool used;
+        Image& image;
+        const Image& read;
+    };
+    const Factor factors[] = {{uses.forward || uses.weight, x, read_x},
+                              {uses.forward || uses.backward, w, w},
+                              {uses.backward || uses.weight, y, y}};
+    double elements = 0;
+    int64_t count = 0;
+    for (const Factor& f : factors) {
+        if (f.used)
+            elements += static_cast<double>(f.read.outer) * groups * f.read.channels * f.read.positions();
+        count += f.used;
+    }
+    const double products = static_cast<double>(y.outer) * groups * y.channels * y.positions() * w.channels *
+                            w.positions() * (uses.forward + uses.backward + uses.weight);
+    if (!worth_halves(products, elements, w.positions())) return {};
+    HalfRanges ranges(count, x.tensor.options());
+    for (const Factor& f : factors) {
+        if (!f.used) continue;
+        f.image.range = ranges.address(--count);
+        Image read = f.read;
+        read.range = f.image.range;
+        find_range(read, groups);
+    }
+    return ranges;
+}
+
+void run_forward(Convolution convolution, Image x, const Image& w, const Tensor* bias, const Image& y,
+                 const HalfRanges* ranges) {
     skip_positions(convolution, x, w, y);
     const auto build = [&](const Image& from, const Image& by) {
         return std::vector{convolution.forward(from, by, bias, y)};
     };
-    run(build(x, w), build, x, x, w, w.positions());
+    run(build(x, w), build, x, x, w, w.positions(), ranges);
 }
 
 // Returns y as it was read, which the gradient of the weight may share.
 Image run_backward(const Convolution& convolution, const Image& y, const Image& w, const Tensor* bias,
-                   const Image& x) {
+                   const Image& x, const HalfRanges* ranges) {
     const Image turned = transposed(w);
     const auto build = [&](const Image& from, const Image& by) {
         return convolution.backward(from, by, bias, x);
@@ -173,16 +254,17 @@ Image run_backward(const Convolution& convolution, const Image& y, const Image& 
     const Triple& stride = convolution.axes.stride;
     if (static_cast<int64_t>(phases.size()) < stride[0] * stride[1] * stride[2]) x.tensor.zero_();
     if (phases.empty()) return y;
-    return run(std::move(phases), build, y, y, turned, w.positions());
+    return run(std::move(phases), build, y, y, turned, w.positions(), ranges);
 }
 
 // read_y: y as the gradient of the input has read it, or y.
-void run_weight(Convolution convolution, Image x, const Image& y, const Image& read_y, const Image& w) {
+void run_weight(Convolution convolution, Image x, const Image& y, const Image& read_y, const Image& w,
+                const HalfRanges* ranges) {
     skip_positions(convolution, x, w, y);
     const auto build = [&](const Image& by, const Image& from) {
         return std::vector{convolution.weight(from, by, w)};
     };
-    run(build(y, x), build, y, read_y, x, w.positions(), kLongestSum);
+    run(build(y, x), build, y, read_y, x, w.positions(), ranges, kLongestSum);
 }
 
 // CPU's choice: channels last where an input or the weight is.
@@ -212,6 +294,10 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
     return sizes;
 }
 
+const HalfRanges* pointer(const std::optional<HalfRanges>& ranges) {
+    return ranges ? &*ranges : nullptr;
+}
+
 void check_types(const Tensor& input, const Tensor& weight, const Tensor& bias) {
     TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.dtype(),
                 ") and weight type (", weight.dtype(), ") should be the same");
@@ -239,11 +325,14 @@ Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& 
         return out;
     }
     const Convolution convolution{axes, groups};
-    const Image x = image_of(input, groups), w = weight_of(weight, groups), y = image_of(out, groups);
-    if (transposed)
-        run_backward(convolution, x, w, bias_or_null, y);
-    else
-        run_forward(convolution, x, w, bias_or_null, y);
+    Image x = image_of(input, groups), w = weight_of(weight, groups), y = image_of(out, groups);
+    if (transposed) {
+        const auto ranges = find_ranges(convolution, {false, true, false}, y, w, x);
+        run_backward(convolution, x, w, bias_or_null, y, pointer(ranges));
+    } else {
+        const auto ranges = find_ranges(convolution, {true, false, false}, x, w, y);
+        run_forward(convolution, x, w, bias_or_null, y, pointer(ranges));
+    }
     return out;
 }
 
@@ -256,8 +345,13 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
     const bool by_channel = is_depthwise(weight, groups);
     const MemoryFormat format = result_format(input, weight);
     Tensor grad_input, grad_weight, grad_bias;
-    const Image w = weight_of(weight, groups), x = image_of(input, groups);
-    const Image g = image_of(grad_output, groups);
+    Image w = weight_of(weight, groups), x = image_of(input, groups), g = image_of(grad_output, groups);
+    std::optional<HalfRanges> found;
+    if (!by_channel && weight.numel() > 0 && grad_output.numel() > 0) {
+        found = transposed ? find_ranges(convolution, {output_mask[0], false, output_mask[1]}, g, w, x)
+                           : find_ranges(convolution, {false, output_mask[0], output_mask[1]}, x, w, g);
+    }
+    const HalfRanges* ranges = pointer(found);
     Image read = g;
     if (output_mask[0]) {
         grad_input = fresh(input.sizes(), input, format);
@@ -265,9 +359,9 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
         if (grad_input.numel() > 0 && by_channel)
             depthwise(grad_output, weight, nullptr, grad_input, axes, !transposed);
         else if (grad_input.numel() > 0 && transposed)
-            run_forward(convolution, g, w, nullptr, result);
+            run_forward(convolution, g, w, nullptr, result, ranges);
         else if (grad_input.numel() > 0)
-            read = run_backward(convolution, g, w, nullptr, result);
+            read = run_backward(convolution, g, w, nullptr, result, ranges);
     }
     if (output_mask[1]) {
         grad_weight = fresh(weight.sizes(), weight, format);
@@ -276,9 +370,9 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
             depthwise_weight(transposed ? grad_output : input, transposed ? input : grad_output, grad_weight,
                              axes);
         else if (grad_weight.numel() > 0 && transposed)
-            run_weight(convolution, g, x, x, result);
+            run_weight(convolution, g, x, x, result, ranges);
         else if (grad_weight.numel() > 0)
-            run_weight(convolution, x, g, read, result);
+            run_weight(convolution, x, g, read, result, ranges);
     }
     if (output_mask[2]) {
         std::vector<int64_t> dims{0};

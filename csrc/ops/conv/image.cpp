@@ -21,7 +21,8 @@ using kernels::FastDivider;
 
 constexpr int64_t kGranule = 8;
 // As in shaders/conv_pack.slang.
-constexpr uint32_t kTile = 4096, kThreads = 256;
+constexpr uint32_t kTile = 2048, kThreads = 256;
+constexpr int64_t kBlock = 16;  // elements of which conv_range takes the largest
 
 struct PackArgs {
     uint64_t to, from;
@@ -30,6 +31,8 @@ struct PackArgs {
     FastDivider height, width;
     FastDivider tiles_across, tiles_down, groups;
     uint32_t positions, channels, granules, tiles;
+    uint64_t ranges, range;
+    uint32_t range_count;
 };
 
 void set_axes(Image& image) {
@@ -99,6 +102,28 @@ int64_t vector_of(const Image& image, int64_t groups, bool flat) {
     return count;
 }
 
+PackArgs pack_args(const Image& image, int64_t groups, uint32_t tile_channels) {
+    const int64_t granules = static_cast<int64_t>(ceil_div(image.channels, kGranule));
+    const int64_t positions = image.positions();
+    PackArgs args{};
+    args.from = kernels::address(image.tensor);
+    args.from_outer = image.outer_stride;
+    args.from_group = image.group_stride;
+    args.from_channel = image.channel_stride;
+    std::copy(image.strides.begin(), image.strides.end(), args.from_spatial);
+    args.height = FastDivider(static_cast<uint32_t>(image.sizes[1]));
+    args.width = FastDivider(static_cast<uint32_t>(image.sizes[2]));
+    args.positions = static_cast<uint32_t>(positions);
+    args.channels = static_cast<uint32_t>(image.channels);
+    args.granules = static_cast<uint32_t>(granules);
+    args.tiles_across = FastDivider(static_cast<uint32_t>(ceil_div(positions, kTile / tile_channels)));
+    args.tiles_down = FastDivider(static_cast<uint32_t>(ceil_div(granules * kGranule, tile_channels)));
+    args.groups = FastDivider(static_cast<uint32_t>(groups));
+    args.tiles = kernels::group_count(static_cast<uint64_t>(args.tiles_across.divisor) *
+                                      args.tiles_down.divisor * groups * image.outer);
+    return args;
+}
+
 }  // namespace
 
 Image image_of(const Tensor& tensor, int64_t groups) {
@@ -123,15 +148,29 @@ Image transposed(Image weight) {
     return weight;
 }
 
-Image packed(const Image& image, int64_t groups, bool cut) {
-    if (image.pairs || (!cut && is_packed(image, groups))) return image;
-    const int64_t granules = static_cast<int64_t>(ceil_div(image.channels, kGranule));
-    const int64_t padded = granules * kGranule, positions = image.positions();
-    const Tensor memory = at::empty({image.outer, positions, groups, padded}, image.tensor.options());
+Image Image::as(Form way) const {
+    Image result = *this;
+    if (form == way) return result;
+    TORCH_INTERNAL_ASSERT(form == Form::PairsOrHalves);
+    result.form = way;
+    if (way == Form::Halves) result.tensor = tensor.view(at::kHalf);
+    return result;
+}
+
+Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ranges) {
+    const bool ready = form == Form::Plain ? is_packed(image, groups) : image.form == form;
+    if (ready) return image;
+    TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
+    const uint32_t tile_channels = channels_of_tile(image);
+    PackArgs args = pack_args(image, groups, tile_channels);
+    const int64_t padded = args.granules * kGranule, positions = image.positions();
+    const auto type = form == Form::Halves ? at::kHalf : image.tensor.scalar_type();
+    const Tensor memory =
+        at::empty({image.outer, positions, groups, padded}, image.tensor.options().dtype(type));
     Image result = image;
     result.tensor = memory;
     result.padded = padded;
-    result.pairs = cut;
+    result.form = form;
     result.channel_stride = 1;
     result.group_stride = padded;
     result.strides[2] = groups * padded;
@@ -140,33 +179,42 @@ Image packed(const Image& image, int64_t groups, bool cut) {
     result.outer_stride = positions * groups * padded;
     TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
                 result.outer_stride, " elements is too large for the mps device");
-    if (memory.numel() == 0) return result;
-    const uint32_t tile_channels = channels_of_tile(image);
-    PackArgs args{};
     args.to = kernels::address(memory);
-    args.from = kernels::address(image.tensor);
-    args.from_outer = image.outer_stride;
-    args.from_group = image.group_stride;
-    args.from_channel = image.channel_stride;
-    std::copy(image.strides.begin(), image.strides.end(), args.from_spatial);
-    args.height = FastDivider(static_cast<uint32_t>(image.sizes[1]));
-    args.width = FastDivider(static_cast<uint32_t>(image.sizes[2]));
-    args.positions = static_cast<uint32_t>(positions);
-    args.channels = static_cast<uint32_t>(image.channels);
-    args.granules = static_cast<uint32_t>(granules);
-    args.tiles_across = FastDivider(static_cast<uint32_t>(ceil_div(positions, kTile / tile_channels)));
-    args.tiles_down = FastDivider(static_cast<uint32_t>(ceil_div(padded, tile_channels)));
-    args.groups = FastDivider(static_cast<uint32_t>(groups));
-    const uint64_t tiles =
-        static_cast<uint64_t>(args.tiles_across.divisor) * args.tiles_down.divisor * groups * image.outer;
-    args.tiles = kernels::group_count(tiles);
-    const bool flat = is_flat(image);
+    const bool halves = form == Form::Halves || form == Form::PairsOrHalves;
+    if (halves) {
+        args.ranges = ranges->address();
+        args.range_count = static_cast<uint32_t>(ranges->count);
+        args.range = image.range;
+    }
+    if (memory.numel() == 0) return result;
+    const bool flat = is_flat(image), cut = form == Form::Pairs || form == Form::PairsOrHalves;
     kernels::KernelCall call("conv_pack_" + std::to_string(vector_of(image, groups, flat)),
                              {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
-                              tile_channels, image.channel_stride == 1, flat});
+                              tile_channels, image.channel_stride == 1, flat, halves});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
-    call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(tiles));
+    if (halves) call.read(ranges->words);
+    call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(args.tiles));
     return result;
+}
+
+void find_range(const Image& image, int64_t groups) {
+    if (image.tensor.numel() == 0) return;
+    Image seen = image;
+    // Of few positions blocks would be small: those of the outer dimension join them.
+    if (image.positions() < kBlock && image.sizes[0] == 1) {
+        seen.sizes[0] = image.outer;
+        seen.strides[0] = image.outer_stride;
+        seen.outer = 1;
+    }
+    const uint32_t tile_channels = channels_of_tile(seen);
+    PackArgs args = pack_args(seen, groups, tile_channels);
+    args.range = image.range;
+    const bool flat = is_flat(seen);
+    kernels::KernelCall call("conv_range_" + std::to_string(vector_of(seen, groups, flat)),
+                             {kThreads, 0, 4, 0, tile_channels, seen.channel_stride == 1, flat});
+    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
+    call.read(image.tensor).write(image.range, HalfRanges::kBytes);
+    call.dispatch_pointer(args, kernels::Grid::linear(args.tiles));
 }
 
 }  // namespace anymps::ops

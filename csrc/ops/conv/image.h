@@ -8,19 +8,28 @@
 
 namespace anymps::ops {
 
+// How the floats of a packed image lie in memory. Halves are scaled by what is known of their range; the
+// device chooses between pairs (kPairs of shaders/lib/product.slang) and halves.
+enum class Form { Plain, Pairs, Halves, PairsOrHalves };
+
 struct Image {
     at::Tensor tensor;
     int64_t outer, channels;  // channels of a group
     int64_t outer_stride, group_stride, channel_stride;
     Triple sizes{1, 1, 1}, strides{0, 0, 0};
     int64_t padded = channels;  // with the channels of 0 behind those of each group
-    bool pairs = false;         // floats cut into kPairs of shaders/lib/product.slang
+    Form form = Form::Plain;
+    uint64_t range = 0;  // address of its HalfRange, where it has one
 
     // Channels follow one another, positions do not.
     bool channels_fastest() const {
         return padded > 1 && channel_stride == 1 && (sizes[2] == 1 || strides[2] != 1);
     }
     int64_t positions() const { return sizes[0] * sizes[1] * sizes[2]; }
+    bool pairs() const { return form == Form::Pairs; }
+    uint64_t scale() const { return form == Form::Halves ? range : 0; }
+    // One of the two ways to read an image of either.
+    Image as(Form way) const;
 };
 
 // batch x channels.
@@ -31,7 +40,11 @@ Image weight_of(const at::Tensor& tensor, int64_t groups);
 Image transposed(Image weight);
 
 // The image as the tiles of matrix units read it in words of 16 bytes: channels fastest, those of a group
-// padded to a multiple of 8. An image that is so already comes back as it is. cut: floats become pairs.
-Image packed(const Image& image, int64_t groups, bool cut);
+// padded to a multiple of 8. An image that is so already comes back as it is. Halves are for images whose
+// range is one of `ranges`; where not all of these fit, the memory of Form::Halves is left as it is.
+Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ranges = nullptr);
+
+// Finds out what belongs at image.range.
+void find_range(const Image& image, int64_t groups);
 
 }  // namespace anymps::ops

@@ -1,0 +1,136 @@
+"""Convolutions of float32 that may lose what TF32 loses: as scaled halves where matrix units multiply those and all
+blocks of the factors are in range, by other means where not."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_conv import LAST, PLAIN, check
+
+# Of the sum of the terms' magnitudes: two factors of 11 bits, or of two bf16 parts, which have 16 bits or more.
+ROUNDED = 1.05e-3
+EXACT = 2**-15
+
+
+@pytest.fixture(autouse=True)
+def tf32(poisoned_memory):
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    yield
+    torch.backends.cudnn.conv.fp32_precision = before
+
+
+def device():
+    return json.loads(torch.ops.anymps.device_info())
+
+
+def sizes():
+    """Of an image and a weight: small ones are not worth the search for the largest magnitude on a GPU."""
+    return ((2, 16, 16, 15), (24, 16, 3, 3)) if device()["kind"] == "software" else ((16, 64, 56, 55), (72, 64, 3, 3))
+
+
+def has_halves():
+    info = device()
+    return info["features"]["coopmat"] and (info["kind"] != "software" or os.environ.get("ANYMPS_TILES") == "gpu")
+
+
+def images(*shapes):
+    return [torch.randn(shape) for shape in shapes]
+
+
+def is_rounded(x, w):
+    have, want = F.conv2d(x.to("mps"), w.to("mps")).cpu(), F.conv2d(x.double(), w.double())
+    return ((have - want).abs().max() / want.abs().max()).item() > 1e-6
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_ordinary_factors_are_rounded_as_tf32_rounds_them(last):
+    x, w = images(*sizes())
+    if last:
+        x, w = (t.contiguous(memory_format=LAST[2]) for t in (x, w))
+    check(PLAIN, x, w, torch.randn(len(w)), epsilon=ROUNDED)
+    assert is_rounded(x, w) == has_halves()
+
+
+def test_any_scale_is_as_good_as_another():
+    x, w = images(*sizes())
+    for scale_x, scale_w in ((1e-14, 1e-18), (1e25, 1e-20), (1e12, 1e12)):
+        check(PLAIN, x * scale_x, w * scale_w, g=torch.randn(len(x), len(w), *x.shape[2:]) * 1e-6, epsilon=ROUNDED)
+        assert is_rounded(x * scale_x, w * scale_w) == has_halves()
+
+
+def test_kinds():
+    for arguments, x, w in (
+        (([2, 2], [0, 0], [1, 1], False, [0, 0], 1), (2, 32, 12, 12), (16, 32, 1, 1)),
+        (([2, 1], [1, 2], [1, 2], False, [0, 0], 2), (3, 26, 11, 9), (22, 13, 3, 3)),
+        (([1], [1], [1], False, [0], 1), (2, 16, 40), (24, 16, 3)),
+        (([1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1), (2, 8, 5, 6, 7), (16, 8, 3, 3, 3)),
+        (([2, 2], [1, 1], [1, 1], True, [1, 1], 2), (2, 32, 6, 7), (32, 8, 3, 3)),
+        (([1, 1], [0, 0], [1, 1], False, [0, 0], 1), (8, 64, 1, 1), (32, 64, 1, 1)),
+    ):
+        check(arguments, *images(x, w), epsilon=ROUNDED)
+
+
+@pytest.mark.parametrize(
+    "name", ["outlier", "channel", "channel_alone", "rows", "image", "filter", "column", "gradient"]
+)
+def test_wide_ranges_keep_their_bits(name):
+    """Halves would lose what is 1e-12 of the largest element: sums of such terms alone would be 0."""
+    shapes = sizes()
+    x, w, g = images(*shapes, (shapes[0][0], shapes[1][0], *shapes[0][2:]))
+    if name == "outlier":
+        x[1, 3, 4, 5] = 1e30
+    elif name == "channel":
+        x[:, 3] *= 1e-12
+    elif name == "channel_alone":
+        x[:, 3] *= 1e-12
+        w[:, torch.arange(w.shape[1]) != 3] = 0
+    elif name == "rows":
+        x[0, :, :4] *= 1e-12
+    elif name == "image":
+        x[0] *= 1e-12
+    elif name == "filter":
+        w[5] *= 1e-12
+    elif name == "column":
+        w[:, 5] *= 1e-12
+    elif name == "gradient":
+        g[0] *= 1e-12
+    check(PLAIN, x, w, g=g, epsilon=EXACT, compared=("grad x", "grad w") if name == "gradient" else None)
+
+
+def test_zeros_and_few_numbers_among_them():
+    x, w = images(*sizes())
+    check(PLAIN, x * 0, w, epsilon=ROUNDED)
+    check(PLAIN, x, w * 0, epsilon=ROUNDED)
+    check(PLAIN, x * (torch.rand_like(x) < 0.1), w, epsilon=ROUNDED)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3.4e38, 1e-39])
+def test_what_halves_cannot_hold(value):
+    x, w = images(*sizes())
+    x[0, 3, 4, 5] = value
+    if value < 1:
+        x[1, 4] = value
+    torch.testing.assert_close(
+        F.conv2d(x.to("mps"), w.to("mps")).cpu(), F.conv2d(x, w), rtol=1e-3, atol=1e-3, equal_nan=True
+    )
+
+
+def test_the_gradients_share_a_packed_image():
+    """Where one of the three factors is out of range, both gradients take what holds it."""
+    x, w = images(*sizes())
+    x[0] *= 1e-12
+    arguments = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    g = torch.randn_like(F.conv2d(x, w, padding=1))
+    want = torch.ops.aten.convolution_backward(g.double(), x.double(), w.double(), *arguments, [True, True, False])
+    for mask in ([True, True, False], [True, False, False], [False, True, False]):
+        have = torch.ops.aten.convolution_backward(*(t.to("mps") for t in (g, x, w)), *arguments, mask)
+        for i in range(2):
+            if mask[i]:
+                rounded = has_halves() and not mask[1]  # the gradient of x knows nothing of x
+                limit = (ROUNDED if rounded else EXACT) * want[i].abs().max()
+                assert (have[i].cpu() - want[i]).abs().max() <= limit
