@@ -81,7 +81,7 @@ def poisoned_memory(mps):
 
 @pytest.fixture
 def all_bits_of_f32():
-    """PyTorch lets convolutions use TF32, as two parts of bf16 here; the CPU has all bits, and so has this test."""
+    """PyTorch lets convolutions use TF32, as scaled halves here; the CPU has all bits, and so has this test."""
     before = torch.backends.cudnn.conv.fp32_precision
     torch.backends.cudnn.conv.fp32_precision = "ieee"
     yield

@@ -102,6 +102,15 @@ def test_wide_ranges_keep_their_bits(name):
     check(PLAIN, x, w, g=g, epsilon=EXACT, compared=("grad x", "grad w") if name == "gradient" else None)
 
 
+def test_what_is_small_within_the_range_is_rounded_too():
+    """Halves of such a channel are subnormal in part: its block's largest element loses no more than 2^-13 by them."""
+    x, w = images(*sizes())
+    x[:, 3] *= 2e-7
+    w[:, torch.arange(w.shape[1]) != 3] = 0
+    check(PLAIN, x, w, epsilon=ROUNDED, compared=("y",))
+    assert is_rounded(x, w) == has_halves()
+
+
 def test_zeros_and_few_numbers_among_them():
     x, w = images(*sizes())
     check(PLAIN, x * 0, w, epsilon=ROUNDED)
