@@ -53,9 +53,15 @@ HAS_MATRIX_UNITS = (
 )
 
 
-def test_convolutions_with_matrix_units(run_python):
-    files = [str(Path(__file__).with_name(name)) for name in ("test_conv.py", "test_conv_tf32.py")]
-    arguments = ["-q", "-x", *files, "-k", "kinds_in_half or tf32"]
+@pytest.mark.parametrize(
+    "files, tests",
+    [
+        (("test_conv.py", "test_conv_tf32.py"), "kinds_in_half or tf32"),
+        (("test_matmul_halves.py",), "layouts or batches or cannot"),
+    ],
+)
+def test_with_the_matrix_units_of_a_driver(files, tests, run_python):
+    arguments = ["-q", "-x", *[str(Path(__file__).with_name(name)) for name in files], "-k", tests]
     source = HAS_MATRIX_UNITS + f"import pytest; sys.exit(pytest.main({arguments!r}))"
     result = run_python(source, env={"ANYMPS_TILES": "gpu"}, timeout=1200)
     assert result.returncode == 0, result.stdout + result.stderr

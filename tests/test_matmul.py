@@ -141,7 +141,8 @@ def test_numbers_at_the_ends_of_the_range(value):
     assert actual[60].abs().max().item() == 0
 
 
-@pytest.mark.parametrize("precision, error", [("high", 3e-5), ("medium", 8e-3)])
+# "high" may be as TF32, whose factors have 11 bits.
+@pytest.mark.parametrize("precision, error", [("high", 1e-3), ("medium", 8e-3)])
 def test_cheaper_products(precision, error):
     a, b = random(70, 90), random(90, 50)
     torch.set_float32_matmul_precision(precision)

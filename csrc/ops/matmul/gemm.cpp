@@ -12,6 +12,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/matmul/halves.h"
 #include "ops/matmul/pack.h"
 #include "ops/matmul/tiles.h"
 #include "ops/matmul/tuning.h"
@@ -36,6 +37,7 @@ struct MatmulArgs {
     uint32_t out_m, out_n, out_z;
     uint32_t self_m, self_n, self_z;
     uint32_t part;
+    uint64_t marks;
 };
 
 // Twin of the layouts in shaders/lib/operand.slang.
@@ -164,8 +166,10 @@ void transpose(Gemm& g) {
     g.self = g.self.transposed();
 }
 
-// One dispatch over all parts of k; out's batch is parts * batch long.
-void multiply(const Gemm& g, const Plan& plan, Compute compute) {
+// One dispatch over all parts of k; out's batch is parts * batch long. marks: only what is marked, in units
+// of `marked`.
+void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& marks = {},
+              const Tile* marked = nullptr) {
     MatmulArgs args = arguments(g, compute);
     args.part = plan.part_k;
     if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
@@ -190,15 +194,53 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute) {
                                        static_cast<uint32_t>(b),
                                        g.self.tensor != nullptr,
                                        wide_out,
-                                       tile.m};
+                                       tile.m,
+                                       marked == nullptr ? 0 : marked->m,
+                                       marked == nullptr ? 0 : marked->n};
+    if (marks.defined()) args.marks = kernels::address(marks);
     KernelCall call(kernels::kernel_id(kernel), specialization);
-    call.read(*g.a.tensor).read(*g.b.tensor).write(*g.out.tensor);
+    call.read(*g.a.tensor).read(*g.b.tensor).read(marks).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
         const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
         runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
     }
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
+}
+
+// The same on halves of the factors, and then the tiles that they cannot hold on the factors.
+void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
+    const uint32_t parts = plan.arithmetic == Arithmetic::Halves2 ? 2 : 1;
+    const auto& info = runtime::device().info();
+    const Plan other = plan_without_halves(info, plan, parts_of_f32());
+    const Halves a(g.a, g.batch, g.m, g.k, parts), b(g.b.transposed(), g.batch, g.n, g.k, parts);
+    const Tensor marks = at::empty({static_cast<int64_t>(plan_groups(info, plan, g.batch, g.m, g.n))},
+                                   g.a.tensor->options().dtype(at::kInt));
+    MatmulArgs args = arguments(g, compute);
+    args.part = plan.part_k;
+    args.marks = kernels::address(marks);
+    if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
+    args.a = a.address;
+    args.a_m = a.pitch;
+    args.a_k = a.norms_before;
+    args.a_z = a.rows_a_batch;
+    args.b = b.address;
+    args.b_n = b.pitch;
+    args.b_k = b.norms_before;
+    args.b_z = b.rows_a_batch;
+    const uint32_t type = kernels::code(g.out.tensor->scalar_type());
+    const bool wide_out = wide_rows(args, g.out.tensor->element_size());
+    const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
+    KernelCall call(kernel, {plan.tile->workgroup, matrix_subgroup(info), 0, 0, type, 0, 0,
+                             g.self.tensor != nullptr, wide_out});
+    call.read(a.tensor).read(b.tensor).write(*g.out.tensor).write(marks);
+    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    if (runtime::profiling()) {
+        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
+        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
+    }
+    call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
+    multiply(g, other, compute, marks, plan.tile);
 }
 
 // out = alpha * (sum of the parts, in order) + beta * self.
@@ -229,6 +271,14 @@ bool worth_a_copy(const Matrices& factor, int64_t rows, int64_t others, const Ge
                                            stride32(factor.row, rows), stride32(factor.column, g.k),
                                            stride32(factor.batch, g.batch), false);
     return layout != BlockLayout::AlongWide && layout != BlockLayout::RowsWide;
+}
+
+// Where self is the output, its elements are gone when tiles are computed again.
+bool can_use_halves(const Gemm& g, const Problem& p) {
+    const bool floats = g.a.tensor->scalar_type() == at::kFloat && g.b.tensor->scalar_type() == at::kFloat;
+    const bool in_place = g.self.tensor != nullptr && g.self.tensor->is_alias_of(*g.out.tensor);
+    return p.floating && floats && !in_place && std::min(p.m, p.n) >= 16 &&
+           multiplies_halves(runtime::device().info()) && worth_halves(g.batch, g.m, g.n, g.k);
 }
 
 }  // namespace
@@ -263,6 +313,8 @@ void Gemm::run() {
     // cannot.
     problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
     problem.n_contiguous = uses_shared_memory(info) && follows_along_n(g);
+    if (can_use_halves(g, problem))
+        problem.arithmetic = parts_of_f32() == 3 ? Arithmetic::Halves2 : Arithmetic::Halves1;
     problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
@@ -272,7 +324,10 @@ void Gemm::run() {
         b_packed.emplace(g.b.transposed(), g.batch, g.n, g.k);
         g.b = b_packed->matrices.transposed();
     }
-    if (plan.parts == 1 && !sum_batch) return multiply(g, plan, compute);
+    const auto product = is_halves(plan.arithmetic)
+                             ? multiply_halves
+                             : [](const Gemm& gemm, const Plan& p, Compute c) { multiply(gemm, p, c); };
+    if (plan.parts == 1 && !sum_batch) return product(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::C64 ? at::kComplexFloat
                              : compute == Compute::I32 ? at::kInt
@@ -283,7 +338,7 @@ void Gemm::run() {
     partial.out = {&parts, g.m * g.n, g.n, 1};
     partial.self = kNoMatrices;
     partial.alpha = 1;
-    multiply(partial, plan, compute);
+    product(partial, plan, compute);
     if (sum_batch) g.batch = 1;
     sum_parts(g, parts, plan, compute);
 }

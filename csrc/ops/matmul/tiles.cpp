@@ -50,6 +50,17 @@ constexpr Tile kMatrixParts1[] = {
     {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
 };
 
+// Of halves that were cut before.
+constexpr Tile kHalves2[] = {
+    {"packed_128x128x32", 128, 128, 256, 7470, 1, 36864},
+    {"packed_64x64x32", 64, 64, 128, 2900, 2, 18432},
+};
+constexpr Tile kHalves1[] = {
+    {"packed_128x128x32", 128, 128, 256, 2820, 2, 20480},
+    {"packed_64x64x32", 64, 64, 128, 1100, 3, 10240},
+};
+constexpr Tile kHalvesSoftware[] = {{"packed_32x32x32", 32, 32, 64, 1, 1, 9216}};
+
 // Convolutions, whose factors take more address arithmetic. Costs of 16 bits are from rates measured on an
 // H200.
 constexpr Tile kConv16[] = {
@@ -95,6 +106,12 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
             return kMatrixParts2;
         case Arithmetic::F32x3:
             return kMatrixParts3;
+        case Arithmetic::Halves1:
+            if (device.is_software) return kHalvesSoftware;
+            return kHalves1;
+        case Arithmetic::Halves2:
+            if (device.is_software) return kHalvesSoftware;
+            return kHalves2;
         case Arithmetic::Lanes:
             break;
     }
@@ -133,7 +150,8 @@ uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint6
 
 void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
     parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
-    const uint64_t part = std::max<uint64_t>(16, ceil_div(ceil_div(p.k, parts), 16) * 16);
+    const uint64_t step = is_halves(p.arithmetic) ? 32 : 16;
+    const uint64_t part = std::max<uint64_t>(step, ceil_div(ceil_div(p.k, parts), step) * step);
     plan.part_k = static_cast<uint32_t>(part);
     plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
 }
@@ -214,8 +232,34 @@ Arithmetic choose_arithmetic(const vulkan::DeviceInfo& device, bool f16, bool bf
     return kParts[f32_parts - 1];
 }
 
+bool multiplies_halves(const vulkan::DeviceInfo& device) {
+    return uses_shared_memory(device) && matrix_subgroup(device) <= 32 && device.cooperative_matrix;
+}
+
+Plan plan_without_halves(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t f32_parts) {
+    Plan other = plan;
+    other.trial = 0;
+    other.arithmetic = Arithmetic::Lanes;
+    if (!device.is_software) other.arithmetic = choose_arithmetic(device, false, false, true, f32_parts);
+    const bool wide = plan.tile->m == 128;
+    switch (other.arithmetic) {
+        case Arithmetic::F32x1:
+            other.tile = &kMatrixParts1[!wide];
+            break;
+        case Arithmetic::F32x2:
+            other.tile = &kMatrixParts2[!wide];
+            break;
+        case Arithmetic::F32x3:
+            other.tile = &kMatrixParts3[!wide];
+            break;
+        default:
+            other.tile = device.is_software ? &kShared[2] : &kShared[!wide];
+    }
+    return other;
+}
+
 const char* suffix(Arithmetic arithmetic) {
-    constexpr const char* kNames[] = {nullptr, "f16", "bf16", "f32x1", "f32x2", "f32x3"};
+    constexpr const char* kNames[] = {nullptr, "f16", "bf16", "f32x1", "f32x2", "f32x3", "h1", "h2"};
     return kNames[static_cast<uint32_t>(arithmetic)];
 }
 

@@ -8,8 +8,13 @@
 
 namespace anymps::ops {
 
-// What multiplies: lanes, or the matrix units by factors of 16 bits, or by f32 cut into 1 to 3 bf16.
-enum class Arithmetic : uint32_t { Lanes, F16, BF16, F32x1, F32x2, F32x3 };
+// What multiplies: lanes, or the matrix units by factors of 16 bits, by f32 cut into 1 to 3 bf16, or
+// by f32 that were cut into 1 or 2 halves before.
+enum class Arithmetic : uint32_t { Lanes, F16, BF16, F32x1, F32x2, F32x3, Halves1, Halves2 };
+
+constexpr bool is_halves(Arithmetic arithmetic) {
+    return arithmetic >= Arithmetic::Halves1;
+}
 
 // One way to run a contraction: shaders/lib/contract.slang (register, subgroup), contract_shared.slang
 // (shared), contract_matrix.slang (matrix).
@@ -29,6 +34,9 @@ Arithmetic choose_arithmetic(const vulkan::DeviceInfo& device, bool f16, bool bf
 
 // The last part of the names of kernels: "f16", "f32x2", ...; nullptr for Lanes.
 const char* suffix(Arithmetic arithmetic);
+
+// True where the matrix units multiply halves that floats were cut into.
+bool multiplies_halves(const vulkan::DeviceInfo& device);
 
 // Lanes of a subgroup that the matrix kernels ask for.
 uint32_t matrix_subgroup(const vulkan::DeviceInfo& device);
@@ -67,6 +75,9 @@ struct Plan {
 
 // The plan of least modelled time among the device's tiles; see choose_plan in tuning.h.
 Plan plan_by_model(const vulkan::DeviceInfo& device, const Problem& problem);
+
+// The plan, of as large tiles and the same parts, for the tiles that halves cannot compute.
+Plan plan_without_halves(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t f32_parts);
 
 // The plans worth measuring: the model's, then other tiles and other numbers of parts.
 std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Problem& problem);
