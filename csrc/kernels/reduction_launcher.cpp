@@ -32,7 +32,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 128);
 
-enum Flags : uint32_t { kSplit = 1, kWide = 2, kVectorC = 4, kVectorS = 8, kFixed = 16, kLinear = 32 };
+enum Flags : uint32_t { kSplit = 1, kWide = 2, kVectorC = 4, kVectorS = 8, kFixed = 16, kLinear = 32, kPlane = 64 };
 
 constexpr size_t kOutSlot = 4;  // in Extent::stride: inputs, then outputs
 
@@ -58,8 +58,7 @@ class Call {
         const bool columns = columns_contiguous();
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
-        const uint32_t flags =
-            vector_flags(columns ? kept_ : reduced_) | fixed_flag() | (reduced_.size() <= 1 ? kLinear : 0u);
+        const uint32_t flags = vector_flags(columns ? kept_ : reduced_) | fixed_flag() | walk_flag();
         if (header_.chunks == 1) {
             dispatch(kernel, flags, {}, true, header_.row_groups);
             return;
@@ -145,6 +144,12 @@ class Call {
     uint32_t fixed_flag() const {
         const auto same = [](const Extent& e) { return e.stride[2] == 0 && e.stride[3] == 0; };
         return inputs_ > 2 && std::ranges::all_of(reduced_, same) ? kFixed : 0u;
+    }
+
+    // How positions are found among the reduced dimensions.
+    uint32_t walk_flag() const {
+        if (reduced_.size() <= 1) return kLinear;
+        return reduced_.size() == 2 && header_.count <= std::numeric_limits<uint32_t>::max() ? kPlane : 0u;
     }
 
     void plan_rows() {

@@ -33,6 +33,8 @@ class Row:
     acc: str = "T"
     map: str = ""
     reduce: str = ""
+    start: str = ""
+    join: str = ""
     inputs: int = 1
     indexed: bool = False
     ordered: bool = False
@@ -125,6 +127,9 @@ struct Op_{name} : IReduction
     static Acc identity() {{ return {row.identity}; }}
     static Acc combine(Acc a, Acc b) {{ return {row.combine}; }}
     static const uint kInputs = {row.inputs};
+    static const bool kStarts = {str(bool(row.start)).lower()};
+    static Acc start(Value v) {{ return {row.start or "identity()"}; }}
+    static Acc join(Acc a, Acc b) {{ return {row.join or "combine(a, b)"}; }}
     static Acc reduce(Acc a, Value v, Operands o, uint index, float4 p) {{ return {fold}; }}
     static void store(Acc a, float count, float4 p, uint64_t out, uint64_t out2)
     {{
