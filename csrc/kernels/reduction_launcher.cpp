@@ -32,7 +32,15 @@ struct Header {
 };
 static_assert(sizeof(Header) == 128);
 
-enum Flags : uint32_t { kSplit = 1, kWide = 2, kVectorC = 4, kVectorS = 8, kFixed = 16, kLinear = 32, kPlane = 64 };
+enum Flags : uint32_t {
+    kSplit = 1,
+    kWide = 2,
+    kVectorC = 4,
+    kVectorS = 8,
+    kFixed = 16,
+    kLinear = 32,
+    kPlane = 64
+};
 
 constexpr size_t kOutSlot = 4;  // in Extent::stride: inputs, then outputs
 

@@ -8,8 +8,14 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/searchsorted.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -18,9 +24,8 @@ struct SearchArgs {
     uint64_t out, values, boundaries, sorter, count, row_values, length;
 };
 
-// All contiguous; values and boundaries of one dtype.
-void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, const Tensor& sorter,
-            bool right) {
+void search_rows(const Tensor& out, const Tensor& values, const Tensor& boundaries, const Tensor& sorter,
+                 bool right) {
     const auto type = kernels::code(values.scalar_type());
     const int64_t length = boundaries.size(-1);
     const SearchArgs args{kernels::address(out),
@@ -38,6 +43,68 @@ void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, c
         .read(sorter)
         .write(out)
         .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, kAhead)));
+}
+
+constexpr size_t kMostLevels = 6;      // as in shaders/search.slang
+constexpr int64_t kTreeBytes = 16384;  // a core of an H200 has 48 KiB for all its workgroups
+
+struct SearchTreeArgs {
+    uint64_t out, values, count, length;
+    std::array<uint64_t, kMostLevels + 1> level{};
+    uint32_t groups;
+};
+
+// Whether so many values are sought in one row that a tree of it pays. Its levels read the row once. Software
+// drivers are slow with shared memory.
+bool worth_a_tree(const Tensor& values, const Tensor& boundaries, const Tensor& sorter) {
+    constexpr int64_t kFewest = int64_t{1} << 18, kLongest = int64_t{1} << 28;
+    return !kernels::tuning().software && boundaries.dim() == 1 && !sorter.defined() &&
+           values.numel() >= kFewest && boundaries.numel() > 0 &&
+           boundaries.numel() <= std::min(kLongest, 16 * values.numel());
+}
+
+void search_tree(const Tensor& out, const Tensor& values, const Tensor& boundaries, bool right) {
+    const bool floating = at::isFloatingType(values.scalar_type());
+    const int64_t most = kTreeBytes / (floating ? 4 : 8);  // one more than fits
+    c10::SmallVector<Tensor, kMostLevels + 1> levels{boundaries};
+    SearchTreeArgs args{kernels::address(out), kernels::address(values),
+                        static_cast<uint64_t>(values.numel()), static_cast<uint64_t>(boundaries.numel())};
+    args.level[0] = kernels::address(boundaries);
+    // The last eighth need not be in the tree where nothing follows it.
+    const auto fits = [&](size_t level, int64_t length) {
+        return length < most || (level > 0 && boundaries.numel() == most << (3 * level));
+    };
+    while (!fits(levels.size() - 1, levels.back().numel())) {
+        levels.push_back(levels.back().slice(0, 7, std::nullopt, 8).contiguous());
+        args.level[levels.size() - 1] = kernels::address(levels.back());
+    }
+    const auto highest = static_cast<uint64_t>(std::min(levels.back().numel(), most - 1));
+    const auto depth = static_cast<uint32_t>(std::bit_width(highest));
+    const auto words = static_cast<uint32_t>((floating ? 1 : 2) << depth);
+    const uint32_t workgroup =
+        std::max(kernels::flat_workgroup(),
+                 std::min(1024u, std::bit_floor(runtime::device_info().max_workgroup_size)));
+    constexpr uint64_t kLeast = 8;  // values of a thread, to pay for filling its workgroup's tree
+    args.groups = static_cast<uint32_t>(std::min(kernels::tuning().target_groups * 256 / workgroup,
+                                                 kernels::ceil_div(args.count, kLeast * workgroup)));
+    const bool aligned =
+        args.level[0] % static_cast<uint64_t>(std::min<int64_t>(16, 4 * values.element_size())) == 0;
+    kernels::KernelCall call(
+        floating ? "search_tree_f32" : "search_tree_i64",
+        {workgroup, 0, kernels::code(values.scalar_type()), kernels::code(out.scalar_type()), right, false,
+         static_cast<uint32_t>(levels.size() - 1), depth, words, aligned});
+    call.read(values).write(out);
+    for (const Tensor& level : levels) call.read(level);
+    call.dispatch(args, runtime::Grid::linear(args.groups));
+}
+
+// All contiguous; values and boundaries of one dtype.
+void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, const Tensor& sorter,
+            bool right) {
+    if (worth_a_tree(values, boundaries, sorter))
+        search_tree(out, values, boundaries, right);
+    else
+        search_rows(out, values, boundaries, sorter, right);
 }
 
 TensorOptions index_options(const Tensor& like, bool out_int32) {

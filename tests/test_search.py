@@ -1,0 +1,55 @@
+"""searchsorted and bucketize of many values in one row, which are sought in a tree of it, and of few."""
+
+import pytest
+import torch
+
+MANY = 1 << 18  # as many as csrc/ops/search.cpp builds a tree for
+
+
+def sorted_row(length, dtype):
+    if dtype.is_floating_point:
+        return torch.randn(length).to(dtype).sort()[0]
+    return torch.randint(torch.iinfo(dtype).min // 2, torch.iinfo(dtype).max // 2, (length,), dtype=dtype).sort()[0]
+
+
+# Around what a tree holds (4,095 and 2,047 elements), and what it holds an eighth and a 64th of.
+@pytest.mark.parametrize("length", [1, 7, 2047, 2048, 2049, 4095, 4096, 4097, 16384, 16385, 32768, 32769, 300001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_many_values(length, dtype):
+    row = sorted_row(length, dtype)
+    values = row[torch.randint(length, (MANY + 3,))]  # equal ones are what left and right differ by
+    values[::3] = sorted_row(MANY // 3 + 1, dtype)
+    right = length % 2 == 0
+    for options in ({"right": right}, {"side": "left" if right else "right", "out_int32": True}):
+        got = torch.searchsorted(row.to("mps"), values.to("mps"), **options)
+        wanted = torch.searchsorted(row, values, **options)
+        assert got.dtype == wanted.dtype
+        assert torch.equal(got.cpu(), wanted)
+
+
+def test_special_values_and_layouts():
+    row = torch.cat([sorted_row(50000, torch.float32), torch.tensor([torch.inf])])
+    row[0] = -torch.inf
+    values = torch.randn(512, 600)
+    values[0, :4] = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0])
+    on_device = row.to("mps")
+    for offset in (0, 1, 3, 6):  # rows that are not aligned
+        got = torch.searchsorted(on_device[offset:], values.to("mps").t(), right=offset == 3)
+        assert torch.equal(got.cpu(), torch.searchsorted(row[offset:], values.t().contiguous(), right=offset == 3))
+    out = torch.empty(600, 512, dtype=torch.int64, device="mps").t()
+    torch.bucketize(values.to("mps"), on_device[:100], out=out)
+    assert torch.equal(out.cpu(), torch.bucketize(values, row[:100]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_rows_sorters_and_scalars(count):
+    rows = torch.randn(3, 4, 77)
+    ascending, order = rows.sort()
+    values = torch.randn(3, 4, count)
+    for row, options in ((ascending, {}), (rows, {"sorter": order})):
+        moved = {name: tensor.to("mps") for name, tensor in options.items()}
+        got = torch.searchsorted(row.to("mps"), values.to("mps"), **moved)
+        assert torch.equal(got.cpu(), torch.searchsorted(row, values, **options))
+    got = torch.searchsorted(ascending[0, 0].to("mps"), 0.25)
+    assert got.item() == torch.searchsorted(ascending[0, 0], 0.25).item()
+    assert torch.searchsorted(torch.empty(0, device="mps"), values.to("mps")).count_nonzero().item() == 0
