@@ -225,3 +225,29 @@ def test_ldexp_of_every_kind(mps):
     assert torch.equal(y.ldexp_(whole).cpu(), torch.tensor([2.0, 4.0]))
     with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Int"):
         torch.ldexp(y, whole, out=torch.ones(2, dtype=torch.int32, device=mps))
+
+
+@pytest.mark.parametrize("op", [torch.igamma, torch.igammac])
+def test_incomplete_gamma_in_every_way_to_a_result(op, mps):
+    a = torch.exp(torch.linspace(-9, 13, 401))
+    ratios = torch.tensor([1e-3, 0.1, 0.4, 0.499, 0.501, 0.7, 0.9, 0.99, 1, 1.01, 1.1, 1.4, 1.42, 1.499, 1.501, 3, 20])
+    a, x = (t.flatten() for t in torch.meshgrid(a, ratios, indexing="ij"))
+    x = torch.cat([a * x, torch.linspace(1e-6, 1.2, a.numel())])
+    a = torch.cat([a, torch.linspace(1.3, 1e-6, a.numel())])
+    got = op(a.to(mps), x.to(mps)).cpu().double()
+    # Q is a small difference where x is near 1.1 and a near 0.
+    torch.testing.assert_close(got, op(a.double(), x.double()), rtol=3e-6, atol=1e-36)
+
+
+@pytest.mark.parametrize("op", [torch.igamma, torch.igammac])
+def test_incomplete_gamma_at_the_ends(op, mps):
+    inf = torch.inf
+    ends = torch.tensor(
+        [0, -0.0, 1e-39, 0.5, 1, 8, 20, 21, 200, 201, 1e5, 1.1e5, 1e6, 1e20, 2.5e38, 3.4e38, inf, -inf, -1, -1e-40]
+    )
+    a, x = (t.flatten() for t in torch.meshgrid(ends, ends, indexing="ij"))
+    got = op(a.to(mps), x.to(mps)).cpu()
+    wanted = op(a.double(), x.double()).float()
+    torch.testing.assert_close(got, wanted, rtol=3e-6, atol=1e-36, equal_nan=True)
+    nan = torch.tensor([torch.nan] * 3 + [0.5])
+    assert op(nan.to(mps), torch.tensor([0.5, 1, 2, torch.nan]).to(mps)).isnan().all()
