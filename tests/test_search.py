@@ -12,8 +12,8 @@ def sorted_row(length, dtype):
     return torch.randint(torch.iinfo(dtype).min // 2, torch.iinfo(dtype).max // 2, (length,), dtype=dtype).sort()[0]
 
 
-# Around what a tree holds (4,095 and 2,047 elements), and what it holds an eighth and a 64th of.
-@pytest.mark.parametrize("length", [1, 7, 2047, 2048, 2049, 4095, 4096, 4097, 16384, 16385, 32768, 32769, 300001])
+# Rows get trees from 65,536 elements on; 131,072 and 262,144 are 64 times what a tree holds of int64 and float.
+@pytest.mark.parametrize("length", [1, 7, 65535, 65536, 131071, 131072, 131073, 262143, 262144, 262145, 300001])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 def test_many_values(length, dtype):
     row = sorted_row(length, dtype)
@@ -28,7 +28,7 @@ def test_many_values(length, dtype):
 
 
 def test_special_values_and_layouts():
-    row = torch.cat([sorted_row(50000, torch.float32), torch.tensor([torch.inf])])
+    row = torch.cat([sorted_row(100000, torch.float32), torch.tensor([torch.inf])])
     row[0] = -torch.inf
     values = torch.randn(512, 600)
     values[0, :4] = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0])

@@ -54,13 +54,13 @@ struct SearchTreeArgs {
     uint32_t groups;
 };
 
-// Whether so many values are sought in one row that a tree of it pays. Its levels read the row once. Software
-// drivers are slow with shared memory.
+// Whether so many values are sought in one row that a tree of it pays: its levels read the row once. Shorter
+// rows stay in a core's cache, and software drivers are slow with shared memory.
 bool worth_a_tree(const Tensor& values, const Tensor& boundaries, const Tensor& sorter) {
-    constexpr int64_t kFewest = int64_t{1} << 18, kLongest = int64_t{1} << 28;
-    return !kernels::tuning().software && boundaries.dim() == 1 && !sorter.defined() &&
-           values.numel() >= kFewest && boundaries.numel() > 0 &&
-           boundaries.numel() <= std::min(kLongest, 16 * values.numel());
+    constexpr int64_t kFewest = int64_t{1} << 18, kShortest = int64_t{1} << 16, kLongest = int64_t{1} << 28;
+    const int64_t count = values.numel(), length = boundaries.numel();
+    return !kernels::tuning().software && boundaries.dim() == 1 && !sorter.defined() && count >= kFewest &&
+           length >= kShortest && length <= std::min(kLongest, 16 * count);
 }
 
 void search_tree(const Tensor& out, const Tensor& values, const Tensor& boundaries, bool right) {
