@@ -18,7 +18,7 @@ def sorted_row(length, dtype):
 def test_many_values(length, dtype):
     row = sorted_row(length, dtype)
     values = row[torch.randint(length, (MANY + 3,))]  # equal ones are what left and right differ by
-    values[::3] = sorted_row(MANY // 3 + 1, dtype)
+    values[::3] = sorted_row(values[::3].numel(), dtype)
     right = length % 2 == 0
     for options in ({"right": right}, {"side": "left" if right else "right", "out_int32": True}):
         got = torch.searchsorted(row.to("mps"), values.to("mps"), **options)
@@ -50,6 +50,13 @@ def test_rows_sorters_and_scalars(count):
         moved = {name: tensor.to("mps") for name, tensor in options.items()}
         got = torch.searchsorted(row.to("mps"), values.to("mps"), **moved)
         assert torch.equal(got.cpu(), torch.searchsorted(row, values, **options))
-    got = torch.searchsorted(ascending[0, 0].to("mps"), 0.25)
-    assert got.item() == torch.searchsorted(ascending[0, 0], 0.25).item()
     assert torch.searchsorted(torch.empty(0, device="mps"), values.to("mps")).count_nonzero().item() == 0
+
+
+@pytest.mark.parametrize("row", [torch.tensor([-1.5, 0.25, 0.25, 3]), torch.tensor([-2, 0, 1, 5])])
+@pytest.mark.parametrize("value", [0.25, 1, -3.5, True])
+def test_numbers(row, value):
+    for right in (False, True):
+        got = torch.searchsorted(row.to("mps"), value, right=right)
+        assert got.shape == () and got.item() == torch.searchsorted(row, value, right=right).item()
+        assert torch.bucketize(value, row.to("mps"), right=right).item() == torch.bucketize(value, row, right=right)

@@ -6,6 +6,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/searchsorted.h>
 
 #include <algorithm>
@@ -107,6 +109,11 @@ void search(const Tensor& out, const Tensor& values, const Tensor& boundaries, c
         search_rows(out, values, boundaries, sorter, right);
 }
 
+// ATen's searchsorted_scalar_tensor is float64, which the device does not have.
+Tensor as_value(const Scalar& value, const Tensor& boundaries) {
+    return at::scalar_tensor(value, boundaries.options().dtype(at::result_type(boundaries, value)));
+}
+
 TensorOptions index_options(const Tensor& like, bool out_int32) {
     return like.options().dtype(out_int32 ? at::kInt : at::kLong);
 }
@@ -138,7 +145,7 @@ Tensor ANYMPS_FUNC(searchsorted_Tensor)(const Tensor& sorted_sequence, const Ten
 Tensor& ANYMPS_FUNC(searchsorted_Scalar_out)(const Tensor& sorted_sequence, const Scalar& self,
                                              bool out_int32, bool right, std::optional<c10::string_view> side,
                                              const std::optional<Tensor>& sorter, Tensor& out) {
-    const Tensor value = at::native::searchsorted_scalar_tensor(self, sorted_sequence.device());
+    const Tensor value = as_value(self, sorted_sequence);
     return searchsorted_Tensor_out(sorted_sequence, value, out_int32, right, side, sorter, out);
 }
 
@@ -164,8 +171,7 @@ Tensor ANYMPS_FUNC(bucketize_Tensor)(const Tensor& self, const Tensor& boundarie
 
 Tensor ANYMPS_FUNC(bucketize_Scalar)(const Scalar& self, const Tensor& boundaries, bool out_int32,
                                      bool right) {
-    return bucketize_Tensor(at::native::searchsorted_scalar_tensor(self, boundaries.device()), boundaries,
-                            out_int32, right);
+    return bucketize_Tensor(as_value(self, boundaries), boundaries, out_int32, right);
 }
 
 // Element k of the result is the i for which sum(repeats[:i]) <= k < sum(repeats[:i + 1]).
