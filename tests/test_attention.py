@@ -117,6 +117,25 @@ def test_more_than_one_tile(dtype):
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_deterministic_gradients(dtype):
+    """Several workgroups add to the gradient of a query."""
+    shapes = [(1, 4, 300, 64), (1, 2, 520, 64), (1, 2, 520, 64)]
+    inputs = [torch.randn(s, dtype=dtype, device="mps", requires_grad=True) for s in shapes]
+
+    def gradients():
+        out = F.scaled_dot_product_attention(*inputs, enable_gqa=True)
+        return torch.autograd.grad(out, inputs, inputs[0])
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = gradients()
+        assert all(torch.equal(a, b) for _ in range(5) for a, b in zip(first, gradients()))
+        compare(shapes, dtype, enable_gqa=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_decoding(dtype):
     """Few queries over many keys."""
     for length, keys, size in ((1, 700, 64), (3, 1030, 40), (8, 300, 160)):

@@ -1,8 +1,11 @@
 // Fused attention on matrix units: the tiles, and the launches of shaders/flash_forward.slang and
-// flash_backward.slang.
+// flash_backward*.slang.
+#include <ATen/Context.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <string>
 
@@ -32,9 +35,8 @@ struct FlashTile {
     uint32_t shared_bytes;
 };
 
-// In order of preference: forward as measured on an H200, the gradients not measured yet. Those for places
-// anywhere, which AMD's GPUs take, are reasoned from what AMD's compiler says: 16 keys or queries at a time
-// spill no register.
+// In order of preference, as measured on an H200. Those for places anywhere, which AMD's GPUs take, are
+// reasoned from what AMD's compiler says: 16 keys or queries at a time spill no register.
 constexpr FlashTile kForward[] = {
     {Fragments::Known, 64, 2048, "flash_forward_64_2x8x32_", 256, 256, 36864},
     {Fragments::Known, 64, 128, "flash_forward_64_2x4x64_", 128, 128, 18432},
@@ -61,6 +63,13 @@ constexpr FlashTile kBackwardKey[] = {
     {Fragments::Software, 32, 0, "flash_backward_key_32_software_", 32, 16, 10368},
 };
 
+// All gradients by one kernel, of f16. Heads of 128 were slower by it: too few registers; bf16 was not
+// measured.
+constexpr FlashTile kBackward[] = {
+    {Fragments::Known, 64, 128, "flash_backward_64_1x8x64_", 128, 256, 37376},
+    {Fragments::Software, 32, 0, "flash_backward_32_software_", 32, 16, 11904},
+};
+
 Fragments fragments(at::ScalarType type) {
     if (runtime::device().info().is_software) return Fragments::Software;
     return fragment_places(type).known ? Fragments::Known : Fragments::Anywhere;
@@ -75,6 +84,10 @@ const FlashTile* tile_of(std::span<const FlashTile> tiles, const Attention& a, i
             return &tile;
     }
     return nullptr;
+}
+
+const char* suffix(const Attention& a) {
+    return a.query.scalar_type() == at::kHalf ? "f16" : "bf16";
 }
 
 KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_bias = false) {
@@ -92,12 +105,24 @@ KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_
                                        grad_bias,
                                        places.sums_swapped,
                                        places.left_swapped};
-    return {kernels::kernel_id(std::string(tile.kernel) + (type == at::kHalf ? "f16" : "bf16")),
-            specialization};
+    return {kernels::kernel_id(std::string(tile.kernel) + suffix(a)), specialization};
 }
 
 Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
     return Grid::linear(static_cast<uint64_t>((rows + tile.rows - 1) / tile.rows) * heads);
+}
+
+// The tile whose kernel computes all gradients, adding those of queries in the order that workgroups come to
+// it.
+const FlashTile* one_kernel(const Attention& a, const AttentionGradients& gradients) {
+    const bool adds = runtime::device().info().float32_atomic_add && !gradients.bias.defined() &&
+                      a.query.scalar_type() == at::kHalf && !at::globalContext().deterministicAlgorithms();
+    return adds ? tile_of(kBackward, a, a.s()) : nullptr;
+}
+
+// Sums of the queries' gradient: fragments of floats, for rows filled up to whole tiles.
+Tensor query_sums(const FlashTile& tile, const Attention& a, const Tensor& lse) {
+    return at::zeros({a.z(), (a.l() + 63) / 64 * 64, tile.size}, lse.options());
 }
 
 }  // namespace
@@ -157,9 +182,9 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
                                      args.grad_query, args.grad_key, args.grad_value});
     const auto& info = runtime::device().info();
     const uint32_t workgroup = info.is_software ? info.subgroup_size : 256;
-    const uint32_t type = kernels::code(at::kFloat);
-    KernelCall(a.query.scalar_type() == at::kHalf ? "flash_delta_f16" : "flash_delta_bf16",
-               {workgroup, info.subgroup_size, type, 0, 0, 0, wide})
+    const std::array<uint32_t, 7> plain{workgroup, info.subgroup_size, kernels::code(at::kFloat), 0, 0, 0,
+                                        wide};
+    KernelCall(kernels::kernel_id(std::string("flash_delta_") + suffix(a)), plain)
         .read(out)
         .read(grad)
         .write(delta)
@@ -168,16 +193,29 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         KernelCall kernel = call(tile, a, wide, grad_bias);
         return kernel.read(a.query).read(a.key).read(a.value).read(a.bias).read(grad).read(lse).read(delta);
     };
-    const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
-    launch(query_tile, gradients.bias.defined())
-        .write(grad_query)
-        .write(gradients.bias)
-        .dispatch_pointer(args, grid_of(query_tile, a.l(), a.z()));
-    const FlashTile& key_tile = *tile_of(kBackwardKey, a, a.s());
+    const FlashTile* both = one_kernel(a, gradients);
+    const FlashTile& key_tile = both ? *both : *tile_of(kBackwardKey, a, a.s());
+    const Tensor sums = both ? query_sums(*both, a, lse) : Tensor();
+    if (both) args.workspace = kernels::address(sums);
     launch(key_tile, false)
         .write(grad_key)
         .write(grad_value)
+        .write(sums)
         .dispatch_pointer(args, grid_of(key_tile, a.s(), a.z() / a.groups));
+    if (both) {
+        const std::string name = "flash_backward_finish_" + std::to_string(both->size) + "_" + suffix(a);
+        const int64_t threads = a.z() * ((a.l() + 15) / 16) * (both->size / 16) * (info.is_software ? 8 : 32);
+        KernelCall(kernels::kernel_id(name), plain)
+            .read(sums)
+            .write(grad_query)
+            .dispatch_pointer(args, Grid::linear((threads + workgroup - 1) / workgroup));
+    } else {
+        const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
+        launch(query_tile, gradients.bias.defined())
+            .write(grad_query)
+            .write(gradients.bias)
+            .dispatch_pointer(args, grid_of(query_tile, a.l(), a.z()));
+    }
     const auto give = [](const Tensor& from, const Tensor& to) {
         if (!from.is_same(to)) to.copy_(from);
     };
