@@ -116,7 +116,7 @@ Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
 // it.
 const FlashTile* one_kernel(const Attention& a, const AttentionGradients& gradients) {
     const bool adds = runtime::device().info().float32_atomic_add && !gradients.bias.defined() &&
-                      a.query.scalar_type() == at::kHalf && !at::globalContext().deterministicAlgorithms();
+                      !at::globalContext().deterministicAlgorithms();
     return adds ? tile_of(kBackward, a, a.s()) : nullptr;
 }
 
