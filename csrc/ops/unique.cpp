@@ -10,7 +10,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/nonzero.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
 #include "ops/attention/call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -18,6 +19,7 @@ namespace anymps::ops {
 namespace {
 
 using at::Tensor;
+using kernels::ceil_div;
 using kernels::Grid;
 using kernels::KernelCall;
 
@@ -110,7 +112,7 @@ KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_
 }
 
 Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
-    return Grid::linear(static_cast<uint64_t>((rows + tile.rows - 1) / tile.rows) * heads);
+    return Grid::linear(ceil_div(rows, tile.rows) * heads);
 }
 
 // The tile whose kernel computes all gradients, adding those of queries in the order that workgroups come to
@@ -189,7 +191,7 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         .read(out)
         .read(grad)
         .write(delta)
-        .dispatch_pointer(args, Grid::linear((a.z() * a.l() * 8 + workgroup - 1) / workgroup));
+        .dispatch_pointer(args, Grid::linear(ceil_div(a.z() * a.l() * 8, workgroup)));
     const auto launch = [&](const FlashTile& tile, bool grad_bias) {
         KernelCall kernel = call(tile, a, wide, grad_bias);
         return kernel.read(a.query).read(a.key).read(a.value).read(a.bias).read(grad).read(lse).read(delta);
@@ -205,11 +207,11 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         .dispatch_pointer(args, grid_of(key_tile, a.s(), a.z() / a.groups));
     if (both) {
         const std::string name = "flash_backward_finish_" + std::to_string(both->size) + "_" + suffix(a);
-        const int64_t threads = a.z() * ((a.l() + 15) / 16) * (both->size / 16) * (info.is_software ? 8 : 32);
+        const uint64_t fragments = a.z() * ceil_div(a.l(), 16) * (both->size / 16);
         KernelCall(kernels::kernel_id(name), plain)
             .read(sums)
             .write(grad_query)
-            .dispatch_pointer(args, Grid::linear((threads + workgroup - 1) / workgroup));
+            .dispatch_pointer(args, Grid::linear(ceil_div(fragments * matrix_subgroup(info), workgroup)));
     } else {
         const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
         launch(query_tile, gradients.bias.defined())
