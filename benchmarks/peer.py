@@ -23,13 +23,13 @@ def synchronize(device):
 BUSY = 0.2  # seconds that a GPU works before it is timed: idle ones have slow clocks
 
 
-def median_seconds(call, device, inner=1, repeats=7, warmup=2):
-    """Median seconds of one call(): `inner` calls between two synchronizations, `repeats` times."""
+def median_seconds(call, device, inner=1, repeats=7, warmup=2, busy=BUSY):
+    """Median seconds of one call(): `inner` between two synchronizations, `repeats` times, after `busy` seconds."""
     for _ in range(warmup):
         call()
     synchronize(device)
     begin = time.perf_counter()
-    while device != "cpu" and time.perf_counter() - begin < BUSY:
+    while device != "cpu" and time.perf_counter() - begin < busy:
         for _ in range(inner):
             call()
         synchronize(device)
@@ -68,10 +68,11 @@ def device_name(device):
     return f"CPU, {torch.get_num_threads()} threads"
 
 
-def run(measure, unit, title, higher_is_better=False, below=None):
+def run(measure, unit, title, higher_is_better=False, below=None, table=None):
     """Command line of a benchmark: measures mps and the peer by turns in one run and prints figures and ratios.
 
-    With `below`, the figures whose ratio is less than it are listed once more at the end.
+    With `below`, the figures whose ratio is less than it are listed once more at the end. `table(ours, theirs, peer)`
+    prints figures that are more than numbers.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--device", help="measure this device alone and print JSON")
@@ -88,6 +89,9 @@ def run(measure, unit, title, higher_is_better=False, below=None):
     ours = child(sys.executable, "mps", os.environ)
     theirs = child(python or sys.executable, peer, peer_environment(python))
     print(f"{title}: {ours['name']} against {theirs['name']}")
+    if table:
+        table(ours, theirs, peer)
+        return
     print(f"| what | mps, {unit} | {peer}, {unit} | speed of mps / {peer} |\n|---|---|---|---|")
     slow = {}
     for key, value in ours["figures"].items():
