@@ -35,7 +35,7 @@ class Draw:
     def shape(self, least: int = 0, most: int = 5, empty: bool = True, limit: int = MOST) -> list[int]:
         sizes: list[int] = []
         for _ in range(self.integer(least, most)):
-            room = limit // max(1, math.prod(sizes))
+            room = limit // math.prod(max(1, n) for n in sizes)  # broadcast() turns sizes of 0 into 1
             large = room >= LARGE[-1] and self.random.random() < 0.05
             fitting = [s for s in (LARGE if large else SIZES) if s <= room and (s > 0 or empty)]
             if 0 in fitting and self.random.random() < 0.8:
