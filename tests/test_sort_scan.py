@@ -196,6 +196,46 @@ def test_selection_from_long_rows(length, dtype):
         same(f(ours), f(x))
 
 
+def whole_numbers():
+    """As many elements as are counted where their range is small, which 8,192 numbers are here and 8,193 are not."""
+    n = 1 << 16
+    generator = torch.Generator().manual_seed(3)
+
+    def between(low, high, dtype):
+        x = torch.randint(low, high, (n,), generator=generator, dtype=torch.int64)
+        x[7], x[n - 1] = low, high - 1
+        return x.to(dtype)
+
+    return {
+        "few": between(-5, 6, torch.int64),
+        "the last range that is counted": between(-1000, -1000 + 8192, torch.int32),
+        "the first that is sorted": between(-1000, -1000 + 8193, torch.int32),
+        "far from 0": between(2**62, 2**62 + 99, torch.int64),
+        "down to the lowest": between(-(2**63), -(2**63) + 99, torch.int64),
+        "both ends": torch.tensor([2**63 - 1, -(2**63), 0, 5]).repeat(n // 4),
+        "one value": torch.full((n,), -(2**31), dtype=torch.int32),
+        "int8": between(-128, 128, torch.int8),
+        "int16": between(-(2**15), 2**15, torch.int16),
+        "uint8": between(0, 256, torch.uint8),
+        "bool": between(0, 2, torch.bool),
+        "a transpose": between(0, 3000, torch.int64).view(256, 256).t(),
+        "one element too few": between(0, 9, torch.int64)[1:],
+    }
+
+
+@pytest.mark.parametrize("name", whole_numbers())
+def test_distinct_whole_numbers_are_counted(name, mps):
+    x = whole_numbers()[name]
+    ours = x.to("mps")
+    same(torch.unique(ours), torch.unique(x))
+    for got, wanted in zip(
+        torch.unique(ours, return_inverse=True, return_counts=True),
+        torch.unique(x, return_inverse=True, return_counts=True),
+        strict=True,
+    ):
+        same(got, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
 def test_distinct_elements(dtype):
     for length in (1, 2, 3000, 20011):

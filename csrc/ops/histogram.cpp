@@ -1,4 +1,6 @@
 // bincount and histc.
+#include "ops/histogram.h"
+
 #include <anymps/ops/histogram_ops.h>
 
 #include <ATen/native/Resize.h>
@@ -24,22 +26,23 @@ struct HistogramArgs {
     uint64_t input, counts, count, part;
     uint32_t parts, bins;
     float low, high;
+    int64_t origin;
 };
 
 constexpr uint32_t kMostRanges = 4;   // readings of the elements; more bins are counted in memory
 constexpr uint32_t kMostCopies = 32;  // of bins in shared memory
 
-// int32 or int64 [bins]: how many elements of `values`, dense, are in each bin. Whole numbers are their bins;
-// the range of others is [low, high].
-Tensor count_bins(const Tensor& values, int64_t bins, double low, double high) {
+// int32 or int64 [bins]: how many elements of `values`, dense, are in each bin. The first bin of whole
+// numbers is `origin`, the range of others is [low, high].
+Tensor count_bins(const Tensor& values, int64_t bins, int64_t origin, double low, double high) {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     TORCH_CHECK(bins <= kMost, "histogram: ", bins, " bins are more than the mps device can count");
     if (values.numel() > kMost) {
         const Tensor flat = values.view(-1);
         const int64_t half = flat.numel() / 2;
-        return count_bins(flat.narrow(0, 0, half), bins, low, high)
+        return count_bins(flat.narrow(0, 0, half), bins, origin, low, high)
             .to(at::kLong)
-            .add_(count_bins(flat.narrow(0, half, flat.numel() - half), bins, low, high));
+            .add_(count_bins(flat.narrow(0, half, flat.numel() - half), bins, origin, low, high));
     }
     const Tensor counts = at::zeros({bins}, values.options().dtype(at::kInt));
     if (values.numel() == 0) return counts;
@@ -50,6 +53,7 @@ Tensor count_bins(const Tensor& values, int64_t bins, double low, double high) {
     args.counts = kernels::address(counts);
     args.count = static_cast<uint64_t>(values.numel());
     args.bins = static_cast<uint32_t>(bins);
+    args.origin = origin;
     args.low = static_cast<float>(low);
     args.high = static_cast<float>(high);
     uint32_t ranges = static_cast<uint32_t>(kernels::ceil_div(args.bins, kSharedBins)), copies = 0;
@@ -73,13 +77,16 @@ Tensor count_bins(const Tensor& values, int64_t bins, double low, double high) {
     return counts;
 }
 
-// The smallest and the largest element as a tensor of two, on the host. Waits for the device.
+}  // namespace
+
+Tensor count_integers(const Tensor& values, int64_t least, int64_t bins) {
+    return count_bins(values, bins, least, 0, 0);
+}
+
 Tensor extremes(const Tensor& values) {
     const auto [least, most] = at::aminmax(values);
     return at::stack({least, most}).cpu();
 }
-
-}  // namespace
 
 // The size of the result is data: waits for the device.
 Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& weights, int64_t minlength) {
@@ -94,7 +101,7 @@ Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& we
     TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->numel() == self.numel()),
                 "weights should be 1-d and have the same length as input");
     const int64_t bins = std::max(values[1] + 1, minlength);
-    if (!weighted) return count_bins(self.contiguous(), bins, 0, 0).to(at::kLong);
+    if (!weighted) return count_integers(self.contiguous(), 0, bins).to(at::kLong);
     const Tensor each = weights->is_floating_point() ? *weights : weights->to(at::kFloat);
     return at::zeros({bins}, each.options()).scatter_add_(0, self.to(at::kLong), each);
 }
@@ -122,7 +129,7 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
         high += 1;
     }
     at::native::resize_output(out, {bins});
-    return out.copy_(count_bins(self.contiguous(), bins, low, high));
+    return out.copy_(count_bins(self.contiguous(), bins, 0, low, high));
 }
 
 Tensor ANYMPS_FUNC(histc)(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max) {

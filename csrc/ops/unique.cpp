@@ -14,8 +14,12 @@
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <limits>
+#include <optional>
 #include <tuple>
 
+#include "ops/histogram.h"
 #include "ops/sort_order.h"
 
 namespace anymps::ops {
@@ -59,6 +63,53 @@ Unique runs(const Tensor& rows, bool inverse, bool counts) {
 // Types that sort and compare by value.
 Tensor sortable(const Tensor& self) {
     return self.scalar_type() == at::kBool ? self.to(at::kByte) : self;
+}
+
+struct Range {
+    int64_t least, size;
+};
+
+// Counting is worth a look at the range from so many elements on, and takes as long as sorting where the
+// range has half as many numbers as there are elements.
+constexpr int64_t kFewestToCount = 1 << 16, kElementsANumber = 8;
+
+// The range of whole numbers that are to be counted, not sorted. Waits for the device where the type does not
+// say.
+std::optional<Range> range_to_count(const Tensor& flat) {
+    if (flat.numel() < kFewestToCount) return std::nullopt;
+    switch (flat.scalar_type()) {
+        case at::kByte:
+            return Range{0, 1 << 8};
+        case at::kChar:
+            return Range{std::numeric_limits<int8_t>::min(), 1 << 8};
+        case at::kShort:
+            return Range{std::numeric_limits<int16_t>::min(), 1 << 16};
+        case at::kInt:
+        case at::kLong:
+            break;
+        default:
+            return std::nullopt;
+    }
+    const Tensor ends = extremes(flat).to(at::kLong);
+    const int64_t least = ends.const_data_ptr<int64_t>()[0], most = ends.const_data_ptr<int64_t>()[1];
+    const uint64_t beyond = static_cast<uint64_t>(most) - static_cast<uint64_t>(least);
+    const int64_t limit =
+        std::min<int64_t>(flat.numel() / kElementsANumber, std::numeric_limits<int32_t>::max());
+    if (beyond >= static_cast<uint64_t>(limit)) return std::nullopt;
+    return Range{least, static_cast<int64_t>(beyond) + 1};
+}
+
+// What runs() gives of sorted elements, with the values in place of their positions.
+Unique counted(const Tensor& flat, Range range, bool inverse, bool counts) {
+    const Tensor times = count_integers(flat, range.least, range.size);
+    const Tensor places = at::nonzero(times).squeeze(1);
+    Tensor ranks = no_indices(flat);
+    if (inverse) {
+        const Tensor rank = times.ne(0).cumsum(0).sub_(1);
+        ranks = rank.index_select(0, flat.to(at::kLong).sub(range.least));
+    }
+    return {places.add(range.least).to(flat.scalar_type()), ranks,
+            counts ? times.index_select(0, places).to(at::kLong) : no_indices(flat)};
 }
 
 // For every column of [n, m] the rank of its elements, equal ones having the same: 0, 1, ... without gaps.
@@ -116,6 +167,10 @@ Unique ANYMPS_FUNC(_unique2)(const Tensor& self, bool sorted, bool return_invers
         return {at::empty({0}, self.options()), inverse, no_indices(self)};
     }
     const Tensor flat = sortable(self.contiguous()).view({n});
+    if (const auto range = range_to_count(flat)) {
+        const auto [found, ranks, times] = counted(flat, *range, return_inverse, return_counts);
+        return {found.to(self.scalar_type()), return_inverse ? ranks.view(self.sizes()) : ranks, times};
+    }
     Tensor values, order;
     if (return_inverse) {
         std::tie(values, order) = flat.sort();
