@@ -331,8 +331,8 @@ def convolution(d: Draw, dtype):
     window = [d.integer(1, min(3, n)) for n in x.shape[2:]]
     groups = d.choice([g for g in (1, 2, x.size(1)) if x.size(1) % g == 0])
     weight = small(d, [groups * d.choice((1, 2, 3)), x.size(1) // groups, *window], dtype)
-    if dtype.is_floating_point:  # the CPU leaves out products of an infinite weight with the padding, which are NaN
-        whole_storage(weight).clamp_(-2, 2)
+    if dtype.is_floating_point:  # the CPU leaves out products of infinite and NaN weights with the padding
+        whole_storage(weight).nan_to_num_(0.0).clamp_(-2, 2)
     return x, (weight,), {"stride": d.integer(1, 2), "padding": d.integer(0, 2), "groups": groups}
 
 
