@@ -44,9 +44,9 @@ struct Header {
     uint32_t length = 0, wanted = 0, radix = 0;
     float scale = 1;
     uint32_t dims = 0;
-    uint64_t roots = 0;
+    uint64_t roots = 0, chirp = 0, spectrum = 0;
 };
-static_assert(sizeof(Header) == 112);
+static_assert(sizeof(Header) == 128);
 
 constexpr int64_t kMostLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
@@ -113,9 +113,10 @@ bool in_registers(uint32_t radix) {
 }
 
 // One kernel over all lines, `places` threads each, or with lines_a_group one workgroup for that many lines.
-// header: what depends on neither tensor.
+// header: what depends on neither tensor; tables: what it points to, if the device has just written it.
 void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int64_t dim, uint32_t places,
-            Header header, FftSource source, uint32_t flags, uint32_t lines_a_group = 0) {
+            Header header, FftSource source, uint32_t flags, uint32_t lines_a_group = 0,
+            const Tensor& tables = {}) {
     kernels::Extents batch;
     uint64_t lines = 1;
     for (int64_t d = to.dim() - 1; d >= 0; --d) {
@@ -149,6 +150,7 @@ void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int
     kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(source), flags})
         .read(from)
         .read(to)
+        .read(tables)
         .write(to)
         .dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()), kernels::Grid::linear(groups));
 }
@@ -177,17 +179,21 @@ bool pairs_are_aligned(const Tensor& tensor, int64_t dim) {
     return aligned;
 }
 
+// Whether the device transforms lines of so many points, a power of two, in shared memory.
+bool fit_in_workgroups(const LineTransform& t, uint32_t points) {
+    const auto& device = runtime::device().info();
+    if (kernels::tuning().software || device.max_workgroup_size < kLineThreads ||
+        device.shared_memory_bytes < kLineShared || points < kFewestLinePoints || points > kLinePoints)
+        return false;
+    // Lines that lie side by side need a few in a workgroup, for neighbouring threads to read neighbours.
+    return !lines_are_neighbours(t.input, t.dim) || points <= kLinePoints / 4;
+}
+
 // Whole lines in shared memory, where the length and the device allow it.
 bool run_lines(const LineTransform& t) {
     const bool pairs = t.source != FftSource::Complex;
     const auto points = static_cast<uint32_t>(pairs ? t.length / 2 : t.length);
-    const auto& device = runtime::device().info();
-    if (kernels::tuning().software || device.max_workgroup_size < kLineThreads ||
-        device.shared_memory_bytes < kLineShared || !std::has_single_bit(static_cast<uint64_t>(t.length)) ||
-        points < kFewestLinePoints || points > kLinePoints)
-        return false;
-    // Lines that lie side by side need a few in a workgroup, for neighbouring threads to read neighbours.
-    if (lines_are_neighbours(t.input, t.dim) && points > kLinePoints / 4) return false;
+    if (!std::has_single_bit(static_cast<uint64_t>(t.length)) || !fit_in_workgroups(t, points)) return false;
     const FftSource source = t.source == FftSource::Real        ? FftSource::RealPairs
                              : t.source == FftSource::Hermitian ? FftSource::HermitianPairs
                                                                 : FftSource::Complex;
@@ -246,28 +252,67 @@ void run_steps(const LineTransform& t, const std::vector<uint32_t>& radices) {
 
 // X[k] = c[k] sum_j (x[j] c[j]) conj(c[k - j]) with the chirp c[k] = exp(-pi i k^2 / n): a convolution, done
 // by transforms of a length that has small factors.
-void run_bluestein(const LineTransform& t) {
-    Header header;
-    header.length = static_cast<uint32_t>(t.length);
-    header.root_reciprocal = reciprocal(2 * static_cast<uint64_t>(t.length));
-    const uint32_t length = convolution_length(2 * header.length - 1);
-    const Tensor product = empty_lines(t.output, t.dim, length, lines_are_neighbours(t.input, t.dim));
-    header.wanted = length;
-    launch("fft_chirp", t.input, product, t.dim, length, header, t.source, t.inverse ? kSwapInput : 0);
-    std::vector<int64_t> line(t.output.dim(), 1);
-    line[t.dim] = length;
-    const Tensor spectrum = at::empty(line, product.options());
-    launch("fft_chirp", spectrum, spectrum, t.dim, length, header, FftSource::Complex, kOnes);
-    LineTransform{spectrum, spectrum, t.dim, length, FftSource::Complex, false, 1}.run();
-    LineTransform{product, product, t.dim, length, FftSource::Complex, false, 1}.run();
-    launch("fft_product", spectrum.expand(product.sizes()), product, t.dim, length, header,
-           FftSource::Complex, 0);
-    LineTransform{product, product, t.dim, length, FftSource::Complex, true, 1.0 / length}.run();
-    header.wanted = static_cast<uint32_t>(t.output.size(t.dim));
-    header.scale = static_cast<float>(t.scale);
-    launch("fft_chirp", product, t.output, t.dim, header.wanted, header, FftSource::Complex,
-           (t.inverse ? kSwapOutput : 0) | (t.output.is_complex() ? 0 : kRealOutput));
-}
+class Bluestein {
+  public:
+    explicit Bluestein(const LineTransform& t)
+        : t_(t), length_(convolution_length(2 * static_cast<uint32_t>(t.length) - 1)) {
+        header_.length = static_cast<uint32_t>(t.length);
+        header_.root_reciprocal = reciprocal(2 * static_cast<uint64_t>(t.length));
+    }
+
+    void run() { fit_in_workgroups(t_, length_) ? run_lines() : run_steps(); }
+
+  private:
+    // conj(c) both ways from 0, in a line along `dim` of a tensor that is of size 1 elsewhere.
+    void write_chirp(const Tensor& to, int64_t dim) {
+        header_.wanted = length_;
+        launch("fft_chirp", to, to, dim, length_, header_, FftSource::Complex, kOnes);
+    }
+
+    // All of it in one kernel.
+    void run_lines() {
+        const Tensor tables = at::empty({2, length_}, t_.output.options().dtype(at::kComplexFloat));
+        const Tensor chirp = tables.select(0, 0), spectrum = tables.select(0, 1);
+        write_chirp(chirp, 0);
+        LineTransform{chirp, spectrum, 0, length_, FftSource::Complex, false, 1}.run();
+        header_.wanted = static_cast<uint32_t>(t_.output.size(t_.dim));
+        header_.scale = static_cast<float>(t_.scale / length_);
+        header_.roots = kernels::address(line_roots());
+        header_.chirp = kernels::address(chirp);
+        header_.spectrum = kernels::address(spectrum);
+        launch("fft_convolve" + std::to_string(length_), t_.input, t_.output, t_.dim, 1, header_, t_.source,
+               flags_in() | flags_out(), kLinePoints / length_, tables);
+    }
+
+    void run_steps() {
+        const Tensor product =
+            empty_lines(t_.output, t_.dim, length_, lines_are_neighbours(t_.input, t_.dim));
+        header_.wanted = length_;
+        launch("fft_chirp", t_.input, product, t_.dim, length_, header_, t_.source, flags_in());
+        std::vector<int64_t> line(t_.output.dim(), 1);
+        line[t_.dim] = length_;
+        const Tensor spectrum = at::empty(line, product.options());
+        write_chirp(spectrum, t_.dim);
+        LineTransform{spectrum, spectrum, t_.dim, length_, FftSource::Complex, false, 1}.run();
+        LineTransform{product, product, t_.dim, length_, FftSource::Complex, false, 1}.run();
+        launch("fft_product", spectrum.expand(product.sizes()), product, t_.dim, length_, header_,
+               FftSource::Complex, 0);
+        LineTransform{product, product, t_.dim, length_, FftSource::Complex, true, 1.0 / length_}.run();
+        header_.wanted = static_cast<uint32_t>(t_.output.size(t_.dim));
+        header_.scale = static_cast<float>(t_.scale);
+        launch("fft_chirp", product, t_.output, t_.dim, header_.wanted, header_, FftSource::Complex,
+               flags_out());
+    }
+
+    uint32_t flags_in() const { return t_.inverse ? kSwapInput : 0; }
+    uint32_t flags_out() const {
+        return (t_.inverse ? kSwapOutput : 0) | (t_.output.is_complex() ? 0 : kRealOutput);
+    }
+
+    const LineTransform& t_;
+    uint32_t length_;
+    Header header_;
+};
 
 }  // namespace
 
@@ -276,7 +321,7 @@ void LineTransform::run() const {
                 " is too long for the MPS backend, which does up to 2^28 - 1");
     if (run_lines(*this)) return;
     const auto radices = radices_of(static_cast<uint32_t>(length));
-    radices.empty() ? run_bluestein(*this) : run_steps(*this, radices);
+    radices.empty() ? Bluestein(*this).run() : run_steps(*this, radices);
 }
 
 }  // namespace anymps::ops
