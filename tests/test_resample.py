@@ -16,6 +16,7 @@ MODES = [
     ("bicubic", (2,), {"align_corners": True}),
     ("linear", (2,), {"antialias": True, "align_corners": False}),
     ("bicubic", (2,), {"antialias": True}),
+    ("lanczos", (2,), {"antialias": True}),
 ]
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 

@@ -52,8 +52,12 @@ uint32_t most_taps(ResampleMode mode, float scale) {
             return 4;
         case ResampleMode::LinearAntialias:
         case ResampleMode::CubicAntialias:
-            return static_cast<uint32_t>(
-                std::ceil((mode == ResampleMode::CubicAntialias ? 4 : 2) * std::max(scale, 1.0f)) + 2);
+        case ResampleMode::LanczosAntialias: {
+            const int width = mode == ResampleMode::LinearAntialias  ? 2
+                              : mode == ResampleMode::CubicAntialias ? 4
+                                                                     : 6;
+            return static_cast<uint32_t>(std::ceil(width * std::max(scale, 1.0f)) + 2);
+        }
         default:
             return 1;
     }

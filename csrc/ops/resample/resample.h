@@ -20,6 +20,7 @@ enum class ResampleMode : uint32_t {
     Reflect,
     LinearAntialias,
     CubicAntialias,
+    LanczosAntialias,
 };
 
 // How one dimension is mapped. Outputs are those of the forward direction, also in backward.

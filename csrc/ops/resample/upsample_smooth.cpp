@@ -1,4 +1,4 @@
-// Linear and cubic interpolation, plain and with antialiasing.
+// Linear, cubic and Lanczos interpolation, plain and with antialiasing.
 #include <anymps/ops/resample/upsample_smooth_ops.h>
 
 #include "ops/resample/interpolation.h"
@@ -85,6 +85,20 @@ TORCH_IMPL_FUNC(_upsample_bicubic2d_aa_backward_grad_input)
  std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
     interpolate_backward(grad_input, grad_output, ResampleMode::CubicAntialias, {scales_h, scales_w},
                          align_corners, "_upsample_bicubic2d_aa_backward");
+}
+
+TORCH_IMPL_FUNC(_upsample_lanczos2d_aa_out)
+(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_h,
+ std::optional<double> scales_w, const Tensor& out) {
+    interpolate(out, self, ResampleMode::LanczosAntialias, {scales_h, scales_w}, align_corners,
+                "_upsample_lanczos2d_aa");
+}
+
+TORCH_IMPL_FUNC(_upsample_lanczos2d_aa_backward_grad_input)
+(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
+ std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
+    interpolate_backward(grad_input, grad_output, ResampleMode::LanczosAntialias, {scales_h, scales_w},
+                         align_corners, "_upsample_lanczos2d_aa_backward");
 }
 
 }  // namespace anymps::ops
