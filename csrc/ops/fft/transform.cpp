@@ -155,17 +155,19 @@ void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int
         .dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()), kernels::Grid::linear(groups));
 }
 
-// exp(-2 pi i k / 8192), never freed.
+// exp(-2 pi i k / n) at n + k for n = 1, 2, 4, ..., 8192; never freed.
 const Tensor& line_roots() {
     static const Tensor& table = *new Tensor([] {
-        constexpr int64_t kRoots = 2 * kLinePoints;
-        std::vector<float> roots;
-        for (int64_t k = 0; k < kRoots; ++k) {
-            const double angle = -2 * M_PI * static_cast<double>(k) / static_cast<double>(kRoots);
-            roots.push_back(static_cast<float>(std::cos(angle)));
-            roots.push_back(static_cast<float>(std::sin(angle)));
+        constexpr int64_t kMostRoots = 2 * kLinePoints;
+        std::vector<float> roots(2);
+        for (int64_t n = 1; n <= kMostRoots; n *= 2) {
+            for (int64_t k = 0; k < n; ++k) {
+                const double angle = -2 * M_PI * static_cast<double>(k) / static_cast<double>(n);
+                roots.push_back(static_cast<float>(std::cos(angle)));
+                roots.push_back(static_cast<float>(std::sin(angle)));
+            }
         }
-        return at::from_blob(roots.data(), {kRoots, 2}, at::kFloat).to(c10::Device(c10::kMPS));
+        return at::from_blob(roots.data(), {2 * kMostRoots, 2}, at::kFloat).to(c10::Device(c10::kMPS));
     }());
     return table;
 }
