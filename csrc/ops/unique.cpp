@@ -8,6 +8,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/masked_select.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/ones_like.h>
@@ -176,6 +177,10 @@ Unique ANYMPS_FUNC(_unique2)(const Tensor& self, bool sorted, bool return_invers
         std::tie(values, order) = flat.sort();
     } else {
         values = sorted_values(flat.view({1, n})).view({n});
+    }
+    if (!return_inverse && !return_counts) {
+        const Tensor distinct = at::masked_select(values, run_begins(values.unsqueeze(1)));
+        return {distinct.to(self.scalar_type()), no_indices(self), no_indices(self)};
     }
     auto [starts, run, counts] = runs(values.unsqueeze(1), return_inverse, return_counts);
     Tensor inverse = run;
