@@ -52,7 +52,8 @@ constexpr int64_t kMostLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
 
 // Of shaders/fft_line.slang.
-constexpr uint32_t kLinePoints = 4096, kFewestLinePoints = 32, kLineThreads = 256, kLineShared = 17920;
+constexpr uint32_t kLinePoints = 4096, kFewestLinePoints = 32, kLineShared = 17920;
+constexpr uint32_t kPointsAThread = 16, kLineThreads = 256, kFewestLineThreads = 64;
 
 // The radices of the steps, or nothing where a prime factor is too large.
 std::vector<uint32_t> radices_of(uint32_t length) {
@@ -112,10 +113,10 @@ bool in_registers(uint32_t radix) {
     return (radix >= 2 && radix <= 5) || radix == 7 || radix == 8 || radix == 16;
 }
 
-// One kernel over all lines, `places` threads each, or with lines_a_group one workgroup for that many lines.
+// One kernel over all lines, `places` threads each, or with line_points whole lines of so many in workgroups.
 // header: what depends on neither tensor; tables: what it points to, if the device has just written it.
 void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int64_t dim, uint32_t places,
-            Header header, FftSource source, uint32_t flags, uint32_t lines_a_group = 0,
+            Header header, FftSource source, uint32_t flags, uint32_t line_points = 0,
             const Tensor& tables = {}) {
     kernels::Extents batch;
     uint64_t lines = 1;
@@ -142,12 +143,22 @@ void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int
     std::array<char, sizeof(Header) + kernels::kMaxDims * sizeof(kernels::Dim)> args;
     std::memcpy(args.data(), &header, sizeof(Header));
     const char* end = kernels::write_dims(batch, args.data() + sizeof(Header));
-    constexpr uint32_t kWorkgroup = 64;
-    const bool whole = (flags & kColumns) == 0 && places % kWorkgroup == 0 && !kernels::tuning().software;
+    uint32_t threads = 64;
+    const bool whole = (flags & kColumns) == 0 && places % threads == 0 && !kernels::tuning().software;
     if ((flags & kFirst) != 0 && whole) flags |= kGathered;
-    const uint64_t groups = lines_a_group > 0 ? kernels::ceil_div(lines, lines_a_group)
-                                              : kernels::ceil_div(header.threads, kWorkgroup);
-    kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(source), flags})
+    uint64_t groups = kernels::ceil_div(header.threads, threads);
+    std::vector<uint32_t> constants{threads, 0, static_cast<uint32_t>(source), flags};
+    if (line_points > 0) {
+        // Neighbouring threads read neighbours: of a line, or of many lines that lie side by side.
+        threads = (flags & kColumns) != 0
+                      ? kLineThreads
+                      : std::clamp(line_points / kPointsAThread, kFewestLineThreads, kLineThreads);
+        const uint32_t points = threads * kPointsAThread, lines_a_group = points / line_points;
+        groups = kernels::ceil_div(lines, lines_a_group);
+        constants[0] = threads;
+        constants.push_back(points + points / 16 + lines_a_group);
+    }
+    kernels::KernelCall(kernels::kernel_id(kernel), constants)
         .read(from)
         .read(to)
         .read(tables)
@@ -209,8 +220,7 @@ bool run_lines(const LineTransform& t) {
     if (source == FftSource::Complex && !t.output.is_complex()) flags |= kRealOutput;
     if (pairs && pairs_are_aligned(source == FftSource::RealPairs ? t.input : t.output, t.dim))
         flags |= kAligned;
-    launch("fft_line" + std::to_string(points), t.input, t.output, t.dim, 1, header, source, flags,
-           kLinePoints / points);
+    launch("fft_line" + std::to_string(points), t.input, t.output, t.dim, 1, header, source, flags, points);
     return true;
 }
 
@@ -283,7 +293,7 @@ class Bluestein {
         header_.chirp = kernels::address(chirp);
         header_.spectrum = kernels::address(spectrum);
         launch("fft_convolve" + std::to_string(length_), t_.input, t_.output, t_.dim, 1, header_, t_.source,
-               flags_in() | flags_out(), kLinePoints / length_, tables);
+               flags_in() | flags_out(), length_, tables);
     }
 
     void run_steps() {
