@@ -12,6 +12,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/matmul/fragments.h"
 #include "ops/matmul/halves.h"
 #include "ops/matmul/pack.h"
 #include "ops/matmul/tiles.h"
@@ -208,6 +209,27 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& ma
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
 }
 
+// One dispatch on copies of the factors, at which args point.
+void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Tensor& a, const Tensor& b,
+                     const Tensor& marks) {
+    args.part = plan.part_k;
+    if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
+    if (marks.defined()) args.marks = kernels::address(marks);
+    const auto& info = runtime::device().info();
+    const uint32_t type = kernels::code(g.out.tensor->scalar_type());
+    const bool wide_out = wide_rows(args, g.out.tensor->element_size());
+    const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
+    KernelCall call(kernel, {plan.tile->workgroup, matrix_subgroup(info), 0, 0, type, 0, 0,
+                             g.self.tensor != nullptr, wide_out});
+    call.read(a).read(b).write(*g.out.tensor).write(marks);
+    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    if (runtime::profiling()) {
+        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
+        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
+    }
+    call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
+}
+
 // The same on halves of the factors, and then the tiles that they cannot hold on the factors.
 void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
     const uint32_t parts = plan.arithmetic == Arithmetic::Halves2 ? 2 : 1;
@@ -217,9 +239,6 @@ void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
     const Tensor marks = at::empty({static_cast<int64_t>(plan_groups(info, plan, g.batch, g.m, g.n))},
                                    g.a.tensor->options().dtype(at::kInt));
     MatmulArgs args = arguments(g, compute);
-    args.part = plan.part_k;
-    args.marks = kernels::address(marks);
-    if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
     args.a = a.address;
     args.a_m = a.pitch;
     args.a_k = a.norms_before;
@@ -228,19 +247,29 @@ void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
     args.b_n = b.pitch;
     args.b_k = b.norms_before;
     args.b_z = b.rows_a_batch;
-    const uint32_t type = kernels::code(g.out.tensor->scalar_type());
-    const bool wide_out = wide_rows(args, g.out.tensor->element_size());
-    const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
-    KernelCall call(kernel, {plan.tile->workgroup, matrix_subgroup(info), 0, 0, type, 0, 0,
-                             g.self.tensor != nullptr, wide_out});
-    call.read(a.tensor).read(b.tensor).write(*g.out.tensor).write(marks);
-    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
-    if (runtime::profiling()) {
-        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
-        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
-    }
-    call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
+    multiply_copies(g, plan, args, a.tensor, b.tensor, marks);
     multiply(g, other, compute, marks, plan.tile);
+}
+
+// The same on fragments of the factors.
+void multiply_fragments(const Gemm& g, const Plan& plan, Compute compute) {
+    MatmulArgs args = arguments(g, compute);
+    const auto layout = [](const Matrices& f, uint64_t address, uint32_t rows, uint32_t k, uint32_t row_stride,
+                           uint32_t k_stride, uint32_t z) {
+        return static_cast<uint32_t>(granules_of(address, f.tensor->element_size(), rows, k, row_stride, k_stride,
+                                                 z, f.padded));
+    };
+    const Fragments a(g.a, g.batch, g.m, g.k, Side::Left,
+                      layout(g.a, args.a, args.m, args.k, args.a_m, args.a_k, args.a_z), plan);
+    const Fragments b(g.b.transposed(), g.batch, g.n, g.k, Side::Right,
+                      layout(g.b, args.b, args.n, args.k, args.b_n, args.b_k, args.b_z), plan);
+    args.a = a.address;
+    args.a_m = a.steps;
+    args.a_z = a.panels_a_batch;
+    args.b = b.address;
+    args.b_n = b.steps;
+    args.b_z = b.panels_a_batch;
+    multiply_copies(g, plan, args, a.tensor, b.tensor, {});
 }
 
 // out = alpha * (sum of the parts, in order) + beta * self.
@@ -264,6 +293,7 @@ void sum_parts(const Gemm& g, const Tensor& parts, const Plan& plan, Compute com
 // Whether the product runs on a copy of a factor, whose rows of k are these.
 bool worth_a_copy(const Matrices& factor, int64_t rows, int64_t others, const Gemm& g, const Plan& plan) {
     if (plan.arithmetic != Arithmetic::F16 && plan.arithmetic != Arithmetic::BF16) return false;
+    if (plan.tile->fragments) return false;
     const double products = static_cast<double>(g.batch) * g.m * g.n * g.k;
     if (!worth_packing(others, products)) return false;
     const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
@@ -315,6 +345,8 @@ void Gemm::run() {
     problem.n_contiguous = uses_shared_memory(info) && follows_along_n(g);
     if (can_use_halves(g, problem))
         problem.arithmetic = parts_of_f32() == 3 ? Arithmetic::Halves2 : Arithmetic::Halves1;
+    if (problem.arithmetic == Arithmetic::F16 || problem.arithmetic == Arithmetic::BF16)
+        problem.may_pack = can_use_fragments(g.a.tensor->scalar_type(), g.batch, g.m, g.n, g.k);
     problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);
@@ -324,9 +356,11 @@ void Gemm::run() {
         b_packed.emplace(g.b.transposed(), g.batch, g.n, g.k);
         g.b = b_packed->matrices.transposed();
     }
-    const auto product = is_halves(plan.arithmetic)
-                             ? multiply_halves
-                             : [](const Gemm& gemm, const Plan& p, Compute c) { multiply(gemm, p, c); };
+    const auto product = plan.tile->fragments         ? multiply_fragments
+                         : is_halves(plan.arithmetic) ? multiply_halves
+                                                      : [](const Gemm& gemm, const Plan& p, Compute c) {
+                                                            multiply(gemm, p, c);
+                                                        };
     if (plan.parts == 1 && !sum_batch) return product(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::C64 ? at::kComplexFloat

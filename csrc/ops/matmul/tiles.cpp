@@ -31,12 +31,16 @@ constexpr Tile kShared[] = {
 // Matrix units. Costs in the unit of kShared, from the rates measured on an H200 at 4096 x 4096 x 4096; on
 // others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
 constexpr Tile kMatrix16[] = {
+    {"fragments_128x128", 128, 128, 256, 1960, 2, 18432, true},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
     {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
 };
-// CPU drivers take seconds to compile a matrix product: the smallest tile, for tests.
-constexpr Tile kMatrixSoftware[] = {{"matrix_32x32x16", 32, 32, 64, 1, 1, 5120}};
+// CPU drivers take seconds to compile a matrix product: the smallest tiles, for tests.
+constexpr Tile kMatrixSoftware[] = {
+    {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true},
+    {"matrix_32x32x16", 32, 32, 64, 3, 1, 5120},
+};
 constexpr Tile kMatrixParts3[] = {
     {"matrix_128x128x16", 128, 128, 256, 18500, 1, 36864},
     {"matrix_64x64x16", 64, 64, 128, 6300, 3, 18432},
@@ -96,9 +100,10 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
-            if (device.is_software) return kMatrixSoftware;
-            if (p.convolution) return kConv16;
-            return kMatrix16;
+            if (p.convolution && !device.is_software) return kConv16;
+            // The tile of fragments comes first.
+            if (device.is_software) return std::span<const Tile>(kMatrixSoftware).subspan(!p.may_pack);
+            return std::span<const Tile>(kMatrix16).subspan(!p.may_pack);
         case Arithmetic::F32x1:
             return kMatrixParts1;
         case Arithmetic::F32x2:
@@ -131,9 +136,12 @@ struct CutCosts {
     uint64_t shortest_part;  // worth a workgroup of its own
     uint64_t most_parts;
     uint64_t results_a_unit;  // of parts, written and read again
+    uint64_t pack;            // the dispatches that store factors as fragments
+    uint64_t packed_a_unit;   // elements of them
 };
-constexpr CutCosts kCutGpu{128, 700000, 256, 32, 2};  // measured on an H200, where a unit is 5.7 ps
-constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 1};
+// Measured on an H200, where a unit is 5.7 ps.
+constexpr CutCosts kCutGpu{128, 700000, 256, 32, 2, 1200000, 5};
+constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 1, 0, 64};
 
 const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
     return device.is_software ? kCutSoftware : kCutGpu;
@@ -150,7 +158,7 @@ uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint6
 
 void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
     parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
-    const uint64_t step = is_halves(p.arithmetic) ? 32 : 16;
+    const uint64_t step = plan.tile->fragments ? 64 : is_halves(p.arithmetic) ? 32 : 16;
     const uint64_t part = std::max<uint64_t>(step, ceil_div(ceil_div(p.k, parts), step) * step);
     plan.part_k = static_cast<uint32_t>(part);
     plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
@@ -183,6 +191,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
                 time *= std::min<uint64_t>(plan.part_k, p.k) + costs.start;
                 if (plan.parts > 1)
                     time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;
+                if (tile.fragments) time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_a_unit;
                 if (time < best_time) {
                     best_time = time;
                     best = plan;

@@ -25,6 +25,7 @@ struct Tile {
     uint32_t cost;       // of a workgroup and one k, in any unit, whether its results are all needed or not
     uint32_t resident = 1;  // workgroups that share a core
     uint32_t shared_bytes = 0;
+    bool fragments = false;  // multiplies factors that a pass stores as fragments before
 };
 
 // How the device can best multiply factors of these types. f32_parts: how
@@ -57,6 +58,7 @@ struct Problem {
     bool k_contiguous = false;           // both factors follow one another along k
     bool n_contiguous = false;           // b follows one another along n, in words of four
     bool may_cut = true;                 // k, into parts
+    bool may_pack = false;               // factors of 16 bits, as fragments
     uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
     uint64_t variant = 0;                // what else the speed depends on: layouts, windows
 

@@ -1,0 +1,81 @@
+#include "ops/matmul/fragments.h"
+
+#include <ATen/ops/empty.h>
+
+#include "kernels/dtype.h"
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/attention/attention.h"
+#include "ops/matmul/tuning.h"
+#include "runtime/device.h"
+#include "runtime/kernel_profile.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::ceil_div;
+
+// Twin of the struct in shaders/matmul_fragments.slang.
+struct FragmentArgs {
+    uint64_t to, from;
+    uint32_t rows, k, row_stride, k_stride, z_stride, panels, steps, matrices;
+};
+
+constexpr int64_t kPanel = 64;           // rows, and k of a workgroup
+constexpr int64_t kStepElements = 1024;  // of a panel and 16 k
+constexpr uint32_t kWarps = 8;
+constexpr double kMostElements = 1 << 29;  // that get a copy, of a gigabyte then
+constexpr double kLeastProducts = 1 << 30;
+
+}  // namespace
+
+bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k) {
+    if (k < 1 || batch * (m + n) * k > kMostElements) return false;
+    if (!runtime::device().info().is_software && batch * m * n * k < kLeastProducts) return false;
+    if (type != at::kHalf && type != at::kBFloat16) return false;
+    const auto& info = runtime::device().info();
+    if (!info.cooperative_matrix || !uses_shared_memory(info)) return false;
+    if (type == at::kBFloat16 && !info.cooperative_matrix_bfloat16) return false;
+    if (info.is_software) return type == at::kHalf && info.subgroup_size == 8;
+    return matrix_subgroup(info) == 32 && fragment_places(type).known;
+}
+
+Fragments::Fragments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, Side side,
+                     uint32_t layout, const Plan& plan) {
+    const int64_t copies = factor.batch == 0 ? 1 : batch;
+    const int64_t panels = ceil_div(rows, kPanel), k_steps = ceil_div(k, kPanel);
+    steps = static_cast<uint32_t>(4 * k_steps);
+    panels_a_batch = copies == 1 ? 0 : static_cast<uint32_t>(panels);
+    // The product loads one step ahead.
+    tensor = at::empty({(copies * panels * steps + 1) * kStepElements}, factor.tensor->options());
+    address = kernels::address(tensor);
+
+    const auto stride = [](int64_t number, int64_t size) {
+        return size <= 1 ? 0 : static_cast<uint32_t>(number);
+    };
+    FragmentArgs args{};
+    args.to = address;
+    args.from = kernels::address(*factor.tensor);
+    args.rows = static_cast<uint32_t>(rows);
+    args.k = static_cast<uint32_t>(k);
+    args.row_stride = stride(factor.row, rows);
+    args.k_stride = stride(factor.column, k);
+    args.z_stride = stride(factor.batch, copies);
+    args.panels = static_cast<uint32_t>(panels);
+    args.steps = static_cast<uint32_t>(k_steps);
+    args.matrices = static_cast<uint32_t>(copies);
+    const auto& info = runtime::device().info();
+    const uint32_t lanes = matrix_subgroup(info);
+    const auto type = factor.tensor->scalar_type();
+    std::string kernel = "matmul_fragments_pack_";
+    if (info.is_software) kernel += "software_";
+    kernel += type == at::kHalf ? "f16" : "bf16";
+    if (runtime::profiling()) 
+        runtime::profile_work(0, profile_label(plan, c10::str(copies, " of ", rows, " x ", k)));
+    kernels::KernelCall(kernel, {kWarps * lanes, lanes, kernels::code(type), 0, 0, layout, side == Side::Left})
+        .read(*factor.tensor)
+        .write(tensor)
+        .dispatch(args, kernels::Grid::linear(copies * panels * k_steps));
+}
+
+}  // namespace anymps::ops

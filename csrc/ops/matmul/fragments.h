@@ -1,0 +1,27 @@
+// Factors of 16 bits in the order in which matrix units take them (shaders/matmul_fragments.slang).
+#pragma once
+
+#include "ops/matmul/gemm.h"
+#include "ops/matmul/tiles.h"
+
+namespace anymps::ops {
+
+enum class Side : uint32_t { Right, Left };
+
+// A factor of `rows` x `k` as fragments. `tensor` must outlive the use of the address.
+struct Fragments {
+    at::Tensor tensor;
+    uint64_t address;
+    uint32_t steps;           // of 16 k
+    uint32_t panels_a_batch;  // of 64 rows; 0 where all of the batch are the same
+
+    // layout: how granules of eight elements are read (BlockLayout). plan: of the product, for profiles.
+    Fragments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, Side side, uint32_t layout,
+              const Plan& plan);
+};
+
+// Whether the device holds fragments so that they can be stored in this order, and the product is neither too
+// small to gain nor too large for copies.
+bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k);
+
+}  // namespace anymps::ops
