@@ -1,0 +1,104 @@
+"""Products of 16-bit factors that are stored as fragments of matrix units before, against float64 on the CPU.
+
+On a GPU the sizes are those from which that pays; a software driver does so with ANYMPS_TILES=gpu
+(tests/test_gpu_tiles.py), for float16. Whatever multiplies, these hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+from test_matmul import check
+from test_matmul_halves import LAYOUTS
+
+import torch_anymps
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+TYPES = [torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def software(mps):
+    return json.loads(torch.ops.anymps.device_info())["kind"] == "software"
+
+
+@pytest.fixture(scope="module")
+def sizes(software):
+    """Rows, columns and k: none a multiple of a tile."""
+    return (200, 170, 203) if software else (2500, 2301, 1203)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout, dtype, sizes):
+    function, shapes = LAYOUTS[layout]
+    check(function, *[torch.randn(shape) for shape in shapes(*sizes)], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("form", ["both", "first expanded", "second expanded", "transposed"])
+def test_batches(form, dtype, sizes):
+    m, n, k = sizes
+    transposed = form == "transposed"
+    a = torch.randn(1 if form == "first expanded" else 3, *((k, m) if transposed else (m, k)))
+    b = torch.randn(1 if form == "second expanded" else 3, *((n, k) if transposed else (k, n)))
+
+    def product(a, b):
+        a, b = a.expand(3, -1, -1), b.expand(3, -1, -1)
+        return torch.bmm(a.mT, b.mT) if transposed else torch.bmm(a, b)
+
+    check(product, a, b, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_parts_of_k(dtype, sizes):
+    """The last part is no multiple of 64, and what pads it meets infinities of no other."""
+    check(torch.mm, torch.randn(160, 9010), torch.randn(9010, 190), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_alpha_beta_and_in_place(dtype, sizes):
+    m, n, k = sizes
+
+    def magnitude(c, a, b):
+        return 2 * (a @ b) + c
+
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    check(
+        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=-2), torch.randn(n), a, b, dtype=dtype, magnitude=magnitude
+    )
+    check(lambda c, a, b: c.clone().addmm_(a, b), torch.randn(m, n), a, b, dtype=dtype, magnitude=magnitude)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_infinities_and_nan_stay_in_their_row_and_column(dtype, sizes):
+    m, n, k = sizes
+    a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
+    a[7, k - 1] = float("inf")
+    b[k - 1, 9] = float("nan")
+    a[m - 1, 3] = -float("inf")
+    expected = a.float() @ b.float()
+    actual = (a.to("mps") @ b.to("mps")).cpu().float()
+    assert torch.equal(actual.isnan(), expected.isnan())
+    assert torch.equal(actual.isinf(), expected.to(dtype).isinf())
+
+
+def test_they_run_so(software, sizes):
+    if software and os.environ.get("ANYMPS_TILES") != "gpu":
+        pytest.skip("software drivers multiply on lanes")
+    if not json.loads(torch.ops.anymps.device_info())["features"]["coopmat"]:
+        pytest.skip("the device has no cooperative matrices")
+    m, n, k = sizes
+    a, b = torch.randn(m, k).half().to("mps"), torch.randn(k, n).half().to("mps")
+    with torch_anymps.profile() as profile:
+        torch.mm(a, b)
+        torch.mps.synchronize()
+    names = [kernel.name for kernel in profile.kernels]
+    vendor = json.loads(torch.ops.anymps.device_info())["vendor_id"]
+    if not software and vendor != 0x10DE:
+        pytest.skip("only NVIDIA's fragments are known to be held as these are stored")
+    assert any("fragments" in name for name in names), names
