@@ -70,9 +70,10 @@ Fragments::Fragments(const Matrices& factor, int64_t batch, int64_t rows, int64_
     std::string kernel = "matmul_fragments_pack_";
     if (info.is_software) kernel += "software_";
     kernel += type == at::kHalf ? "f16" : "bf16";
-    if (runtime::profiling()) 
+    if (runtime::profiling())
         runtime::profile_work(0, profile_label(plan, c10::str(copies, " of ", rows, " x ", k)));
-    kernels::KernelCall(kernel, {kWarps * lanes, lanes, kernels::code(type), 0, 0, layout, side == Side::Left})
+    kernels::KernelCall(kernel,
+                        {kWarps * lanes, lanes, kernels::code(type), 0, 0, layout, side == Side::Left})
         .read(*factor.tensor)
         .write(tensor)
         .dispatch(args, kernels::Grid::linear(copies * panels * k_steps));

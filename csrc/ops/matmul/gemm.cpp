@@ -254,10 +254,10 @@ void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
 // The same on fragments of the factors.
 void multiply_fragments(const Gemm& g, const Plan& plan, Compute compute) {
     MatmulArgs args = arguments(g, compute);
-    const auto layout = [](const Matrices& f, uint64_t address, uint32_t rows, uint32_t k, uint32_t row_stride,
-                           uint32_t k_stride, uint32_t z) {
-        return static_cast<uint32_t>(granules_of(address, f.tensor->element_size(), rows, k, row_stride, k_stride,
-                                                 z, f.padded));
+    const auto layout = [](const Matrices& f, uint64_t address, uint32_t rows, uint32_t k,
+                           uint32_t row_stride, uint32_t k_stride, uint32_t z) {
+        return static_cast<uint32_t>(
+            granules_of(address, f.tensor->element_size(), rows, k, row_stride, k_stride, z, f.padded));
     };
     const Fragments a(g.a, g.batch, g.m, g.k, Side::Left,
                       layout(g.a, args.a, args.m, args.k, args.a_m, args.a_k, args.a_z), plan);
@@ -356,11 +356,11 @@ void Gemm::run() {
         b_packed.emplace(g.b.transposed(), g.batch, g.n, g.k);
         g.b = b_packed->matrices.transposed();
     }
-    const auto product = plan.tile->fragments         ? multiply_fragments
-                         : is_halves(plan.arithmetic) ? multiply_halves
-                                                      : [](const Gemm& gemm, const Plan& p, Compute c) {
-                                                            multiply(gemm, p, c);
-                                                        };
+    const auto product = [](const Gemm& gemm, const Plan& p, Compute c) {
+        if (p.tile->fragments) return multiply_fragments(gemm, p, c);
+        if (is_halves(p.arithmetic)) return multiply_halves(gemm, p, c);
+        multiply(gemm, p, c);
+    };
     if (plan.parts == 1 && !sum_batch) return product(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::C64 ? at::kComplexFloat
