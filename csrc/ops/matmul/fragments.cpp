@@ -40,6 +40,10 @@ bool can_use_fragments(at::ScalarType type, double batch, double m, double n, do
     return matrix_subgroup(info) == 32 && fragment_places(type).known;
 }
 
+bool holds_sums_swapped(at::ScalarType type) {
+    return !runtime::device().info().is_software && fragment_places(type).sums_swapped;
+}
+
 Fragments::Fragments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, Side side,
                      uint32_t layout, const Plan& plan) {
     const int64_t copies = factor.batch == 0 ? 1 : batch;

@@ -24,4 +24,8 @@ struct Fragments {
 // small to gain nor too large for copies.
 bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k);
 
+// Whether the driver has rows and columns of results that are 8 apart in the other order; for devices that
+// can use fragments.
+bool holds_sums_swapped(at::ScalarType type);
+
 }  // namespace anymps::ops

@@ -219,8 +219,9 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
     const bool wide_out = wide_rows(args, g.out.tensor->element_size());
     const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
+    const bool swapped = plan.tile->fragments && holds_sums_swapped(g.a.tensor->scalar_type());
     KernelCall call(kernel, {plan.tile->workgroup, matrix_subgroup(info), 0, 0, type, 0, 0,
-                             g.self.tensor != nullptr, wide_out});
+                             g.self.tensor != nullptr, wide_out, 0, 0, 0, swapped});
     call.read(a).read(b).write(*g.out.tensor).write(marks);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
