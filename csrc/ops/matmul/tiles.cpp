@@ -31,6 +31,7 @@ constexpr Tile kShared[] = {
 // Matrix units. Costs in the unit of kShared, from the rates measured on an H200 at 4096 x 4096 x 4096; on
 // others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
 constexpr Tile kMatrix16[] = {
+    {"fragments_128x144", 128, 144, 192, 2450, 2, 0, true},
     {"fragments_128x128", 128, 128, 256, 2250, 2, 0, true},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
@@ -101,9 +102,9 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
         case Arithmetic::F16:
         case Arithmetic::BF16:
             if (p.convolution && !device.is_software) return kConv16;
-            // The tile of fragments comes first.
-            if (device.is_software) return std::span<const Tile>(kMatrixSoftware).subspan(!p.may_pack);
-            return std::span<const Tile>(kMatrix16).subspan(!p.may_pack);
+            // The tiles of fragments come first.
+            if (device.is_software) return std::span<const Tile>(kMatrixSoftware).subspan(p.may_pack ? 0 : 1);
+            return std::span<const Tile>(kMatrix16).subspan(p.may_pack ? 0 : 2);
         case Arithmetic::F32x1:
             return kMatrixParts1;
         case Arithmetic::F32x2:
