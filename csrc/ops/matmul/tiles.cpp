@@ -32,7 +32,7 @@ constexpr Tile kShared[] = {
 // others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
 constexpr Tile kMatrix16[] = {
     {"fragments_128x144", 128, 144, 192, 2450, 2, 0, true},
-    {"fragments_128x128", 128, 128, 256, 2250, 2, 0, true},
+    {"fragments_128x128", 128, 128, 256, 2250, 2, 18432, true},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
     {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
