@@ -118,6 +118,17 @@ KINDS = {  # shapes of image and weight, stride, padding, dilation, groups, tran
     "transposed": ((2, 16, 6, 7), (16, 12, 3, 3), 2, 1, 1, 1, True),
     "1d": ((3, 12, 40), (20, 12, 5), 1, 2, 1, 1, False),
     "3d": ((2, 6, 5, 6, 7), (9, 6, 2, 3, 3), 1, 1, 1, 1, False),
+    # Channels of whole tiles, whose taps are walked through one after the other; 36 are too many for that.
+    "taps": ((2, 64, 7, 8), (40, 64, 3, 2), 1, 1, 1, 1, False),
+    "taps of groups": ((2, 64, 8, 7), (64, 32, 3, 3), 1, 2, 2, 2, False),
+    "taps strided": ((2, 32, 9, 8), (64, 32, 3, 3), 2, 1, 1, 1, False),
+    "taps 1d": ((3, 32, 40), (24, 32, 5), 1, 2, 1, 1, False),
+    "taps 3d": ((2, 32, 5, 4, 6), (32, 32, 2, 3, 3), 1, 1, 1, 1, False),
+    "many taps": ((2, 32, 8, 9), (16, 32, 6, 6), 1, 3, 1, 1, False),
+    # Images that are read as they are, and ones of few positions, whose channels are packed as one row.
+    "words of positions": ((3, 48, 8, 7), (72, 48, 1, 1), 1, 0, 1, 1, False),
+    "few positions": ((3, 136, 7, 7), (40, 136, 1, 1), 1, 0, 1, 1, False),
+    "few positions, groups": ((3, 80, 5, 3), (32, 40, 3, 3), 1, 1, 1, 2, False),
 }
 
 

@@ -75,6 +75,24 @@ def test_kinds():
         check(arguments, *images(x, w), epsilon=ROUNDED)
 
 
+@pytest.mark.parametrize("offset", [0, 2, 4])
+def test_one_tap_of_images_that_are_read_as_they_are(offset):
+    """Their floats become halves in the kernel, or bf16 parts where one is out of range; packed ones off words."""
+    small = device()["kind"] == "software"
+    shape, filters = ((3, 32, 8, 7), 24) if small else ((32, 256, 28, 28), 128)
+    x, w = images(shape, (filters, shape[1], 1, 1))
+    arguments = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    for scale in (1, 1e-12):
+        x[1] *= scale
+        memory = torch.zeros(offset + x.numel(), device="mps")
+        seen = memory[offset:].view(shape).copy_(x)
+        want = torch.ops.aten.convolution(x.double(), w.double(), None, *arguments)
+        have = torch.ops.aten.convolution(seen, w.to("mps"), None, *arguments).cpu()
+        limit = (ROUNDED if scale == 1 else EXACT) * F.conv2d(x.double().abs(), w.double().abs())
+        assert ((have - want).abs() <= limit).all()
+        check(arguments, x, w, epsilon=ROUNDED if scale == 1 else EXACT)
+
+
 @pytest.mark.parametrize(
     "name", ["outlier", "channel", "channel_alone", "rows", "image", "filter", "column", "gradient"]
 )

@@ -42,6 +42,7 @@ struct GatherArgs {
     uint32_t rows;
     int32_t row_step[3], k_step[3], start[3];
     uint32_t size[3], stride[3];
+    uint32_t flat_stride, taps;
 };
 struct ConvArgs {
     AffineArgs affine;
@@ -51,6 +52,8 @@ struct ConvArgs {
     DigitStrideArgs out_g;
     uint64_t bias;
     uint64_t affine_range, gather_range;
+    uint64_t ranges;
+    uint32_t range_count, fit;
     uint32_t bias_stride, k, batch, part, phase_groups, phases, plain_end;
 };
 
@@ -84,7 +87,7 @@ DigitStrideArgs strides_of(const Digits& digits, const DigitStrides& strides) {
     return result;
 }
 
-GatherArgs gather_args(const Contraction& c) {
+GatherArgs gather_args(const Contraction& c, const Variant& variant) {
     const GatheredFactor& b = c.gathered;
     GatherArgs args{};
     args.base = kernels::address(*b.tensor);
@@ -99,6 +102,8 @@ GatherArgs gather_args(const Contraction& c) {
         args.size[axis] = narrow(b.size[axis]);
         args.stride[axis] = b.size[axis] > 1 ? narrow(b.stride[axis]) : 0;
     }
+    if (variant.walk == Walk::Linear) args.flat_stride = narrow(gathered_run(c).stride);
+    args.taps = narrow(c.k.positions());
     return args;
 }
 
@@ -111,7 +116,7 @@ ConvArgs arguments(const Contraction& c, const Variant& variant) {
     args.affine.k_strides = strides_of(c.k, a.k);
     args.affine.flat_stride = variant.flat_k ? narrow(run_of(c.k, a.k).stride) : 0;
     args.affine.rows = narrow(a.rows);
-    args.gather = gather_args(c);
+    args.gather = gather_args(c, variant);
     args.row_digits = sizes_of(c.g, variant.spatial);
     args.k_digits = sizes_of(c.k, variant.spatial);
     const ConvTarget& t = c.target;
@@ -142,19 +147,19 @@ void profile(std::span<const Contraction> phases, const Plan& plan) {
     runtime::profile_work(operations, profile_label(plan, sizes));
 }
 
-// What a dispatch is launched by: its grid, or the device's choice of it.
-struct Launch {
-    Grid grid;
-    Tensor chosen;
+// What fits runs, and what does not ends at once. Many workgroups that seldom run are not even started.
+Tensor seldom_grid(const HalfChoice* choice, Grid grid) {
+    constexpr uint64_t kMany = 1024;  // take as long as to ask
+    const bool ask = choice != nullptr && !choice->fit && uint64_t{grid.x} * grid.y > kMany;
+    return ask ? grid_of(*choice, grid) : Tensor();
+}
 
-    Launch(const HalfChoice* choice, Grid grid) : grid(grid) {
-        if (choice != nullptr) chosen = grid_of(*choice, grid);
-    }
-    void record(KernelCall& call, const void* args, size_t bytes) const {
-        if (chosen.defined()) return call.dispatch_pointer(args, bytes, chosen);
-        call.dispatch_pointer(args, bytes, grid);
-    }
-};
+void set_choice(ConvArgs& args, const HalfChoice* choice) {
+    if (choice == nullptr) return;
+    args.ranges = choice->ranges->address();
+    args.range_count = static_cast<uint32_t>(choice->ranges->count);
+    args.fit = choice->fit;
+}
 
 void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan& plan, Compute compute,
               const HalfChoice* choice) {
@@ -172,6 +177,7 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
     }
     args[0].phase_groups = narrow(static_cast<int64_t>(groups));
     args[0].phases = static_cast<uint32_t>(args.size());
+    set_choice(args[0], choice);
     const Contraction& c = phases[0];
     const std::string kernel = std::string("conv_") + tile.kernel + (rows ? "_swapped_" : "_") +
                                (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
@@ -196,14 +202,18 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
         c.k.plain_fastest,
         v.checked,
         matrix && v.swapped,
-        c.affine.range != 0};
+        c.affine.range != 0,
+        static_cast<uint32_t>(v.walk)};
     KernelCall call(kernels::kernel_id(kernel), specialization);
     call.read(*c.affine.tensor).read(*c.gathered.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     if (choice != nullptr) call.read(choice->ranges->words);
-    const Launch launch(choice, Grid::linear(groups * args.size()));
+    const Grid grid = Grid::linear(groups * args.size());
+    const Tensor asked = seldom_grid(choice, grid);
     if (runtime::profiling()) profile(phases, plan);
-    launch.record(call, args.data(), args.size() * sizeof(ConvArgs));
+    const size_t bytes = args.size() * sizeof(ConvArgs);
+    if (asked.defined()) return call.dispatch_pointer(args.data(), bytes, asked);
+    call.dispatch_pointer(args.data(), bytes, grid);
 }
 
 void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Compute compute,
@@ -212,6 +222,7 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     ConvArgs args = arguments(c, v);
     args.affine.base = kernels::address(parts);
     args.k = narrow(parts.size(0));
+    set_choice(args, choice);
     const uint32_t workgroup = kernels::flat_workgroup();
     const uint32_t specialization[] = {workgroup,
                                        0,
@@ -234,9 +245,12 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     const uint64_t results = static_cast<uint64_t>(c.groups) * c.affine.rows * c.g.count();
-    const Launch launch(choice, kernels::flat_grid(results));
+    if (choice != nullptr) call.read(choice->ranges->words);
+    const Grid grid = kernels::flat_grid(results);
+    const Tensor asked = seldom_grid(choice, grid);
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
-    launch.record(call, &args, sizeof(args));
+    if (asked.defined()) return call.dispatch_pointer(&args, sizeof(args), asked);
+    call.dispatch_pointer(args, grid);
 }
 
 Compute checked_compute(const Tensor& out) {
@@ -266,7 +280,8 @@ uint64_t variant_number(const Contraction& c) {
         }
     }
     for (const bool value :
-         {c.g.plain_fastest, c.k.plain_fastest, c.target.row_stride == 1, c.target.bias != nullptr}) {
+         {c.g.plain_fastest, c.k.plain_fastest, c.target.row_stride == 1, c.target.bias != nullptr,
+          c.gathered.range != 0 && c.gathered.tensor->scalar_type() == at::kFloat}) {
         add(value);
     }
     return number;
@@ -301,8 +316,8 @@ uint32_t parts_of_f32() {
 
 Arithmetic arithmetic_of(const Contraction& c) {
     constexpr int64_t kFewestRows = 8;
-    const auto type = c.affine.tensor->scalar_type();
-    if (type != c.gathered.tensor->scalar_type()) return Arithmetic::Lanes;
+    const auto type = c.affine.range != 0 ? at::kHalf : c.affine.tensor->scalar_type();
+    if (c.affine.range == 0 && type != c.gathered.tensor->scalar_type()) return Arithmetic::Lanes;
     if (c.groups > 1 && c.affine.rows < kFewestRows) return Arithmetic::Lanes;
     return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
                              type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
@@ -313,12 +328,18 @@ bool may_be_halves(const Tensor& factor) {
            choose_arithmetic(runtime::device().info(), true, false, false, 3) == Arithmetic::F16;
 }
 
-bool reads_words(std::span<const Contraction> phases) {
+Words reads_words(std::span<const Contraction> phases) {
+    // Tiles count words of eight halves by 31 bits.
+    constexpr uint64_t kMostBytes = uint64_t{1} << 35;
+    for (const Contraction& c : phases) {
+        if (c.affine.tensor->storage().nbytes() > kMostBytes) return {false, false};
+        if (c.gathered.tensor->storage().nbytes() > kMostBytes) return {false, false};
+    }
     const Variant v = variant_of(phases, Block::Granule, false);
     const auto wide = [](BlockLayout layout) {
         return layout == BlockLayout::AlongWide || layout == BlockLayout::RowsWide;
     };
-    return wide(v.affine) && wide(v.gathered);
+    return {wide(v.affine), wide(v.gathered)};
 }
 
 void run_contractions(std::vector<Contraction> phases, int64_t longest_part, const HalfChoice* choice) {
@@ -340,7 +361,7 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part, con
     Problem problem;
     problem.convolution = true;
     if (compute == Compute::F32) problem.arithmetic = arithmetic_of(first);
-    if (problem.arithmetic != Arithmetic::Lanes && !reads_words(phases)) {
+    if (problem.arithmetic != Arithmetic::Lanes && !reads_words(phases).both()) {
         TORCH_INTERNAL_ASSERT(!first.affine.pairs && !first.gathered.pairs);
         problem.arithmetic = Arithmetic::Lanes;
     }
@@ -356,8 +377,7 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part, con
     problem.longest_part = longest_part;
     problem.variant = variant_number(first);
     // What seldom runs is not measured either.
-    const bool seldom = choice != nullptr && !choice->fit;
-    Plan plan = seldom ? plan_by_model(info, problem) : choose_plan(info, problem);
+    Plan plan = choose_plan(info, problem, choice != nullptr && !choice->fit);
     plan.swapped = swapped && plan.tile->m > 1;
     const bool padded = first.target.plain_end < first.g.plain;
     if (phases.size() == 1 && (plan.parts > 1 || padded)) return run_parts(first, plan, compute, choice);

@@ -25,7 +25,8 @@ struct Digits {
     int64_t plain;
     bool plain_fastest;  // else the slowest
 
-    int64_t count() const { return plain * spatial[0] * spatial[1] * spatial[2]; }
+    int64_t positions() const { return spatial[0] * spatial[1] * spatial[2]; }
+    int64_t count() const { return plain * positions(); }
 };
 
 struct DigitStrides {
@@ -80,8 +81,13 @@ Arithmetic arithmetic_of(const Contraction& c);
 // True where matrix units may multiply such factors as scaled halves: f32 that may lose what TF32 does.
 bool may_be_halves(const at::Tensor& factor);
 
-// True where matrix tiles read both factors in words of 16 bytes; they can read nothing else.
-bool reads_words(std::span<const Contraction> phases);
+// Which factors matrix tiles read in words of 16 bytes; they can read nothing else.
+struct Words {
+    bool affine, gathered;
+
+    bool both() const { return affine && gathered; }
+};
+Words reads_words(std::span<const Contraction> phases);
 
 // Runs contractions that differ in offsets, digit sizes, steps and starts alone (the phases of a strided
 // gradient), as few dispatches. Phases without k write the bias or 0; ones without results are left out.

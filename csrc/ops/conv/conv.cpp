@@ -137,30 +137,39 @@ struct Convolution {
 // read_first: the first image as another contraction has read it, or itself. Returns what this one read.
 template <class Build>
 Image run(std::vector<Contraction> plain, const Build& build, const Image& first, const Image& read_first,
-          const Image& second, int64_t taps, const HalfRanges* ranges, int64_t longest_sum = UINT32_MAX) {
+          const Image& second, int64_t taps, const HalfRanges* ranges, bool first_is_affine = false,
+          int64_t longest_sum = UINT32_MAX) {
     const Arithmetic arithmetic = arithmetic_of(plain[0]);
+    const Words words = reads_words(plain);
     const bool cut = arithmetic == Arithmetic::F32x2;
-    const bool as_they_are = arithmetic == Arithmetic::Lanes || (!(cut && taps > 1) && reads_words(plain));
+    const bool as_they_are = arithmetic == Arithmetic::Lanes || (!(cut && taps > 1) && words.both());
+    constexpr int64_t kFewColumns = 512, kFewRows = 128;
     const int64_t groups = plain[0].groups;
     const Form form = cut ? Form::Pairs : Form::Plain;
     const auto pack = [&](Form wanted) {
-        const bool shared = read_first.form == wanted;
-        return std::pair(packed(shared ? read_first : first, groups, wanted, ranges),
+        // One tap reads what lies in words as it is; floats, if not many times.
+        const bool few = first_is_affine || plain[0].affine.rows <= kFewRows;
+        if (taps == 1 && words.both() && few) return std::pair(first, second);
+        const Image& image = read_first.form == wanted ? read_first : first;
+        // Gradients of weights read that of the output as it is where they can: floats, if not many times.
+        const bool once = wanted == Form::Plain || plain[0].g.count() <= kFewColumns;
+        const bool keep = first_is_affine && words.affine && image.form == Form::Plain && once;
+        return std::pair(keep ? image : packed(image, groups, wanted, ranges),
                          packed(second, groups, wanted, ranges));
     };
     // Contractions point into their images.
     const auto run_as = [&](const std::pair<Image, Image>& images, const HalfChoice* choice) {
         const Image by_first = images.first.as(form), by_second = images.second.as(form);
         std::vector<Contraction> read = build(by_first, by_second);
-        run_contractions(reads_words(read) ? std::move(read) : std::move(plain), longest_sum, choice);
+        run_contractions(reads_words(read).both() ? std::move(read) : std::move(plain), longest_sum, choice);
         return images.first;
     };
     if (ranges != nullptr) {
+        const HalfChoice fit{ranges, true}, others{ranges, false};
         const auto images = pack(as_they_are ? Form::Halves : Form::PairsOrHalves);
         const Image by_first = images.first.as(Form::Halves), by_second = images.second.as(Form::Halves);
         std::vector<Contraction> halves = build(by_first, by_second);
-        if (reads_words(halves)) {
-            const HalfChoice fit{ranges, true}, others{ranges, false};
+        if (reads_words(halves).both()) {
             run_contractions(std::move(halves), longest_sum, &fit);
             if (!as_they_are) return run_as(images, &others);
             run_contractions(std::move(plain), longest_sum, &others);
@@ -186,11 +195,11 @@ void skip_positions(Convolution& convolution, Image& x, const Image& w, const Im
 // True where the products gain more as halves than it takes to find out the ranges of so many elements.
 bool worth_halves(double products, double elements, int64_t taps) {
     // In seconds, measured on an H200: what a product gains, of packed pairs and of floats as they are; one
-    // pass over an element, and another that packs what would not be; the dispatches.
-    constexpr double kGain = 12e-15, kGainOfOneTap = 50e-15, kRange = 2e-12, kPack = 2e-12, kStart = 15e-6;
+    // pass over an element; the dispatches.
+    constexpr double kGain = 12e-15, kGainOfOneTap = 50e-15, kRange = 1.2e-12, kStart = 10e-6;
     if (runtime::device().info().is_software) return true;  // for tests
     return taps > 1 ? products * kGain > kStart + elements * kRange
-                    : products * kGainOfOneTap > kStart + elements * (kRange + kPack);
+                    : products * kGainOfOneTap > kStart + elements * kRange;
 }
 
 // Which of the three is computed of the two others.
@@ -264,7 +273,7 @@ void run_weight(Convolution convolution, Image x, const Image& y, const Image& r
     const auto build = [&](const Image& by, const Image& from) {
         return std::vector{convolution.weight(from, by, w)};
     };
-    run(build(y, x), build, y, read_y, x, w.positions(), ranges, kLongestSum);
+    run(build(y, x), build, y, read_y, x, w.positions(), ranges, true, kLongestSum);
 }
 
 // CPU's choice: channels last where an input or the weight is.

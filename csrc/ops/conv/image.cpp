@@ -35,6 +35,16 @@ struct PackArgs {
     uint32_t range_count;
 };
 
+// As in shaders/conv_range.slang.
+struct RangeArgs {
+    uint64_t from, range;
+    int64_t from_outer, from_group, from_channel;
+    int64_t from_spatial[3];
+    FastDivider height, width;
+    FastDivider across, down, groups;
+    uint32_t positions, channels, threads;
+};
+
 void set_axes(Image& image) {
     const int64_t dims = image.tensor.dim() - 2;
     for (int64_t i = 0; i < dims; ++i) {
@@ -76,14 +86,30 @@ uint32_t channels_of_tile(const Image& image) {
     return static_cast<uint32_t>(std::clamp<uint64_t>(channels, kGranule, most));
 }
 
+// The one stride that leads through all positions, or 0 where there is none.
+int64_t position_stride(const Image& image) {
+    int64_t first = 0, next = 0;
+    for (int axis = 2; axis >= 0; --axis) {
+        if (image.sizes[axis] == 1) continue;
+        if (first == 0) first = next = image.strides[axis];
+        if (image.strides[axis] != next) return 0;
+        next *= image.sizes[axis];
+    }
+    return first == 0 ? 1 : first;
+}
+
 // True where the positions of a channel follow one another.
 bool is_flat(const Image& image) {
-    int64_t step = 1;
-    for (int axis = 2; axis >= 0; --axis) {
-        if (image.sizes[axis] != 1 && image.strides[axis] != step) return false;
-        step *= image.sizes[axis];
-    }
-    return true;
+    return position_stride(image) == 1;
+}
+
+// True where channels are rows of few positions that follow one another: then a tile is a row of words.
+bool has_words_of_rows(const Image& image, int64_t groups) {
+    constexpr int64_t kMostPositions = 64;  // and five of them, lest the tile be too high
+    const int64_t positions = image.positions();
+    return is_flat(image) && image.channel_stride == positions && positions > 4 &&
+           positions <= kMostPositions && image.channels % kGranule == 0 &&
+           begins_words(image, groups, kGranule);
 }
 
 // True where the positions of a channel, which follow one another, are whole words.
@@ -100,6 +126,19 @@ int64_t vector_of(const Image& image, int64_t groups, bool flat) {
     const auto fits = channels ? has_words_of_channels : has_words_of_positions;
     while (count > 1 && !fits(image, groups, count)) count /= 2;
     return count;
+}
+
+// The outer dimension joins the positions where one stride leads through both, and their order stays: of
+// weights, whose positions are few.
+Image joined(const Image& image) {
+    const int64_t positions = image.positions();
+    const int64_t stride = positions == 1 ? image.outer_stride : position_stride(image);
+    if (stride == 0 || image.outer_stride != positions * stride) return image;
+    Image result = image;
+    result.sizes = {1, 1, image.outer * positions};
+    result.strides = {0, 0, stride};
+    result.outer = 1;
+    return result;
 }
 
 PackArgs pack_args(const Image& image, int64_t groups, uint32_t tile_channels) {
@@ -151,6 +190,10 @@ Image transposed(Image weight) {
 Image Image::as(Form way) const {
     Image result = *this;
     if (form == way) return result;
+    if (form == Form::Plain) {
+        result.form = way == Form::Halves ? Form::Scaled : Form::Plain;
+        return result;
+    }
     TORCH_INTERNAL_ASSERT(form == Form::PairsOrHalves);
     result.form = way;
     if (way == Form::Halves) result.tensor = tensor.view(at::kHalf);
@@ -161,8 +204,17 @@ Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ra
     const bool ready = form == Form::Plain ? is_packed(image, groups) : image.form == form;
     if (ready) return image;
     TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
-    const uint32_t tile_channels = channels_of_tile(image);
-    PackArgs args = pack_args(image, groups, tile_channels);
+    const Image source = joined(image);
+    const bool flat = is_flat(source);
+    int64_t vector = vector_of(source, groups, flat);
+    const bool whole = vector < 4 && has_words_of_rows(source, groups);
+    uint32_t tile_channels = channels_of_tile(source);
+    if (whole) {
+        tile_channels = kTile / std::bit_ceil(static_cast<uint32_t>(source.positions()));
+        vector = kGranule;
+    }
+    PackArgs args = pack_args(source, groups, tile_channels);
+    if (whole) args.width = FastDivider(args.positions);
     const int64_t padded = args.granules * kGranule, positions = image.positions();
     const auto type = form == Form::Halves ? at::kHalf : image.tensor.scalar_type();
     const Tensor memory =
@@ -187,10 +239,10 @@ Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ra
         args.range = image.range;
     }
     if (memory.numel() == 0) return result;
-    const bool flat = is_flat(image), cut = form == Form::Pairs || form == Form::PairsOrHalves;
-    kernels::KernelCall call("conv_pack_" + std::to_string(vector_of(image, groups, flat)),
+    const bool cut = form == Form::Pairs || form == Form::PairsOrHalves;
+    kernels::KernelCall call("conv_pack_" + std::to_string(vector),
                              {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
-                              tile_channels, image.channel_stride == 1, flat, halves});
+                              tile_channels, image.channel_stride == 1, flat, halves, whole});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     if (halves) call.read(ranges->words);
     call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(args.tiles));
@@ -206,15 +258,32 @@ void find_range(const Image& image, int64_t groups) {
         seen.strides[0] = image.outer_stride;
         seen.outer = 1;
     }
-    const uint32_t tile_channels = channels_of_tile(seen);
-    PackArgs args = pack_args(seen, groups, tile_channels);
+    const bool by_channel = seen.channel_stride == 1;
+    const int64_t step = position_stride(seen);
+    const int64_t vector = vector_of(seen, groups, step == 1) >= 4 ? 4 : 1;
+    const int64_t fast = by_channel ? seen.channels : seen.positions(),
+                  slow = by_channel ? seen.positions() : seen.channels;
+    RangeArgs args{};
+    args.from = kernels::address(seen.tensor);
     args.range = image.range;
-    const bool flat = is_flat(seen);
-    kernels::KernelCall call("conv_range_" + std::to_string(vector_of(seen, groups, flat)),
-                             {kThreads, 0, 4, 0, tile_channels, seen.channel_stride == 1, flat});
+    args.from_outer = seen.outer_stride;
+    args.from_group = seen.group_stride;
+    args.from_channel = seen.channel_stride;
+    std::copy(seen.strides.begin(), seen.strides.end(), args.from_spatial);
+    if (step != 0) args.from_spatial[2] = step;
+    args.height = FastDivider(static_cast<uint32_t>(seen.sizes[1]));
+    args.width = FastDivider(static_cast<uint32_t>(seen.sizes[2]));
+    args.across = FastDivider(static_cast<uint32_t>(ceil_div(fast, kBlock) * kBlock / vector));
+    args.down = FastDivider(static_cast<uint32_t>(ceil_div(slow, kBlock)));
+    args.groups = FastDivider(static_cast<uint32_t>(groups));
+    args.positions = static_cast<uint32_t>(seen.positions());
+    args.channels = static_cast<uint32_t>(seen.channels);
+    args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
+                                        groups * seen.outer);
+    kernels::KernelCall call("conv_range_" + std::to_string(vector), {kThreads, 0, by_channel, step != 0});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     call.read(image.tensor).write(image.range, HalfRanges::kBytes);
-    call.dispatch_pointer(args, kernels::Grid::linear(args.tiles));
+    call.dispatch_pointer(args, kernels::Grid::linear(ceil_div(args.threads, kThreads)));
 }
 
 }  // namespace anymps::ops

@@ -8,9 +8,10 @@
 
 namespace anymps::ops {
 
-// How the floats of a packed image lie in memory. Halves are scaled by what is known of their range; the
-// device chooses between pairs (kPairs of shaders/lib/product.slang) and halves.
-enum class Form { Plain, Pairs, Halves, PairsOrHalves };
+// How the floats of an image lie in memory, and are read. Halves are scaled by what is known of their range;
+// the device chooses between pairs (kPairs of shaders/lib/product.slang) and halves. Scaled: floats as they
+// are, of which the tiles make halves.
+enum class Form { Plain, Pairs, Halves, PairsOrHalves, Scaled };
 
 struct Image {
     at::Tensor tensor;
@@ -27,8 +28,8 @@ struct Image {
     }
     int64_t positions() const { return sizes[0] * sizes[1] * sizes[2]; }
     bool pairs() const { return form == Form::Pairs; }
-    uint64_t scale() const { return form == Form::Halves ? range : 0; }
-    // One of the two ways to read an image of either.
+    uint64_t scale() const { return form == Form::Halves || form == Form::Scaled ? range : 0; }
+    // One of the two ways to read an image of either; of plain floats tiles make halves or pairs themselves.
     Image as(Form way) const;
 };
 

@@ -113,6 +113,17 @@ bool wide_target(const Contraction& c, bool swapped) {
     return run.stride == 1 && wide.divides({run.divisor_of_others, run.length, row_stride});
 }
 
+Walk walk_of(const Contraction& c, BlockLayout affine, BlockLayout gathered, bool checked) {
+    // Of the matrix tiles, and bits that a thread keeps of a row's taps.
+    constexpr int64_t kTileK = 32, kMostTaps = 32;
+    const Run run = gathered_run(c);
+    if (!checked && run.length == c.k.count() && run.stride >= 0) return Walk::Linear;
+    const bool channels = affine == BlockLayout::AlongWide && gathered == BlockLayout::AlongWide &&
+                          c.k.plain_fastest && c.k.plain % kTileK == 0;
+    const bool taps = c.k.positions() > 0 && c.k.positions() <= kMostTaps;
+    return channels && taps ? Walk::Taps : Walk::Digits;
+}
+
 uint32_t spatial_of(const Contraction& c) {
     for (uint32_t axis = 0; axis < 2; ++axis) {
         if (c.g.spatial[axis] > 1 || c.k.spatial[axis] > 1 || c.gathered.size[axis] > 1 ||
@@ -131,6 +142,7 @@ Variant variant_of_one(const Contraction& c, Block block, bool swapped) {
     v.checked = !always_inside(c);
     v.affine = affine_layout(c, block, wide, v.flat_k);
     v.gathered = gathered_layout(c, wide, v.checked);
+    v.walk = walk_of(c, v.affine, v.gathered, v.checked);
     v.wide_out = wide_target(c, swapped);
     v.swapped = swapped;
     const uint64_t products = uint64_t(c.groups) * c.affine.rows * c.g.count() * c.k.count();
@@ -169,6 +181,10 @@ Run run_of(const Digits& digits, const DigitStrides& strides) {
     return run;
 }
 
+Run gathered_run(const Contraction& c) {
+    return run_of(c.k, strides_of(c.gathered, c.gathered.k_step, c.gathered.k_plain_stride));
+}
+
 Variant variant_of(std::span<const Contraction> contractions, Block block, bool swapped) {
     Variant v = variant_of_one(contractions[0], block, swapped);
     for (const Contraction& c : contractions.subspan(1)) {
@@ -179,6 +195,7 @@ Variant variant_of(std::span<const Contraction> contractions, Block block, bool 
         v.flat_k = v.flat_k && other.flat_k;
         v.checked = v.checked || other.checked;
         v.wide_out = v.wide_out && other.wide_out;
+        if (v.walk != other.walk) v.walk = Walk::Digits;
     }
     // Blocks of four rows are of no use to a kernel that takes single ones.
     if (block == Block::Single && v.affine == BlockLayout::RowsWide) v.affine = BlockLayout::Across;

@@ -11,6 +11,9 @@ namespace anymps::ops {
 // Twin of the layouts in shaders/lib/operand.slang.
 enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide, AlongShifted, RowsShifted };
 
+// How the gathered factor's k leads through memory: twin of kGatherWalk in shaders/lib/conv_stage.slang.
+enum class Walk : uint32_t { Digits, Linear, Taps };
+
 struct Variant {
     BlockLayout affine, gathered;
     uint32_t spatial;  // dimensions in use, the last ones of three
@@ -18,6 +21,7 @@ struct Variant {
     bool checked;      // positions can be outside the image
     bool wide_out;     // four results that follow one another are one store
     bool swapped;      // rows and columns change places
+    Walk walk;
 };
 
 // The fast digits that one stride leads through: their product, that stride, and the greatest common divisor
@@ -28,6 +32,8 @@ struct Run {
     int64_t divisor_of_others;
 };
 Run run_of(const Digits& digits, const DigitStrides& strides);
+// Of k in the gathered factor, where no position is outside of the image.
+Run gathered_run(const Contraction& c);
 
 // What a kernel loads at once: 4 elements, or granules of 8 for the matrix tiles. Single: rows one at a time.
 enum class Block { Single, Four, Granule };

@@ -69,12 +69,15 @@ constexpr Tile kHalvesSoftware[] = {{"packed_32x32x32", 32, 32, 64, 1, 1, 9216}}
 // Convolutions, whose factors take more address arithmetic. Costs of 16 bits are from rates measured on an
 // H200.
 constexpr Tile kConv16[] = {
-    {"matrix_128x128x32", 128, 128, 256, 3700, 2, 20480},
-    {"matrix_64x128x32", 64, 128, 128, 2700, 2, 15360},
+    {"matrix_256x128x32", 256, 128, 256, 5440, 1, 30720, false, 600},
+    {"matrix_128x128x32", 128, 128, 256, 2890, 2, 20480},
+    {"matrix_64x128x32", 64, 128, 128, 2010, 3, 15360},
+    {"matrix_64x64x32", 64, 64, 128, 1370, 4, 10240},
 };
 constexpr Tile kConvParts2[] = {
     {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
     {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
+    {"matrix_64x64x16", 64, 64, 128, 3000, 3, 12288},
 };
 
 // Integers on GPUs, where speed matters less.
@@ -136,13 +139,14 @@ struct CutCosts {
     uint64_t join;           // the dispatch that adds the parts
     uint64_t shortest_part;  // worth a workgroup of its own
     uint64_t most_parts;
-    uint64_t results_a_unit;  // of parts, written and read again
-    uint64_t pack;            // the dispatches that store factors as fragments
-    uint64_t packed_a_unit;   // elements of them
+    uint64_t most_of_convolutions;  // whose gradients of weights are few sums of many terms
+    uint64_t results_a_unit;        // of parts, written and read again
+    uint64_t pack;                  // the dispatches that store factors as fragments
+    uint64_t packed_a_unit;         // elements of them
 };
 // Measured on an H200, where a unit is 5.7 ps.
-constexpr CutCosts kCutGpu{128, 700000, 256, 32, 2, 1200000, 5};
-constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 1, 0, 64};
+constexpr CutCosts kCutGpu{128, 700000, 256, 32, 264, 2, 1200000, 5};
+constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 4, 1, 0, 64};
 
 const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
     return device.is_software ? kCutSoftware : kCutGpu;
@@ -159,7 +163,9 @@ uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint6
 
 void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
     parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
-    const uint64_t step = plan.tile->fragments ? 64 : is_halves(p.arithmetic) ? 32 : 16;
+    const bool sixteen = p.arithmetic == Arithmetic::F16 || p.arithmetic == Arithmetic::BF16;
+    const bool halves = is_halves(p.arithmetic) || (p.convolution && sixteen);
+    const uint64_t step = plan.tile->fragments ? 64 : halves ? 32 : 16;
     const uint64_t part = std::max<uint64_t>(step, ceil_div(ceil_div(p.k, parts), step) * step);
     plan.part_k = static_cast<uint32_t>(part);
     plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
@@ -173,8 +179,8 @@ uint64_t least_parts(const Problem& p) {
 Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
     const CutCosts& costs = cut_costs(device);
     const uint64_t least = least_parts(p);
-    const uint64_t most =
-        p.may_cut ? std::max(least, std::min(costs.most_parts, p.k / costs.shortest_part)) : least;
+    const uint64_t limit = p.convolution ? costs.most_of_convolutions : costs.most_parts;
+    const uint64_t most = p.may_cut ? std::max(least, std::min(limit, p.k / costs.shortest_part)) : least;
     Plan best{};
     uint64_t best_time = UINT64_MAX;
     std::span<const Tile> tiles = tiles_of(device, p);
@@ -185,11 +191,12 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
-            for (uint64_t parts = least; parts <= most; ++parts) {
+            // Of many parts one more or less matters little.
+            for (uint64_t parts = least; parts <= most; parts += std::max<uint64_t>(1, parts / 16)) {
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
                 cut_k(plan, p, parts);
                 uint64_t time = modelled_time(device, tile, groups * plan.parts);
-                time *= std::min<uint64_t>(plan.part_k, p.k) + costs.start;
+                time *= std::min<uint64_t>(plan.part_k, p.k) + costs.start + tile.start;
                 if (plan.parts > 1)
                     time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;
                 if (tile.fragments) time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_a_unit;

@@ -26,6 +26,7 @@ struct Tile {
     uint32_t resident = 1;  // workgroups that share a core
     uint32_t shared_bytes = 0;
     bool fragments = false;  // multiplies factors that a pass stores as fragments before
+    uint32_t start = 0;      // of a workgroup beyond what all have, in k
 };
 
 // How the device can best multiply factors of these types. f32_parts: how

@@ -169,10 +169,10 @@ struct Memo {
 
 }  // namespace
 
-Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem) {
+Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem, bool seldom) {
     static Tuning& tuning = Tuning::instance();
     if (tuning.exploring.load(std::memory_order_relaxed)) [[unlikely]]
-        return tuning.plan(device, problem);
+        return seldom ? plan_by_model(device, problem) : tuning.plan(device, problem);
     static thread_local Memo memo;
     const uint32_t generation = tuning.generation.load(std::memory_order_acquire);
     if (memo.generation != generation) {
