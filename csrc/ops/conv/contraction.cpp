@@ -307,6 +307,11 @@ void run_parts(const Contraction& c, const Plan& plan, Compute compute, const Ha
     sum_parts(c, parts, plan, compute, choice);
 }
 
+// The tiles' lanes store to columns of their own, eight lanes a line of results.
+bool has_lines_of_lanes() {
+    return matrix_subgroup(runtime::device().info()) >= 8;
+}
+
 // How many bf16 parts of an f32 factor are wanted.
 uint32_t parts_of_f32() {
     return at::globalContext().allowTF32CuDNN(at::Float32Op::CONV) ? 2 : 3;
@@ -318,13 +323,13 @@ Arithmetic arithmetic_of(const Contraction& c) {
     constexpr int64_t kFewestRows = 8;
     const auto type = c.affine.range != 0 ? at::kHalf : c.affine.tensor->scalar_type();
     if (c.affine.range == 0 && type != c.gathered.tensor->scalar_type()) return Arithmetic::Lanes;
-    if (c.groups > 1 && c.affine.rows < kFewestRows) return Arithmetic::Lanes;
+    if (!has_lines_of_lanes() || (c.groups > 1 && c.affine.rows < kFewestRows)) return Arithmetic::Lanes;
     return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
                              type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
 }
 
 bool may_be_halves(const Tensor& factor) {
-    return factor.scalar_type() == at::kFloat && parts_of_f32() < 3 &&
+    return factor.scalar_type() == at::kFloat && parts_of_f32() < 3 && has_lines_of_lanes() &&
            choose_arithmetic(runtime::device().info(), true, false, false, 3) == Arithmetic::F16;
 }
 
