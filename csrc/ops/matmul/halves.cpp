@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
@@ -14,25 +16,26 @@ namespace {
 using kernels::ceil_div;
 
 // As in shaders/matmul_pack.slang.
-constexpr uint32_t kThreads = 256, kAhead = 4;
+constexpr uint32_t kThreads = 256, kAhead = 8, kRows = 32, kDeep = 128;
 struct MatmulPackArgs {
-    uint64_t to, norms, from;
+    uint64_t to, norms, from, parts;
     int64_t from_batch, from_row, from_k;
     kernels::FastDivider rows;
-    uint32_t count, k, granules;
+    uint32_t count, k, granules, part, parts_a_row, groups;
 };
 
 // Seconds on an H200: of a multiplication more without halves, of an element cut, of the dispatches.
 constexpr double kGain = 29e-15, kCut = 3.4e-12, kDispatches = 20e-6;
 
-constexpr double kLeastK = 64;
-constexpr double kMostElements = 1 << 28;  // that get a copy, of a gigabyte then
+constexpr double kLeastK = 64, kMostK = 1 << 23;      // the count of small numbers has 23 bits
+constexpr uint64_t kLeastPart = 64, kMostParts = 16;  // of rows that do not follow k
+constexpr double kMostElements = 1 << 28;             // that get a copy, of a gigabyte then
 
 }  // namespace
 
 bool worth_halves(double batch, double m, double n, double k) {
     if (runtime::device().info().is_software) return k > 0;
-    if (k < kLeastK || batch * (m + n) * k > kMostElements) return false;
+    if (k < kLeastK || k >= kMostK || batch * (m + n) * k > kMostElements) return false;
     return batch * m * n * k * kGain > batch * (m + n) * k * kCut + kDispatches;
 }
 
@@ -40,7 +43,11 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
     const int64_t copies = factor.batch == 0 ? 1 : batch;
     const auto granules = static_cast<uint32_t>(ceil_div(k, kStep) * kStep / 8);
     const int64_t norms = ceil_div(copies * rows, 4) * 4;
-    tensor = at::empty({norms + copies * rows * granules * 4 * parts}, factor.tensor->options());
+    const bool along = factor.column == 1;
+    const auto part = static_cast<uint32_t>(std::max(kLeastPart, ceil_div(k, kMostParts)));
+    const auto parts_a_row = static_cast<uint32_t>(along ? 0 : ceil_div(k, part));
+    const int64_t packed = copies * rows * granules * 4 * parts;
+    tensor = at::empty({norms + packed + copies * rows * parts_a_row}, factor.tensor->options());
     address = kernels::address(tensor) + norms * 4;
     norms_before = static_cast<uint32_t>(norms / 4);
     pitch = granules * parts;
@@ -50,6 +57,7 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
     args.to = address;
     args.norms = kernels::address(tensor);
     args.from = kernels::address(*factor.tensor);
+    args.parts = address + packed * 4;
     args.from_batch = factor.batch;
     args.from_row = factor.row;
     args.from_k = factor.column;
@@ -57,18 +65,38 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
     args.count = static_cast<uint32_t>(copies * rows);
     args.k = static_cast<uint32_t>(k);
     args.granules = granules;
-    const bool along = factor.column == 1;
-    const bool words =
-        along && k % 4 == 0 && factor.row % 4 == 0 && factor.batch % 4 == 0 && args.from % 16 == 0;
-    // A subgroup a row, or eight neighbouring rows a workgroup where these follow one another.
-    const uint32_t lanes = along && granules > kAhead * 32 ? kThreads : 32;
+    args.part = part;
+    args.parts_a_row = parts_a_row;
+    const auto step = along ? factor.row : factor.column, length = along ? k : rows;
+    const bool words = (along || factor.row == 1) && length % 4 == 0 && step % 4 == 0 &&
+                       factor.batch % 4 == 0 && args.from % 16 == 0;
     if (runtime::profiling())
         runtime::profile_work(0, c10::str(copies, " of ", rows, " x ", k, along ? "" : ", across"));
-    kernels::KernelCall("matmul_pack",
-                        {kThreads, 0, parts == 2, along, words, lanes, granules <= kAhead * lanes})
+    const uint32_t subgroup = kernels::tuning().subgroup;
+    if (along) {
+        // Threads that keep eight words each: a part of a subgroup, or all of a workgroup.
+        const uint32_t lanes = kernels::power_of_two(ceil_div(granules * 2, kAhead), kThreads);
+        const uint32_t few = std::min(32u, subgroup),
+                       threads = lanes <= few ? kThreads : std::max(lanes, subgroup);
+        const uint32_t a_row = lanes <= few ? few : std::max(lanes, subgroup);
+        kernels::KernelCall("matmul_pack",
+                            {threads, subgroup, parts == 2, words, a_row, granules * 2 <= kAhead * a_row})
+            .read(*factor.tensor)
+            .write(tensor)
+            .dispatch(args, kernels::Grid::linear(ceil_div(args.count, threads / a_row)));
+        return;
+    }
+    const uint64_t blocks = copies * ceil_div(rows, kRows);
+    args.groups = kernels::group_count(blocks * parts_a_row);
+    kernels::KernelCall("matmul_pack_norms", {kThreads, subgroup, parts == 2, words})
         .read(*factor.tensor)
         .write(tensor)
-        .dispatch(args, kernels::Grid::linear(ceil_div(args.count, kThreads / lanes)));
+        .dispatch(args, kernels::Grid::linear(args.groups));
+    args.groups = kernels::group_count(blocks * ceil_div(granules * 8, kDeep));
+    kernels::KernelCall("matmul_pack_across", {kThreads, subgroup, parts == 2, words})
+        .read(*factor.tensor)
+        .write(tensor)
+        .dispatch(args, kernels::Grid::linear(args.groups));
 }
 
 }  // namespace anymps::ops
