@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -63,6 +64,16 @@ def test_max_pool_parameters(dim, dtype):
     ):
         x = image(dim, low=5).to(dtype)
         check(lambda x, options=options: MAX[dim](x, return_indices=True, **options), x, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_max_pool_gradient_in_words(dtype):
+    """Rows of whole words, whose gradient a thread of a GPU gathers in words; whole numbers have ties."""
+    for width, height, kernel, stride, padding in itertools.product((4, 12), (5, 8), (1, 2, 3, 4), (1, 2, 3), (0, 1)):
+        if 2 * padding > kernel:
+            continue
+        x = torch.randint(-4, 4, (2, 3, height, width)).to(dtype)
+        check(lambda x, k=kernel, s=stride, p=padding: F.max_pool2d(x, k, s, p), x, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

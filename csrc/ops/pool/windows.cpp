@@ -30,6 +30,16 @@ struct PoolArgs {
     uint32_t in_step, out_step, index_step;
 };
 
+// Twin of PoolGradientArgs in shaders/pool_gradient.slang.
+struct PoolGradientArgs {
+    uint64_t input, output, indices;
+    kernels::FastDivider across, down, stride_down, stride_across;
+    uint32_t height, width, out_height, out_width;
+    uint32_t reach_down, reach_across, padding_down, padding_across;
+    uint32_t total;
+};
+static_assert(sizeof(PoolGradientArgs) <= 128);
+
 uint32_t narrow(int64_t value) {
     TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "pooling: a window of ", value,
                 " elements is too large for the mps device");
@@ -166,6 +176,63 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     call.dispatch_pointer(args, kernels::flat_grid(uint64_t{args.total}));
 }
 
+// The most windows that may hold one of `count` neighbours from a multiple of `count` on.
+uint32_t windows_of(int64_t count, int64_t size, int64_t outputs, const Windows& w, int axis) {
+    const int64_t reach = w.kernel[axis] - 1, stride = w.stride[axis], padding = w.padding[axis];
+    int64_t most = 0;
+    for (int64_t i = 0; i < size; i += count) {
+        const int64_t first = std::max<int64_t>(0, i + padding - reach + stride - 1) / stride;
+        const int64_t last = std::min((std::min(i + count, size) - 1 + padding) / stride, outputs - 1);
+        most = std::max(most, last - first + 1);
+    }
+    return static_cast<uint32_t>(most);
+}
+
+// Gathers the gradient in words, where planes are contiguous and few windows overlap. False where it cannot.
+bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& indices,
+                  const Tensor& grad_input) {
+    constexpr uint32_t kMost = 6;
+    const int64_t dims = grad_input.dim();
+    if (kernels::tuning().software || w.adaptive || w.spatial != 2 || w.dilation[1] != 1 ||
+        w.dilation[2] != 1 || !grad_input.is_contiguous() || !grad_output.is_contiguous() ||
+        !indices.is_contiguous() || grad_input.scalar_type() != grad_output.scalar_type() ||
+        grad_output.numel() == 0 || grad_input.numel() >= (int64_t{1} << 32))
+        return false;
+    const int64_t height = grad_input.size(dims - 2), width = grad_input.size(dims - 1);
+    const int64_t out_height = grad_output.size(dims - 2), out_width = grad_output.size(dims - 1);
+    const auto word = static_cast<uint64_t>(4 * grad_input.element_size());
+    if (width % 4 != 0 || kernels::address(grad_input) % word != 0) return false;
+    const uint32_t down = windows_of(2, height, out_height, w, 1);
+    const uint32_t across = windows_of(4, width, out_width, w, 2);
+    if (down * across > kMost) return false;
+    PoolGradientArgs args{};
+    args.input = kernels::address(grad_input);
+    args.output = kernels::address(grad_output);
+    args.indices = kernels::address(indices);
+    args.across = kernels::FastDivider(narrow(width / 4));
+    args.down = kernels::FastDivider(narrow((height + 1) / 2));
+    args.stride_down = kernels::FastDivider(narrow(w.stride[1]));
+    args.stride_across = kernels::FastDivider(narrow(w.stride[2]));
+    args.height = narrow(height);
+    args.width = narrow(width);
+    args.out_height = narrow(out_height);
+    args.out_width = narrow(out_width);
+    args.reach_down = narrow(w.kernel[1] - 1);
+    args.reach_across = narrow(w.kernel[2] - 1);
+    args.padding_down = narrow(w.padding[1]);
+    args.padding_across = narrow(w.padding[2]);
+    args.total = static_cast<uint32_t>(grad_input.numel() / (height * width) * args.across.divisor *
+                                       args.down.divisor);
+    const uint32_t workgroup = kernels::flat_workgroup();
+    kernels::KernelCall("max_pool_gather",
+                        {workgroup, 0, kernels::code(grad_input.scalar_type()), down, across})
+        .read(grad_output)
+        .read(indices)
+        .write(grad_input)
+        .dispatch(args, kernels::flat_grid(uint64_t{args.total}));
+    return true;
+}
+
 void refuse(const char* op, const Tensor& tensor) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" not implemented for '",
                                 c10::toString(tensor.scalar_type()), "'");
@@ -209,6 +276,7 @@ void max_pool(const char* op, const Windows& windows, const Tensor& input, const
 void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& indices, const Tensor& grad_input) {
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
+    if (gather_words(windows, grad_output, indices, grad_input)) return;
     // A write for each output is less work than a search for each input, but only one output may write there.
     if (disjoint(windows) && plane_step(grad_input, windows.spatial) != 0) {
         Tensor(grad_input).zero_();
