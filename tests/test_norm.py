@@ -71,6 +71,24 @@ def test_long_rows_and_many_rows():
             compare(lambda x, w, n=shape[1:]: F.rms_norm(x, n, w), (x, w))
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_many_rows_of_words(dtype):
+    """Rows that GPUs keep in registers, with the gradients of w and b as parts of many rows."""
+    for shape in ((1030, 12), (1024, 256), (1025, 1000)):
+        for x, w, b in with_affine(torch.randn(shape), shape[1:]):
+            compare(lambda x, w, b, n=shape[1:]: F.layer_norm(x, n, w, b), (x, w, b), dtype)
+            compare(lambda x, w, n=shape[1:]: F.rms_norm(x, n, w), (x, w), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_planes_that_are_no_whole_words(dtype):
+    """Words of four elements reach into the next channel."""
+    for shape in ((4, 8, 7, 7), (4, 6, 1, 5), (8, 2, 3, 3)):
+        w, b = torch.randn(shape[1]), torch.randn(shape[1])
+        compare(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), (torch.randn(shape), w, b), dtype)
+        compare(lambda x, w, b: F.group_norm(x, 2, w, b), (torch.randn(shape), w, b), dtype)
+
+
 def test_layer_norm_of_views():
     x = torch.randn(4, 6, 5, 8)
     layouts = [

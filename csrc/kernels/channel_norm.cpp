@@ -33,7 +33,8 @@ enum Flags : uint32_t {
     kGroups = 8,
     kFixed = 16,
     kSameChannel = 32,
-    kNeighbours = 64
+    kNeighbours = 64,
+    kTwoChannels = 128
 };
 
 uint64_t address_or_0(const at::TensorBase& tensor) {
@@ -52,7 +53,8 @@ void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, c
          const at::TensorBase& last, uint32_t flags, const at::TensorBase& written) {
     const int64_t item = y.element_size();
     const bool same_channel = norm.inner % 4 == 0;
-    bool vector = same_channel || (norm.inner == 1 && norm.channels % 4 == 0);
+    const bool two_channels = !same_channel && norm.inner > 3 && y.numel() % 4 == 0;
+    bool vector = same_channel || two_channels || (norm.inner == 1 && norm.channels % 4 == 0);
     for (const at::TensorBase* tensor : {&x, &y, &written}) {
         vector &= address_or_0(*tensor) % static_cast<uint64_t>(std::min<int64_t>(16, 4 * item)) == 0;
     }
@@ -62,9 +64,10 @@ void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, c
     const bool parameters = fours(norm.mean) && fours(norm.deviation) && fours(norm.weight) &&
                             (last.is_same(written) || fours(last)) && fours(norm.sums) &&
                             fours(norm.products);
-    if (vector && !same_channel && !norm.depth && parameters) flags |= kNeighbours;
+    if (vector && norm.inner == 1 && !norm.depth && parameters) flags |= kNeighbours;
     flags |= (norm.weight.defined() ? kWeight : 0) | (norm.variance ? kVariance : 0) |
-             (norm.depth ? kGroups : 0) | (same_channel ? kSameChannel : 0);
+             (norm.depth ? kGroups : 0) | (same_channel ? kSameChannel : 0) |
+             (two_channels ? kTwoChannels : 0);
     const uint32_t width = vector ? 4 : 1;
     KernelCall call(
         kernel, {workgroup(), 0, code(y.scalar_type()), code(norm.mean.scalar_type()),

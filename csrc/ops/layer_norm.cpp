@@ -4,9 +4,12 @@
 #include <anymps/ops/layer_norm_ops.h>
 #include <anymps/ops/reduction_rows.h>
 
+#include <algorithm>
 #include <limits>
 
+#include "kernels/kernel_call.h"
 #include "kernels/row_launcher.h"
+#include "kernels/team.h"
 
 namespace anymps::ops {
 
@@ -91,6 +94,74 @@ void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, c
                          {rms, weight.defined()});
 }
 
+// As in shaders/layer_norm_gradients.slang.
+struct GradientArgs {
+    uint64_t grad, x, out, weight, mean, rstd, partials;
+    uint32_t rows, size, groups;
+};
+struct SumArgs {
+    uint64_t partials, weight, bias;
+    uint32_t groups, size;
+};
+
+uint64_t address_or_0(const Tensor& tensor) {
+    return tensor.defined() ? kernels::address(tensor) : 0;
+}
+
+// All gradients in one reading, where rows are contiguous words that a subgroup can keep; false elsewhere.
+bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, const Tensor& mean,
+                      const Tensor& rstd, const Tensor& weight, const Tensor& grad_input,
+                      const Tensor& grad_weight, const Tensor& grad_bias) {
+    constexpr uint32_t kMostElements = 1024, kMostWords = 8, kThreads = 128, kGroups = 264, kSide = 32;
+    constexpr int64_t kLeastRows = 1024;
+    const auto& t = kernels::tuning();
+    const int64_t rows = size == 0 ? 0 : input.numel() / size;
+    if (t.software || !grad_input.defined() || rows < kLeastRows || rows > UINT32_MAX || size % 4 != 0 ||
+        size > kMostElements || size > int64_t{4} * kMostWords * t.subgroup)
+        return false;
+    for (const Tensor* tensor : {&grad, &input, &grad_input, &weight, &mean, &rstd}) {
+        if (!tensor->defined()) continue;
+        const auto word = static_cast<uint64_t>(4 * tensor->element_size());
+        if (!tensor->is_contiguous() || kernels::address(*tensor) % word != 0) return false;
+    }
+    const auto type = input.scalar_type();
+    const Tensor& parameter = grad_weight.defined() ? grad_weight : grad_bias;
+    for (const Tensor* tensor : {&weight, &grad_weight, &grad_bias})
+        if (tensor->defined() && tensor->scalar_type() != parameter.scalar_type()) return false;
+    for (const Tensor* tensor : {&mean, &rstd})
+        if (tensor->defined() && tensor->scalar_type() != at::kFloat) return false;
+    if (grad.scalar_type() != type || grad_input.scalar_type() != type) return false;
+    const uint32_t threads = std::max(kThreads, t.subgroup);
+    const auto groups =
+        static_cast<uint32_t>(std::min<uint64_t>(kGroups, kernels::ceil_div(rows, threads / t.subgroup)));
+    const Tensor partials = empty_as(input, {groups, 2 * size}, at::kFloat);
+    const auto words = static_cast<uint32_t>(kernels::ceil_div(size, 4 * t.subgroup));
+    const uint32_t parameter_type = kernels::code(parameter.scalar_type());
+    const GradientArgs args{kernels::address(grad),       kernels::address(input),
+                            kernels::address(grad_input), address_or_0(weight),
+                            address_or_0(mean),           kernels::address(rstd),
+                            kernels::address(partials),   static_cast<uint32_t>(rows),
+                            static_cast<uint32_t>(size),  groups};
+    kernels::KernelCall("layer_norm_gradients", {threads, t.subgroup, kernels::code(type), parameter_type,
+                                                 weight.defined(), !mean.defined(), words})
+        .read(grad)
+        .read(input)
+        .read(weight)
+        .read(mean)
+        .read(rstd)
+        .write(grad_input)
+        .write(partials)
+        .dispatch(args, kernels::Grid::linear(groups));
+    const SumArgs sum{kernels::address(partials), address_or_0(grad_weight), address_or_0(grad_bias), groups,
+                      static_cast<uint32_t>(size)};
+    kernels::KernelCall("layer_norm_gradient_sums", {t.workgroup, t.subgroup, 0, parameter_type})
+        .read(partials)
+        .write(grad_weight)
+        .write(grad_bias)
+        .dispatch(sum, kernels::Grid::linear(kernels::ceil_div(2 * size, kSide)));
+    return true;
+}
+
 }  // namespace
 
 // -> (output, mean, rstd); the statistics have size 1 in the normalised dimensions and are float32 whatever
@@ -118,15 +189,17 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm_backward)(
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     const Rows rows(input, normalized_shape);
     Tensor grad_input, grad_weight, grad_bias;
-    if (output_mask[0]) {
-        grad_input = empty_as(input, input.sizes(), input.scalar_type());
-        backward_input(grad_out, input, rows, mean, rstd, weight, grad_input);
-    }
+    if (output_mask[0]) grad_input = empty_as(input, input.sizes(), input.scalar_type());
     if (output_mask[1])
         grad_weight = empty_as(input, normalized_shape, (weight.defined() ? weight : input).scalar_type());
     if (output_mask[2])
         grad_bias = empty_as(input, normalized_shape, (bias.defined() ? bias : input).scalar_type());
-    if (output_mask[1] || output_mask[2]) {
+    const bool parameters = output_mask[1] || output_mask[2];
+    if (parameters && backward_at_once(grad_out, input, c10::multiply_integers(normalized_shape), mean, rstd,
+                                       weight, grad_input, grad_weight, grad_bias))
+        return {grad_input, grad_weight, grad_bias};
+    if (output_mask[0]) backward_input(grad_out, input, rows, mean, rstd, weight, grad_input);
+    if (parameters) {
         const auto flat = [](const Tensor& t) { return t.defined() ? t.view({-1}) : t; };
         kernels::reduce(rows::norm_gradients,
                         {rows.rows(grad_out), rows.rows(input), rows.statistic(mean), rows.statistic(rstd)},
@@ -157,12 +230,14 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm_backward)(const Tensor& g
     const Tensor weight = optional(weight_opt);
     const Rows rows(input, normalized_shape);
     Tensor grad_input, grad_weight;
-    if (output_mask[0]) {
-        grad_input = empty_as(input, input.sizes(), input.scalar_type());
-        backward_input(grad_out, input, rows, Tensor(), rstd, weight, grad_input);
-    }
-    if (output_mask[1] && weight.defined()) {
-        grad_weight = empty_as(input, normalized_shape, weight.scalar_type());
+    const bool parameter = output_mask[1] && weight.defined();
+    if (output_mask[0]) grad_input = empty_as(input, input.sizes(), input.scalar_type());
+    if (parameter) grad_weight = empty_as(input, normalized_shape, weight.scalar_type());
+    if (parameter && backward_at_once(grad_out, input, c10::multiply_integers(normalized_shape), Tensor(),
+                                      rstd, weight, grad_input, grad_weight, Tensor()))
+        return {grad_input, grad_weight};
+    if (output_mask[0]) backward_input(grad_out, input, rows, Tensor(), rstd, weight, grad_input);
+    if (parameter) {
         kernels::reduce(rows::rms_norm_gradient,
                         {rows.rows(grad_out), rows.rows(input), rows.statistic(rstd)}, rows.all_rows(),
                         {grad_weight.view({-1})});
