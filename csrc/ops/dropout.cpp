@@ -7,6 +7,8 @@
 #include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
+#include <cmath>
+
 #include "kernels/kernel_call.h"
 #include "runtime/generator.h"
 
@@ -22,7 +24,8 @@ struct DropoutArgs {
     uint64_t out, mask, input;
     runtime::PhiloxState random;
     uint64_t count;
-    float keep, scale;
+    uint32_t keep_below;  // of 2^24
+    float scale;
 };
 
 struct DropoutBackwardArgs {
@@ -56,13 +59,14 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     Tensor mask = at::empty_like(source, source.options().dtype(at::kBool));
     const auto count = static_cast<uint64_t>(source.numel());
     const double scale = p == 1 ? 0 : 1 / (1 - p);
+    const auto keep_below = static_cast<uint32_t>(std::ceil(double{static_cast<float>(1 - p)} * 0x1p24));
     KernelCall("dropout",
                {kWorkgroup, 0, kernels::code(source.scalar_type()), all_aligned({out, mask, source})})
         .read(source)
         .write(out)
         .write(mask)
         .dispatch(DropoutArgs{kernels::address(out), kernels::address(mask), kernels::address(source),
-                              runtime::reserve_philox(std::nullopt, count), count, static_cast<float>(1 - p),
+                              runtime::reserve_philox(std::nullopt, count), count, keep_below,
                               static_cast<float>(scale)},
                   grid_of(count));
     return {out, mask};
