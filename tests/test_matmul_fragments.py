@@ -12,7 +12,7 @@ import os
 import pytest
 import torch
 from test_matmul import check
-from test_matmul_halves import LAYOUTS
+from test_matmul_halves import BATCHES, LAYOUTS, batched
 
 import torch_anymps
 
@@ -40,18 +40,9 @@ def test_layouts(layout, dtype, sizes):
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("form", ["both", "first expanded", "second expanded", "transposed"])
+@pytest.mark.parametrize("form", BATCHES)
 def test_batches(form, dtype, sizes):
-    m, n, k = sizes
-    transposed = form == "transposed"
-    a = torch.randn(1 if form == "first expanded" else 3, *((k, m) if transposed else (m, k)))
-    b = torch.randn(1 if form == "second expanded" else 3, *((n, k) if transposed else (k, n)))
-
-    def product(a, b):
-        a, b = a.expand(3, -1, -1), b.expand(3, -1, -1)
-        return torch.bmm(a.mT, b.mT) if transposed else torch.bmm(a, b)
-
-    check(product, a, b, dtype=dtype)
+    check(*batched(form, *sizes), dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -49,9 +49,11 @@ def test_long_sums(sizes):
         check(lambda a, b: a.t() @ b.t(), torch.randn(k, 70), torch.randn(90, k))
 
 
-@pytest.mark.parametrize("form", ["both", "first expanded", "second expanded", "transposed"])
-def test_batches(form, sizes):
-    m, n, k = sizes
+BATCHES = ["both", "first expanded", "second expanded", "transposed"]
+
+
+def batched(form, m, n, k):
+    """A product of three matrices a side, of which one may be the same for all, and its factors."""
     transposed = form == "transposed"
     a = torch.randn(1 if form == "first expanded" else 3, *((k, m) if transposed else (m, k)))
     b = torch.randn(1 if form == "second expanded" else 3, *((n, k) if transposed else (k, n)))
@@ -60,7 +62,12 @@ def test_batches(form, sizes):
         a, b = a.expand(3, -1, -1), b.expand(3, -1, -1)
         return torch.bmm(a.mT, b.mT) if transposed else torch.bmm(a, b)
 
-    check(product, a, b)
+    return product, a, b
+
+
+@pytest.mark.parametrize("form", BATCHES)
+def test_batches(form, sizes):
+    check(*batched(form, *sizes))
 
 
 def test_alpha_beta_and_in_place(sizes):
