@@ -67,6 +67,17 @@ def test_fill_with_a_tensor():
         x.fill_(torch.ones(1, device="mps"))
 
 
+def test_fill_of_one_half_may_be_infinite():
+    """More of them raise; assignments to an element or by a mask fill one."""
+    for dtype in (torch.float16, torch.bfloat16):
+        for value in (1e5, -1e300, 2**60, True, float("nan")):
+            cpu, mps = (torch.ones(2, dtype=dtype, device=device) for device in ("cpu", "mps"))
+            for x in (cpu, mps):
+                x[0] = value
+                x[torch.tensor([False, True], device=x.device)] = -value
+            torch.testing.assert_close(mps.cpu(), cpu, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(("dtype", "value"), [(torch.int8, 300), (torch.float16, 1e9), (torch.uint8, -600)])
 def test_fill_refuses_what_does_not_fit(dtype, value):
     with pytest.raises(RuntimeError) as on_cpu:
@@ -192,7 +203,7 @@ def same(factory, *args, **options):
     cpu, mps = factory(*args, **options), factory(*args, **options, device="mps")
     assert mps.device.type == "mps" and mps.dtype == cpu.dtype and mps.shape == cpu.shape
     eps = torch.finfo(cpu.dtype).eps if cpu.is_floating_point() else 0
-    torch.testing.assert_close(mps.cpu(), cpu, rtol=eps, atol=1e-12 if eps else 0)
+    torch.testing.assert_close(mps.cpu(), cpu, rtol=eps, atol=1e-12 if eps else 0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
@@ -256,9 +267,45 @@ def test_linspace(dtype):
         torch.linspace(0, 1, -1, device="mps")
 
 
-def test_logspace():
-    same(torch.logspace, 0, 3, 4, dtype=torch.int64)
-    same(torch.logspace, -5, 5, 37, base=2)
+@pytest.mark.parametrize("dtype", [*NUMBERS, torch.complex64], ids=str)
+@pytest.mark.parametrize("base", [10, 2, 1.1, 0.25, 1, 123456.789])
+def test_logspace(base, dtype):
+    """Floats are the rounded exact powers (the CPU's ends are rounded to the type), integers the CPU's."""
+    for start, end in [(0, 3), (2, 0), (1, 1), (-3, 4), (0.1, 2.7)]:
+        for steps in (0, 1, 2, 4, 7, 31, 300):
+            if dtype.is_floating_point or dtype.is_complex:
+                made = torch.logspace(start, end, steps, base, dtype=dtype, device="mps").cpu()
+                exact = torch.logspace(start, end, steps, base, dtype=torch.complex128)
+                exact = torch.view_as_real(exact.to(dtype)) if dtype.is_complex else exact.real.to(dtype)
+                made = torch.view_as_real(made) if dtype.is_complex else made
+                torch.testing.assert_close(made, exact, rtol=torch.finfo(dtype).eps, atol=0)
+            elif start >= 0 and base in (10, 2):
+                same(torch.logspace, start, end, steps, base, dtype=dtype)
+
+
+def test_logspace_of_whole_numbers_and_signs():
+    same(torch.logspace, 0, 18, 19, dtype=torch.int64)
+    same(torch.logspace, 0, 33, 34, 3, dtype=torch.int64)
+    same(torch.logspace, 0, 4, 5, dtype=torch.uint8)  # wraps as the CPU's do
+    same(torch.logspace, 0, 30, 4, dtype=torch.int32)  # what does not fit is the smallest number
+    same(torch.logspace, 0, 20, 21, -3, dtype=torch.int64)
+    same(torch.logspace, -2, 2, 9, -2.5)  # NaN between whole exponents
+    same(torch.logspace, -3, 3, 7, 0)
+    same(torch.logspace, -3, 3, 7, float("inf"))
+    same(torch.logspace, -37, 38, 76)
+    made = torch.logspace(1 + 1j, 2 - 3j, 7, device="mps", dtype=torch.complex64).cpu()
+    torch.testing.assert_close(made, torch.logspace(1 + 1j, 2 - 3j, 7, dtype=torch.complex128).to(made.dtype))
+    into = torch.empty(3, 2, device="mps").t()
+    torch.logspace(0, 5, 6, out=into)
+    assert into.tolist() == [[1, 10, 100], [1000, 10000, 100000]]
+    for arguments in [(0, 2, -1), (0, 300, 3, 10, torch.int8), (0, 2, 3, 10, torch.bool), (0, 1e6, 3, 2, torch.half)]:
+        outcomes = []
+        for device in ("cpu", "mps"):
+            with pytest.raises((RuntimeError, NotImplementedError)) as error:
+                numbers, dtype = (*arguments, 10)[:4], arguments[4] if len(arguments) > 4 else None
+                torch.logspace(*numbers, dtype=dtype, device=device)
+            outcomes.append((error.type, str(error.value)))
+        assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("dtype", [*NUMBERS, torch.bool, torch.complex64], ids=str)

@@ -5,7 +5,6 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/logspace.h>
 #include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
@@ -214,15 +213,6 @@ Tensor& ANYMPS_FUNC(linspace_out)(const Scalar& start, const Scalar& end, int64_
         write_flat(out, [&](const Tensor& flat) { write_linspace(flat, start, end); });
     }
     return out;
-}
-
-// Powers amplify errors: the host, which has doubles, makes the few values that a script asks for.
-Tensor& ANYMPS_FUNC(logspace_out)(const Scalar& start, const Scalar& end, int64_t steps, double base,
-                                  Tensor& out) {
-    const Tensor values =
-        at::logspace(start, end, steps, base, TensorOptions().dtype(out.dtype()).device(at::kCPU));
-    if (out.numel() != steps) out.resize_({steps});
-    return out.copy_(values.view(out.sizes()));
 }
 
 Tensor& ANYMPS_FUNC(eye_m_out)(int64_t n, int64_t m, Tensor& out) {

@@ -50,9 +50,18 @@ int64_t bits_of(const Scalar& value, ScalarType dtype) {
     }
 }
 
+// A single half becomes infinite where more of them raise, as on the CPU: x[mask] = -1e9 is such a fill.
+Scalar as_one(const Scalar& value, ScalarType dtype) {
+    if (dtype != at::kHalf && dtype != at::kBFloat16) return value;
+    const auto number = static_cast<float>(value.toDouble());
+    return dtype == at::kHalf ? static_cast<float>(at::Half(number))
+                              : static_cast<float>(at::BFloat16(number));
+}
+
 void fill(const Tensor& self, const Scalar& value) {
     if (self.numel() == 0) return;
-    const int64_t bits = bits_of(value, self.scalar_type());
+    const int64_t bits =
+        bits_of(self.numel() == 1 ? as_one(value, self.scalar_type()) : value, self.scalar_type());
     const uint64_t address = kernels::address(self);
     if (bits == 0 && self.is_non_overlapping_and_dense() && address % 4 == 0 && self.nbytes() % 4 == 0) {
         runtime::encoder().fill(address, 0, self.nbytes());
