@@ -93,6 +93,8 @@ constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 128, 1};
 constexpr Tile kVector[] = {{"vector_1", 1, 16, 256, 1}, {"vector_4", 4, 16, 256, 1}};
 constexpr uint64_t kFewRows = 4;
 
+constexpr uint32_t kAmd = 0x1002;  // VkPhysicalDeviceProperties::vendorID
+
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
 
 uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
@@ -104,7 +106,9 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
-            if (p.convolution && !device.is_software) return kConv16;
+            // Of the largest, AMD's compiler spills registers.
+            if (p.convolution && !device.is_software)
+                return std::span<const Tile>(kConv16).subspan(device.vendor_id == kAmd ? 1 : 0);
             // The tiles of fragments come first.
             if (device.is_software) return std::span<const Tile>(kMatrixSoftware).subspan(p.may_pack ? 0 : 1);
             return std::span<const Tile>(kMatrix16).subspan(p.may_pack ? 0 : 2);
