@@ -58,7 +58,9 @@ LOOSER = (
         "_upsample_bilinear2d_aa nn.functional.interpolate nn.functional.upsample_bilinear", {torch.uint8: (0.0, 1.0)}
     ),
     # Gradients whose terms of tens cancel, to 0 for the weights of two observations: the CPU's own are off by 1.5e-5.
-    _named("linalg.householder_product cov", {torch.float32: (1.3e-6, 5e-5)}),
+    _named("linalg.householder_product linalg.lstsq cov", {torch.float32: (1.3e-6, 5e-5)}),
+    # Logits of hundreds, whose last bit is 1.5e-5 of a weight: as op_db itself has it for other tests.
+    _named("nn.functional.scaled_dot_product_attention", {torch.float32: (5e-6, 5e-5)}),
     _named("masked.mean", dict.fromkeys(DEFAULT, (2e-3, 7e-4))),
     _named("native_layer_norm", {torch.float32: (1.3e-5, 1e-4)}),
     _named("index_reduce", dict.fromkeys((torch.float16, torch.bfloat16), (1e-2, 1e-2))),
