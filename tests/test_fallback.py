@@ -38,6 +38,7 @@ define(
     lambda x, *, generator=None: torch.rand(x.shape, generator=generator),
 )
 define("window(Tensor(a) x) -> Tensor(a)", lambda x: x[1:3])
+define("address(Tensor x, Tensor(a!) out) -> int[]", lambda x, out: [x.data_ptr(), out.data_ptr()])
 define("itself(Tensor x) -> Tensor", lambda x: x)
 define("power(Tensor x, Tensor y) -> Tensor", lambda x, y: x.pow(y))
 define("strided(Tensor x) -> Tensor", lambda x: (x * 1).t())
@@ -190,6 +191,16 @@ def test_views_share_the_storage(mps, enabled):
     view += 10
     assert_same(x, torch.tensor([0.0, 11, 12, 3, 4]))
     assert ops.itself(x).data_ptr() == x.data_ptr()
+
+
+def test_unified_memory_is_not_copied(mps, enabled):
+    """What the CPU's kernel gets is the device's memory itself, batches and results too; so do the host's operators."""
+    x, out = numbers(4, 5, 6), numbers(4, 6, 5)
+    found = ops.address(x[1:], out[2:].mT)
+    if '"UMA": false' in torch.ops.anymps.device_info():
+        assert x.data_ptr() + 120 not in found
+        return
+    assert found == [torch.ops.anymps.host_alias(x).data_ptr() + 120, torch.ops.anymps.host_alias(out).data_ptr() + 240]
 
 
 def test_layouts(mps, enabled):

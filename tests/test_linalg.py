@@ -243,6 +243,29 @@ def test_large_matrices(mps):
     assert error[0] <= 2 * error[1] + 1e-8
 
 
+@pytest.mark.parametrize("shape", [(1024, 1024), (2, 1000, 1000)], ids=str)
+def test_large_inverses_triangles_and_determinants(mps, shape):
+    """At most twice the CPU's error beside float64."""
+    a = well_conditioned(*shape)
+    lower = a.tril() / shape[-1] ** 0.5
+    b = torch.randn(*shape[:-1], 8)
+    functions = {
+        "inv": lambda t, s, u: torch.linalg.inv(t),
+        "slogdet": lambda t, s, u: torch.linalg.slogdet(t).logabsdet,
+        "solve": lambda t, s, u: torch.linalg.solve(t, u),
+        "triangular": lambda t, s, u: torch.linalg.solve_triangular(s, u, upper=False),
+    }
+    for name, function in functions.items():
+        exact = function(a.double(), lower.double(), b.double())
+        errors = [
+            (y.cpu().double() - exact).norm() / exact.norm()
+            for y in (function(a.to(mps), lower.to(mps), b.to(mps)), function(a, lower, b))
+        ]
+        assert errors[0] <= 2 * errors[1] + 1e-7, (name, *errors)
+    sign = torch.linalg.slogdet(a.to(mps)).sign.cpu()
+    assert torch.equal(sign, torch.linalg.slogdet(a).sign)
+
+
 @pytest.mark.parametrize("n", [5, 32, 70])
 def test_complex_matrices(mps, n):
     a = torch.randn(2, n, n, dtype=torch.complex64) + 2 * n**0.5 * torch.eye(n)

@@ -1,13 +1,125 @@
-"""docs/supported_ops.md and README say what the dispatcher says."""
+"""docs/supported_ops.md and README say what the dispatcher says; which operators have a kernel on the GPU, and which
+read anything on the host."""
 
+from __future__ import annotations
+
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+import torchgen
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from supported_ops import OF_METAL_ONLY, entries_of_pytorch, host_overloads, kind_of, registered  # noqa: E402
+
+# Operators whose core is LAPACK, by their names without the overload.
+LAPACK = {
+    "_linalg_eigh", "_linalg_eigvals", "_linalg_svd", "geqrf", "linalg_eig", "linalg_eigvals",
+    "linalg_householder_product", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq", "linalg_matrix_exp",
+    "linalg_qr", "ormqr",
+}  # fmt: skip
+SPARSE = {"_to_sparse", "_to_sparse.sparse_dim"}
+# What Apple's device does not have.
+BEYOND = """
+mode heaviside.out channel_shuffle embedding_renorm_ rrelu_with_noise multi_margin_loss multi_margin_loss_backward
+multilabel_margin_loss_forward multilabel_margin_loss_backward adaptive_avg_pool3d.out _adaptive_avg_pool3d
+_adaptive_avg_pool3d_backward adaptive_max_pool3d.out adaptive_max_pool3d_backward.grad_input
+fractional_max_pool2d.output fractional_max_pool2d_backward.grad_input fractional_max_pool3d.output
+fractional_max_pool3d_backward _pdist_forward _pdist_backward segment_reduce _segment_reduce_backward _fused_adagrad_
+_fused_rms_norm_backward take put_ lcm.out frexp.Tensor_out index_reduce.out nonzero_static logspace.out _ctc_loss
+_ctc_loss.Tensor _ctc_loss_backward _ctc_loss_backward.Tensor grid_sampler_3d grid_sampler_3d_backward
+grid_sampler_2d_backward _upsample_bilinear2d_aa_backward.grad_input _upsample_bicubic2d_aa_backward.grad_input
+_int_mm _int_mm.out _foreach_add.List _foreach_sub.List _foreach_mul.List _foreach_div.List _foreach_addcmul.Scalar
+_foreach_addcdiv.Scalar _foreach_lerp.List _foreach_sqrt _foreach_norm.Scalar _foreach_zero_ _foreach_copy_ mm.dtype
+bmm.dtype addmm.dtype baddbmm.dtype _grouped_mm histc histogram.bin_ct histogram.bins_tensor poisson binomial
+"""
+# Files of csrc/ops that read on the host, and what: sizes of results, checks of values, and numbers. No operator is
+# computed there.
+ON_THE_HOST = {
+    "attention/attention.cpp": "the seed of dropout",
+    "attention/places.cpp": "once a process, in which order the device keeps the elements of a fragment",
+    "copy.cpp": "copies between host and device",
+    "ctc_loss.cpp": "lengths, which PyTorch hands over as lists",
+    "distributions.cpp": "whether probabilities are negative",
+    "equal.cpp": "the answer",
+    "fill.cpp": "a 0-d tensor of the host's",
+    "histogram.cpp": "the range of the data, of which there is a check",
+    "histogramdd.cpp": "the range of the data, of which there is a check",
+    "indexing/index.cpp": "a 0-d tensor of the host's",
+    "indexing/index_dim.cpp": "a 0-d tensor of the host's",
+    "indexing/nonzero.cpp": "the size of the result",
+    "margin_loss.cpp": "the range of targets, of which there is a check",
+    "optimizer.cpp": "a learning rate of the host's",
+    "random.cpp": "a bound rounded to the type",
+    "sampling.cpp": "whether probabilities are negative",
+    "scalar.cpp": "item()",
+    "search.cpp": "the size of the result",
+    "segment_reduce.cpp": "whether lengths add up",
+    "tensor_compare.cpp": "a 0-d tensor of the host's",
+    "unique.cpp": "the size of the result",
+}
+READS = re.compile(r"\.cpu\(\)|kCPU|DeviceType::CPU|\.item(<|\()|host_pointer|\b(up|down)load[<(]")
 
 
 def test_the_page_is_current(mps):
     tool = [sys.executable, "-P", ROOT / "tools" / "supported_ops.py", "--check"]
     result = subprocess.run(tool, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def overloads_of_pytorch() -> list[str]:
+    """The entries with a kernel on Apple's device, and the functional and in-place forms that are made of them."""
+    path = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    entries = set(entries_of_pytorch())
+    functions = yaml.safe_load(path.read_text())
+    return sorted(
+        entries | {f["func"].split("(")[0] for f in functions if f.get("structured_delegate") in entries},
+    )
+
+
+def test_every_kernel_of_apples_device_has_one_here(mps):
+    overloads = overloads_of_pytorch()
+    names = {n.split(".")[0] for n in overloads}
+    names = {n if n.startswith("__") else n.rstrip("_") for n in names}
+    assert (len(entries_of_pytorch()), len(overloads), len(names)) == (533, 890, 418)
+    ours, host = registered(), host_overloads()
+    kinds = {name: kind_of(name, ours, host) for name in overloads}
+    absent = {name for name, kind in kinds.items() if kind == "fallback" and not OF_METAL_ONLY.match(name)}
+    assert absent == SPARSE
+    assert {name.split(".")[0] for name in host} == LAPACK
+    assert {name.split(".")[0] for name, kind in kinds.items() if kind == "host"} <= LAPACK
+    # Made of other operators: nothing of theirs is missing, as tests/test_op_db.py calls them without the fallback.
+    composite = {name for name, kind in kinds.items() if kind == "composite"}
+    assert {name.split(".")[0].rstrip("_") for name in composite} == {
+        "addr", "constant_pad_nd", "max_pool2d", "permute", "pixel_unshuffle", "repeat",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEYOND.split())
+def test_kernels_beyond_apples_device(name, mps):
+    assert kind_of(name, registered(), host_overloads()) == "native"
+
+
+def test_special_functions_are_whole(mps):
+    """Each has a kernel, or is another name of an operator that has one."""
+    every = {n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::special_")}
+    ours, host = registered(), host_overloads()
+    assert len(every) > 100
+    assert not [name for name in every if kind_of(name, ours, host) not in ("native", "composite")]
+
+
+def test_no_operator_is_computed_on_the_host():
+    folder = ROOT / "csrc" / "ops"
+    sources = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.cpp")}
+    reading = {
+        name
+        for name, text in sources.items()
+        if any(READS.search(line) for line in text.splitlines() if not line.lstrip().startswith("//"))
+    }
+    assert reading == set(ON_THE_HOST)
