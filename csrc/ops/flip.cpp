@@ -23,6 +23,27 @@ struct StridedCopyArgs {
     uint32_t dims, unused;
 };
 
+// Makes the innermost dimension one of four elements at a time, where all of them are aligned in both
+// tensors.
+bool take_quads(StridedCopyArgs& args, kernels::Extents& extents, int64_t item) {
+    if (extents.empty() || (item != 2 && item != 4)) return false;
+    kernels::Extent& inner = extents[0];
+    const bool backwards = inner.stride[1] == -item;
+    if (inner.size % 4 != 0 || inner.stride[0] != item || (!backwards && inner.stride[1] != item))
+        return false;
+    const uint64_t source = args.source - (backwards ? 3 * item : 0);
+    uint64_t places = args.destination | source;
+    for (size_t d = 1; d < extents.size(); ++d) {
+        for (size_t k = 0; k < 2; ++k) places |= static_cast<uint64_t>(extents[d].stride[k]);
+    }
+    if (places % (4 * item) != 0) return false;
+    args.source = source;
+    args.count /= 4;
+    inner.size /= 4;
+    for (size_t k = 0; k < 2; ++k) inner.stride[k] *= 4;
+    return true;
+}
+
 }  // namespace
 
 // The source is read backwards: its address moves to the other end and its strides turn negative.
@@ -43,6 +64,8 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
         if (extent.size != 1) extents.push_back(extent);
     }
     kernels::collapse(extents);
+    const bool backwards = !extents.empty() && extents[0].stride[1] < 0;
+    const bool quads = take_quads(args, extents, item);
     args.dims = static_cast<uint32_t>(extents.size());
     std::vector<char> whole(sizeof(args) + extents.size() * sizeof(kernels::Dim));
     std::memcpy(whole.data(), &args, sizeof(args));
@@ -50,7 +73,7 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
     constexpr uint32_t kWorkgroup = 128;
     constexpr uint32_t kAhead = 4;  // elements of a thread: as in shaders/strided_copy.slang
     const bool wide = args.count > std::numeric_limits<uint32_t>::max();
-    kernels::KernelCall("strided_copy", {kWorkgroup, 0, static_cast<uint32_t>(item), wide})
+    kernels::KernelCall("strided_copy", {kWorkgroup, 0, static_cast<uint32_t>(item), wide, quads, backwards})
         .read(self)
         .write(out)
         .dispatch_pointer(whole.data(), whole.size(),
