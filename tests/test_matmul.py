@@ -284,3 +284,19 @@ def test_types_without_a_product_are_refused(mps):
     for dtype in (torch.bool, torch.uint16):
         with pytest.raises(NotImplementedError, match="not implemented for"):
             torch.mm(torch.ones(2, 2, device=mps).to(dtype), torch.ones(2, 2, device=mps).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32], ids=str)
+def test_factors_without_elements(dtype, mps):
+    a, b = torch.ones(4, 0, dtype=dtype), torch.ones(0, 3, dtype=dtype)
+    for rows in (torch.tensor([2, 3, 4]).to(dtype), torch.ones(4, 3, dtype=dtype), torch.ones(1, dtype=dtype)):
+        for beta in (0, 1, 3):
+            expected = torch.addmm(rows, a, b, beta=beta)
+            assert torch.equal(torch.addmm(rows.to(mps), a.to(mps), b.to(mps), beta=beta).cpu(), expected)
+    if dtype.is_floating_point:
+        nothing = torch.full((3,), float("nan"), dtype=dtype, device=mps)
+        assert torch.equal(torch.addmm(nothing, a.to(mps), b.to(mps), beta=0).cpu(), torch.zeros(4, 3, dtype=dtype))
+
+
+def test_a_result_over_itself_raises(raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda ones: torch.mm(ones(4, 4), ones(4, 4), out=ones(4, 1).expand(4, 4)))

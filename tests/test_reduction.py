@@ -306,3 +306,17 @@ def test_hash_tensor_errors(raises_as_on_the_cpu):
     raises_as_on_the_cpu(lambda ones: torch.hash_tensor(ones(3), mode=1))
     raises_as_on_the_cpu(lambda ones: torch.hash_tensor(ones(0)))
     raises_as_on_the_cpu(lambda ones: torch.hash_tensor(ones(3, 0), 1))
+
+
+def test_norms_and_medians_of_nothing(raises_as_on_the_cpu, mps):
+    for order in (float("inf"), -float("inf"), -1.5):
+        raises_as_on_the_cpu(lambda ones, p=order: torch.ops.aten.norm.Scalar(ones(0), p))
+        raises_as_on_the_cpu(lambda ones, p=order: torch.ops.aten.norm.ScalarOpt_dim(ones(3, 0), p, [-1]))
+    assert torch.norm(torch.ones(3, 0, device=mps), 2, dim=1).tolist() == [0, 0, 0]
+    for dtype in (torch.int8, torch.int32, torch.int64, torch.uint8):
+        for function in (torch.median, torch.nanmedian):
+            assert (
+                function(torch.ones(0, dtype=dtype, device=mps)).item() == function(torch.ones(0, dtype=dtype)).item()
+            )
+    raises_as_on_the_cpu(lambda ones: ones(3).to(torch.complex64).cummax(0))
+    raises_as_on_the_cpu(lambda ones: ones(3).to(torch.complex64).cummin(0))

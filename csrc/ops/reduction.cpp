@@ -111,9 +111,23 @@ std::tuple<Tensor, Tensor> variance_mean(const Variance& op, const Tensor& self,
 // --- norms
 // --------------------------------------------------------------------------------------------------
 
+// What linalg.vector_norm's meta function checks, and norm's does not.
+void check_norm_of_nothing(const Tensor& self, double order, OptionalIntArrayRef dim) {
+    if (self.numel() > 0 || !(order < 0 || std::isinf(order))) return;
+    constexpr const char* kWhy = "because the operation does not have an identity";
+    TORCH_CHECK(dim.has_value() && !dim->empty(), "linalg.vector_norm cannot compute the ", order,
+                " norm on an empty tensor ", kWhy);
+    for (const int64_t d : *dim) {
+        TORCH_CHECK(self.size(d) > 0, "linalg.vector_norm cannot compute the ", order,
+                    " norm on the dimension ", d,
+                    "because this dimension is empty and the operation does not have an identity");
+    }
+}
+
 void vector_norm(const Tensor& self, double order, OptionalIntArrayRef dim, const Tensor& result) {
     const DimMask dims = kernels::dim_mask(self, dim);
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    check_norm_of_nothing(self, order, dim);
     const ReductionRow& row = order == 0            ? rows::norm_0
                               : order == 1          ? rows::norm_1
                               : order == 2          ? rows::norm_2

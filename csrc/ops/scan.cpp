@@ -185,11 +185,18 @@ Tensor ANYMPS_FUNC(_logcumsumexp)(const Tensor& self, int64_t dim) {
     return _logcumsumexp_out(self, dim, out);
 }
 
+static void check_ordered(const Tensor& self, const char* name) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"", name, "\" not implemented for '",
+                                self.scalar_type(), "'");
+}
+
 void ANYMPS_FUNC(_cummax_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
+    check_ordered(self, "cummax_cpu");
     scan(self, dim, values, indices, Scan::Maximum);
 }
 
 void ANYMPS_FUNC(_cummin_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
+    check_ordered(self, "cummin_cpu");
     scan(self, dim, values, indices, Scan::Minimum);
 }
 

@@ -99,7 +99,11 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
 }
 
 Tensor median_of_all(const Tensor& self, bool ignore_nan) {
-    if (self.numel() == 0) return at::full({}, std::numeric_limits<float>::quiet_NaN(), self.options());
+    if (self.numel() == 0) {
+        // NaN, as integers hold it on the CPU.
+        const auto options = self.options().dtype(at::kFloat);
+        return at::full({}, std::numeric_limits<float>::quiet_NaN(), options).to(self.scalar_type());
+    }
     return medians(self.reshape({1, -1}).contiguous(), ignore_nan).first.squeeze();
 }
 

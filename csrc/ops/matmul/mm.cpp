@@ -5,6 +5,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include "ops/matmul/gemm.h"
 
@@ -39,11 +41,22 @@ Tensor expand_self(const Tensor& self, const Tensor& out, const char* name) {
     return self.sizes() == out.sizes() ? self : *at::expand_size(self, out.sizes(), name);
 }
 
+// Of factors without elements, which may have no memory: no kernel reads them.
+void multiply_nothing(const Tensor& self, const Scalar& beta, Tensor out) {
+    if (!self.defined() || beta.equal(0)) {
+        out.zero_();
+    } else {
+        at::mul_out(out, self.expand(out.sizes()), at::scalar_tensor(beta, self.options().device(at::kCPU)));
+    }
+}
+
 void multiply(const char* name, const Tensor& self_, const Tensor& a_, const Tensor& b_, const Scalar& beta,
               const Scalar& alpha, const Tensor& out) {
+    at::assert_no_internal_overlap(out);
     // PyTorch hands conjugate views to these operators as they are.
     const Tensor self = self_.defined() ? self_.resolve_conj() : self_;
     const Tensor a = a_.resolve_conj(), b = b_.resolve_conj();
+    if (a.size(-1) == 0) return multiply_nothing(self, beta, out);
     const bool batched = out.dim() == 3;
     Gemm gemm{name,
               batched ? a.size(0) : 1,
