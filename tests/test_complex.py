@@ -164,3 +164,24 @@ def test_scans(name):
         if name == "logcumsumexp":  # the imaginary part is known up to whole turns
             got, expected = got.exp(), expected.exp()
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_truth_is_in_both_parts():
+    parts = (0.0, -0.0, 1.0, cmath.nan, cmath.inf)
+    z = torch.tensor([complex(re, im) for re in parts for im in parts], dtype=torch.complex64)
+    for view in (lambda t: t, lambda t: t[::2], lambda t: t.conj(), lambda t: t.view(5, 5).t(), lambda t: t[1]):
+        expected = view(z).bool()
+        assert torch.equal(view(z.to("mps")).bool().cpu(), expected)
+        assert torch.equal(torch.zeros_like(expected).copy_(view(z.to("mps"))), expected)
+        assert torch.equal(torch.zeros_like(expected, device="mps").copy_(view(z)).cpu(), expected)
+    assert torch.tensor([0j, 1j, 1], device="mps").to(torch.complex32).bool().tolist() == [False, True, True]
+
+
+def test_nan_to_num():
+    parts = (0.5, -3.0, cmath.nan, cmath.inf, -cmath.inf)
+    z = torch.tensor([complex(re, im) for re in parts for im in parts], dtype=torch.complex64)
+    for options in ({}, {"nan": 1.0, "posinf": 2.0, "neginf": 3.0}):
+        for view in (lambda t: t, lambda t: t[::2], lambda t: t.conj()):
+            expected = torch.nan_to_num(view(z), **options)
+            assert torch.equal(torch.nan_to_num(view(z.to("mps")), **options).cpu(), expected)

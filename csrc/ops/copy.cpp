@@ -5,7 +5,9 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorIterator.h>
 #include <ATen/ops/_conj_physical.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/real.h>
 #include <ATen/ops/select.h>
 #include <ATen/ops/view_as_real.h>
@@ -63,6 +65,14 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
         Tensor pairs = at::view_as_real(self.is_conj() ? self.conj() : self);
         at::select(pairs, -1, 1).zero_();
         at::select(pairs, -1, 0).copy_(src);
+        return;
+    } else if (self.scalar_type() == at::kBool && src.scalar_type() == at::kComplexHalf) {
+        Tensor to = self;
+        to.copy_(at::any(at::view_as_real(src.is_conj() ? src.conj() : src).ne(0), -1));
+        return;
+    } else if (self.scalar_type() == at::kBool && src.is_complex()) {
+        // Either part counts, whatever the bits of conjugation and negation say.
+        kernels::pointwise_copy(iter);
         return;
     } else if (src.is_complex()) {
         TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");

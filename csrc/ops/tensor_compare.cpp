@@ -4,8 +4,12 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <cmath>
 #include <initializer_list>
@@ -74,6 +78,12 @@ Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> na
                                     std::optional<double> posinf, std::optional<double> neginf, Tensor& out) {
     TORCH_CHECK(self.scalar_type() == out.scalar_type(), "nan_to_num: dtype of out: ", out.scalar_type(),
                 " should be same as input: ", self.scalar_type());
+    if (self.is_complex()) {  // each part by itself
+        at::native::resize_output(out, self.sizes());
+        const Tensor parts = at::nan_to_num(at::view_as_real(self.resolve_conj()), nan, posinf, neginf);
+        out.copy_(at::view_as_complex(parts));
+        return out;
+    }
     auto iter = at::TensorIterator::unary_op(out, self);
     if (c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) {
         kernels::pointwise_copy(iter);
