@@ -266,3 +266,12 @@ def test_masked_fill(mps, value):
         assert str(got.value) == str(wanted.value)
     with pytest.raises(RuntimeError, match="on the same device"):
         x.to(mps).masked_fill_(mask, on_device)
+
+
+@pytest.mark.parametrize("alpha", [True, 0, 1, 2, 256])
+def test_index_add_of_bools(alpha, mps):
+    """A factor counts as true or false."""
+    x, source = torch.tensor([False, True, False]), torch.tensor([True, True, False, True])
+    index = torch.tensor([0, 0, 1, 2])
+    actual = x.to(mps).index_add(0, index.to(mps), source.to(mps), alpha=alpha)
+    assert torch.equal(actual.cpu(), x.index_add(0, index, source, alpha=alpha))

@@ -81,7 +81,8 @@ TORCH_IMPL_FUNC(index_add_out)
     if (!out.is_same(self)) out.copy_(self);
     const bool scaled =
         !(alpha.isIntegral(true) && alpha.to<int64_t>() == 1) && alpha.toComplexDouble() != 1.0;
-    into(out, dim, index, scaled ? source.mul(alpha) : source, IndexedOperation::Add, false, "index_add");
+    const Scalar factor = source.scalar_type() == at::kBool ? Scalar(alpha.to<bool>()) : alpha;
+    into(out, dim, index, scaled ? source.mul(factor) : source, IndexedOperation::Add, false, "index_add");
 }
 
 TORCH_IMPL_FUNC(index_copy_out)
