@@ -267,6 +267,20 @@ def test_linspace(dtype):
         torch.linspace(0, 1, -1, device="mps")
 
 
+def test_linspace_between_unlike_ends():
+    for start, end, dtype in [(2, 1e30, torch.float32), (-1e30, 3e-5, torch.float32), (1e-6, 3e4, torch.float16)]:
+        for steps in (2, 3, 8):
+            same(torch.linspace, start, end, steps, dtype=dtype)
+    same(torch.linspace, 3, -3, 7, dtype=torch.uint8)  # -3 wraps
+    for start, end, dtype in [(0, 255, torch.int8), (-300, 0, torch.uint8), (0, 2**40, torch.int32)]:
+        outcomes = []
+        for device in ("cpu", "mps"):
+            with pytest.raises(RuntimeError) as error:
+                torch.linspace(start, end, 4, dtype=dtype, device=device)
+            outcomes.append(str(error.value))
+        assert outcomes[0] == outcomes[1]
+
+
 @pytest.mark.parametrize("dtype", [*NUMBERS, torch.complex64], ids=str)
 @pytest.mark.parametrize("base", [10, 2, 1.1, 0.25, 1, 123456.789])
 def test_logspace(base, dtype):

@@ -83,7 +83,7 @@ def results(request):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("all_bits_of_f32")
+@pytest.mark.usefixtures("all_bits_of_f32", "poisoned_memory")
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_op(name, dtype, mps, request):
     seconds = request.config.getoption("--op-db-seconds")

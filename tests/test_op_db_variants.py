@@ -80,7 +80,7 @@ CASES = [
 ]
 
 
-@pytest.mark.usefixtures("all_bits_of_f32")
+@pytest.mark.usefixtures("all_bits_of_f32", "poisoned_memory")
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_variant(name, variant, mps):
     if (name, "float32", "forward") in exceptions():

@@ -26,7 +26,7 @@ def described(seed: int, call, message: str) -> str:
     return f"seed {seed}: {call.operator.name} {call.dtype} [{layouts}] {call.sample.kwargs}: {message}"
 
 
-@pytest.mark.usefixtures("all_bits_of_f32")
+@pytest.mark.usefixtures("all_bits_of_f32", "poisoned_memory")
 def test_random_calls(seeds, mps):
     problems = []
     for seed in seeds:

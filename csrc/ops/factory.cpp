@@ -1,6 +1,7 @@
 // Tensors whose values follow from the element's number: arange, linspace, eye, indices of triangles.
 #include <anymps/ops/factory_ops.h>
 
+#include <ATen/Dispatch_v2.h>
 #include <ATen/native/RangeUtils.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/arange.h>
@@ -72,6 +73,12 @@ void float_sequence(const Tensor& out, long double first, long double last, long
                             .step = out.numel() > 1 ? fixed(step) : 0,
                             .scale0 = std::ldexp(1.0f, -shift / 2),
                             .scale1 = std::ldexp(1.0f, -shift + shift / 2)});
+    // An end that is small beside the greatest value has few of these bits.
+    const auto small = [&](long double end) {
+        return end != 0 && std::fabs(end) < std::ldexp(greatest, -36);
+    };
+    if (small(first)) out.select(0, 0).fill_(static_cast<double>(first));
+    if (small(last) && half < out.numel()) out.select(0, -1).fill_(static_cast<double>(last));
 }
 
 // Runs write on out, or on a dense tensor that is then copied to it, of one dimension.
@@ -142,7 +149,14 @@ void write_linspace(const Tensor& out, const Scalar& start, const Scalar& end) {
     } else if (out.is_floating_point()) {
         float_linspace(out, rounded(start, out.scalar_type()), rounded(end, out.scalar_type()));
     } else {
-        integer_linspace(out, start.to<int64_t>(), end.to<int64_t>());
+        int64_t first = 0, last = 0;
+        // What the type does not hold raises, or wraps, as on the CPU.
+        AT_DISPATCH_V2(out.scalar_type(), "linspace", AT_WRAP([&] {
+                           first = static_cast<int64_t>(start.to<scalar_t>());
+                           last = static_cast<int64_t>(end.to<scalar_t>());
+                       }),
+                       AT_EXPAND(AT_INTEGRAL_TYPES_V2));
+        integer_linspace(out, first, last);
     }
 }
 
