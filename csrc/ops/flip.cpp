@@ -26,7 +26,7 @@ struct StridedCopyArgs {
 // Makes the innermost dimension one of four elements at a time, where all of them are aligned in both
 // tensors.
 bool take_quads(StridedCopyArgs& args, kernels::Extents& extents, int64_t item) {
-    if (extents.empty() || (item != 2 && item != 4)) return false;
+    if (extents.empty() || item > 4) return false;
     kernels::Extent& inner = extents[0];
     const bool backwards = inner.stride[1] == -item;
     if (inner.size % 4 != 0 || inner.stride[0] != item || (!backwards && inner.stride[1] != item))
