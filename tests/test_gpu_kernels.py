@@ -23,6 +23,7 @@ import pytest
         ("test_norm.py", "words or (layer_norm and 70)"),
         ("test_pool.py", "words"),
         ("test_reduction.py", "(var or std) and (shapes or strides or large or far)"),
+        ("test_cross_entropy.py", "rows or kernel"),
         ("test_search.py", "special or 65536 or 131073 or 262144 or 262145"),
         ("test_foreach.py", "norm or layouts or numbers or address"),
         ("test_optimizer.py", "fused or mixed"),

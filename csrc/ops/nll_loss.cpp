@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "ops/nll_loss.h"
+
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
@@ -156,6 +158,15 @@ void check_grad_2d(const Tensor& grad, const Tensor& target) {
 }
 
 }  // namespace
+
+std::tuple<Tensor, Tensor> nll_loss_in_float(const Tensor& self, const Tensor& target, const Tensor& weight,
+                                             int64_t reduction, int64_t ignore_index) {
+    const bool none = reduction == at::Reduction::None;
+    Tensor loss = empty_like(self, none ? target.sizes() : IntArrayRef(), at::kFloat),
+           total_weight = empty_like(self, {}, at::kFloat);
+    forward("nll_loss", self, {target, weight, self, ignore_index}, reduction, loss, total_weight);
+    return {loss, total_weight};
+}
 
 TORCH_IMPL_FUNC(nll_loss_forward_output)
 (const Tensor& self, const Tensor& target, at::OptionalTensorRef weight, int64_t reduction,
