@@ -52,6 +52,17 @@ def test_parts_of_k(dtype, sizes):
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("k", [256, 1024, 8192])
+def test_last_tiles_are_shared(k, dtype, software):
+    """Numbers of tiles that leave one wave of an H200 with 6, 24 or 120 of 264 tiles, and of a CPU with one of two."""
+    m, n = (288, 180) if software else {256: (8192, 4224), 1024: (8192, 768), 8192: (3072, 768)}[k]
+    a, b, c = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
+    check(torch.nn.functional.linear, a, b, c, dtype=dtype, magnitude=lambda a, b, c: a @ b.t() + c)
+    if software:
+        check(torch.mm, torch.randn(416, k - 40), torch.randn(k - 40, 192), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_alpha_beta_and_in_place(dtype, sizes):
     m, n, k = sizes
 

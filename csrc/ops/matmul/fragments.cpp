@@ -19,6 +19,8 @@ using kernels::ceil_div;
 struct FragmentArgs {
     uint64_t to, from;
     uint32_t rows, k, row_stride, k_stride, z_stride, panels, steps, matrices;
+
+    int64_t groups() const { return int64_t{matrices} * panels * steps; }
 };
 
 constexpr int64_t kPanel = 64;           // rows, and k of a workgroup
@@ -26,6 +28,29 @@ constexpr int64_t kStepElements = 1024;  // of a panel and 16 k
 constexpr uint32_t kWarps = 8;
 constexpr double kMostElements = 1 << 29;  // that get a copy, of a gigabyte then
 constexpr double kLeastProducts = 1 << 30;
+
+// All but where they go.
+FragmentArgs arguments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
+    const auto stride = [](int64_t number, int64_t size) {
+        return size <= 1 ? 0 : static_cast<uint32_t>(number);
+    };
+    const int64_t copies = factor.batch == 0 ? 1 : batch;
+    FragmentArgs args{};
+    args.from = kernels::address(*factor.tensor);
+    args.rows = static_cast<uint32_t>(rows);
+    args.k = static_cast<uint32_t>(k);
+    args.row_stride = stride(factor.row, rows);
+    args.k_stride = stride(factor.column, k);
+    args.z_stride = stride(factor.batch, copies);
+    args.panels = static_cast<uint32_t>(ceil_div(rows, kPanel));
+    args.steps = static_cast<uint32_t>(ceil_div(k, kPanel));
+    args.matrices = static_cast<uint32_t>(copies);
+    return args;
+}
+
+Fragments::Factor factor_at(const FragmentArgs& args) {
+    return {args.to, 4 * args.steps, args.matrices == 1 ? 0 : args.panels};
+}
 
 }  // namespace
 
@@ -44,43 +69,35 @@ bool holds_sums_swapped(at::ScalarType type) {
     return !runtime::device().info().is_software && fragment_places(type).sums_swapped;
 }
 
-Fragments::Fragments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, Side side,
-                     uint32_t layout, const Plan& plan) {
-    const int64_t copies = factor.batch == 0 ? 1 : batch;
-    const int64_t panels = ceil_div(rows, kPanel), k_steps = ceil_div(k, kPanel);
-    steps = static_cast<uint32_t>(4 * k_steps);
-    panels_a_batch = copies == 1 ? 0 : static_cast<uint32_t>(panels);
+Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,
+                     uint32_t a_layout, uint32_t b_layout, const Plan& plan) {
+    struct {
+        FragmentArgs a, b;
+    } args{arguments(a, batch, m, k), arguments(b, batch, n, k)};
     // The product loads one step ahead.
-    tensor = at::empty({(copies * panels * steps + 1) * kStepElements}, factor.tensor->options());
-    address = kernels::address(tensor);
+    const int64_t steps = 4 * (args.a.groups() + args.b.groups()) + 1;
+    tensor = at::empty({steps * kStepElements}, a.tensor->options());
+    args.a.to = kernels::address(tensor);
+    args.b.to = args.a.to + 4 * args.a.groups() * kStepElements * 2;
+    this->a = factor_at(args.a);
+    this->b = factor_at(args.b);
 
-    const auto stride = [](int64_t number, int64_t size) {
-        return size <= 1 ? 0 : static_cast<uint32_t>(number);
-    };
-    FragmentArgs args{};
-    args.to = address;
-    args.from = kernels::address(*factor.tensor);
-    args.rows = static_cast<uint32_t>(rows);
-    args.k = static_cast<uint32_t>(k);
-    args.row_stride = stride(factor.row, rows);
-    args.k_stride = stride(factor.column, k);
-    args.z_stride = stride(factor.batch, copies);
-    args.panels = static_cast<uint32_t>(panels);
-    args.steps = static_cast<uint32_t>(k_steps);
-    args.matrices = static_cast<uint32_t>(copies);
     const auto& info = runtime::device().info();
     const uint32_t lanes = matrix_subgroup(info);
-    const auto type = factor.tensor->scalar_type();
+    const auto type = a.tensor->scalar_type();
     std::string kernel = "matmul_fragments_pack_";
     if (info.is_software) kernel += "software_";
     kernel += type == at::kHalf ? "f16" : "bf16";
-    if (runtime::profiling())
-        runtime::profile_work(0, profile_label(plan, c10::str(copies, " of ", rows, " x ", k)));
-    kernels::KernelCall(kernel,
-                        {kWarps * lanes, lanes, kernels::code(type), 0, 0, layout, side == Side::Left})
-        .read(*factor.tensor)
+    if (runtime::profiling()) {
+        const auto sizes =
+            c10::str(args.a.matrices, " of ", m, " x ", k, ", ", args.b.matrices, " of ", n, " x ", k);
+        runtime::profile_work(0, profile_label(plan, sizes));
+    }
+    kernels::KernelCall(kernel, {kWarps * lanes, lanes, kernels::code(type), 0, 0, a_layout, b_layout})
+        .read(*a.tensor)
+        .read(*b.tensor)
         .write(tensor)
-        .dispatch(args, kernels::Grid::linear(copies * panels * k_steps));
+        .dispatch(args, kernels::Grid::linear(args.a.groups() + args.b.groups()));
 }
 
 }  // namespace anymps::ops

@@ -6,18 +6,21 @@
 
 namespace anymps::ops {
 
-enum class Side : uint32_t { Right, Left };
-
-// A factor of `rows` x `k` as fragments. `tensor` must outlive the use of the address.
+// The factors of a product, `a` of m rows and `b` of n, of k each, as fragments. `tensor` must outlive the
+// use of the addresses.
 struct Fragments {
-    at::Tensor tensor;
-    uint64_t address;
-    uint32_t steps;           // of 16 k
-    uint32_t panels_a_batch;  // of 64 rows; 0 where all of the batch are the same
+    struct Factor {
+        uint64_t address;
+        uint32_t steps;           // of 16 k
+        uint32_t panels_a_batch;  // of 64 rows; 0 where all of the batch are the same
+    };
 
-    // layout: how granules of eight elements are read (BlockLayout). plan: of the product, for profiles.
-    Fragments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, Side side, uint32_t layout,
-              const Plan& plan);
+    at::Tensor tensor;
+    Factor a, b;
+
+    // layouts: how granules of eight elements are read (BlockLayout). plan: of the product, for profiles.
+    Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,
+              uint32_t a_layout, uint32_t b_layout, const Plan& plan);
 };
 
 // Whether the device holds fragments so that they can be stored in this order, and the product is neither too

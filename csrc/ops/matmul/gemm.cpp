@@ -225,7 +225,8 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
     call.read(a).read(b).write(*g.out.tensor).write(marks);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
-        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
+        auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
+        if (plan.ways > 1) sizes += c10::str(", the last tiles ", plan.ways, " ways");
         runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
     }
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
@@ -260,17 +261,18 @@ void multiply_fragments(const Gemm& g, const Plan& plan, Compute compute) {
         return static_cast<uint32_t>(
             granules_of(address, f.tensor->element_size(), rows, k, row_stride, k_stride, z, f.padded));
     };
-    const Fragments a(g.a, g.batch, g.m, g.k, Side::Left,
-                      layout(g.a, args.a, args.m, args.k, args.a_m, args.a_k, args.a_z), plan);
-    const Fragments b(g.b.transposed(), g.batch, g.n, g.k, Side::Right,
-                      layout(g.b, args.b, args.n, args.k, args.b_n, args.b_k, args.b_z), plan);
-    args.a = a.address;
-    args.a_m = a.steps;
-    args.a_z = a.panels_a_batch;
-    args.b = b.address;
-    args.b_n = b.steps;
-    args.b_z = b.panels_a_batch;
-    multiply_copies(g, plan, args, a.tensor, b.tensor, {});
+    const Fragments packed(g.a, g.b.transposed(), g.batch, g.m, g.n, g.k,
+                           layout(g.a, args.a, args.m, args.k, args.a_m, args.a_k, args.a_z),
+                           layout(g.b, args.b, args.n, args.k, args.b_n, args.b_k, args.b_z), plan);
+    args.a = packed.a.address;
+    args.a_m = packed.a.steps;
+    args.a_k = plan.ways == 1 ? UINT32_MAX : plan.whole;
+    args.a_z = packed.a.panels_a_batch;
+    args.b = packed.b.address;
+    args.b_n = packed.b.steps;
+    args.b_k = plan.ways;
+    args.b_z = packed.b.panels_a_batch;
+    multiply_copies(g, plan, args, packed.tensor, packed.tensor, {});
 }
 
 // out = alpha * (sum of the parts, in order) + beta * self.

@@ -32,14 +32,14 @@ constexpr Tile kShared[] = {
 // others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
 constexpr Tile kMatrix16[] = {
     {"fragments_128x144", 128, 144, 192, 2450, 2, 0, true},
-    {"fragments_128x128", 128, 128, 256, 2250, 2, 18432, true},
+    {"fragments_128x128", 128, 128, 256, 2250, 2, 18432, true, 0, 8},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
     {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
 };
 // CPU drivers take seconds to compile a matrix product: the smallest tiles, for tests.
 constexpr Tile kMatrixSoftware[] = {
-    {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true},
+    {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true, 0, 2},
     {"matrix_32x32x16", 32, 32, 64, 3, 1, 5120},
 };
 constexpr Tile kMatrixParts3[] = {
@@ -175,6 +175,19 @@ void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
     plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
 }
 
+// Lets workgroups share the tiles of the last wave where that leaves half of it idle or more: none then has
+// more than a part of a tile. Pieces have as many k each, whole steps of fragments.
+void share_last(const vulkan::DeviceInfo& device, Plan& plan, const Problem& p, uint64_t groups) {
+    const uint64_t wave = cores(device) * plan.tile->resident, last = groups % wave;
+    uint32_t ways = 1;
+    while (last != 0 && 2 * ways <= plan.tile->most_ways && last * 2 * ways <= wave) ways *= 2;
+    constexpr uint64_t kStep = 64;
+    const bool even = plan.part_k * uint64_t{plan.parts} == ceil_div(p.k, kStep) * kStep;
+    while (ways > 1 && (!even || plan.part_k % (kStep * ways) != 0)) ways /= 2;
+    plan.ways = ways;
+    plan.whole = static_cast<uint32_t>(groups - last);
+}
+
 uint64_t least_parts(const Problem& p) {
     return std::max<uint64_t>(1, ceil_div(p.k, p.longest_part));
 }
@@ -199,8 +212,14 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
             for (uint64_t parts = least; parts <= most; parts += std::max<uint64_t>(1, parts / 16)) {
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
                 cut_k(plan, p, parts);
-                uint64_t time = modelled_time(device, tile, groups * plan.parts);
-                time *= std::min<uint64_t>(plan.part_k, p.k) + costs.start + tile.start;
+                share_last(device, plan, p, groups * plan.parts);
+                const uint64_t start = costs.start + tile.start;
+                const uint64_t whole = plan.ways > 1 ? plan.whole : groups * plan.parts;
+                uint64_t time =
+                    modelled_time(device, tile, whole) * (std::min<uint64_t>(plan.part_k, p.k) + start);
+                if (plan.ways > 1)
+                    time += modelled_time(device, tile, (groups * plan.parts - whole) * plan.ways) *
+                            (plan.part_k / plan.ways + start);
                 if (plan.parts > 1)
                     time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;
                 if (tile.fragments) time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_a_unit;
@@ -286,7 +305,8 @@ const char* suffix(Arithmetic arithmetic) {
 
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
                      uint64_t n) {
-    const uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;
+    uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;
+    if (plan.ways > 1) tiles = plan.whole + (tiles - plan.whole) * plan.ways;
     const bool subgroups = std::string_view(plan.tile->kernel) == "subgroup";
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
 }
@@ -311,14 +331,21 @@ std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Proble
         if (tile.shared_bytes > device.shared_memory_bytes) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
+            const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
             uint32_t before = 0;
             for (const uint64_t parts : {model.parts / 2, model.parts, 2 * model.parts, 4 * model.parts}) {
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
                 cut_k(plan, p, std::max<uint64_t>(p.may_cut ? parts : 1, least_parts(p)));
-                const bool is_model =
-                    plan.tile == model.tile && swapped == model.swapped && plan.parts == model.parts;
-                if (plan.parts != before && !is_model) plans.push_back(plan);
+                if (plan.parts == before) continue;
                 before = plan.parts;
+                const auto add = [&] {
+                    const bool is_model = plan.tile == model.tile && swapped == model.swapped &&
+                                          plan.parts == model.parts && plan.ways == model.ways;
+                    if (!is_model) plans.push_back(plan);
+                };
+                add();
+                share_last(device, plan, p, groups * plan.parts);
+                if (plan.ways > 1) add();
             }
         }
     }

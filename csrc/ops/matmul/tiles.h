@@ -27,6 +27,7 @@ struct Tile {
     uint32_t shared_bytes = 0;
     bool fragments = false;  // multiplies factors that a pass stores as fragments before
     uint32_t start = 0;      // of a workgroup beyond what all have, in k
+    uint32_t most_ways = 1;  // how many workgroups can share a tile, by rows and by k
 };
 
 // How the device can best multiply factors of these types. f32_parts: how
@@ -73,7 +74,10 @@ struct Plan {
     uint32_t parts;                             // of k, summed by a second kernel
     uint32_t part_k;                            // length of a part, a multiple of 16
     Arithmetic arithmetic = Arithmetic::Lanes;  // of the tile
-    uint32_t trial = 0;                         // its number while tiles are tuned
+    // Workgroups that share each of the tiles behind the first `whole`, which do not fill the device any
+    // more.
+    uint32_t ways = 1, whole = 0;
+    uint32_t trial = 0;  // its number while tiles are tuned
 };
 
 // The plan of least modelled time among the device's tiles; see choose_plan in tuning.h.

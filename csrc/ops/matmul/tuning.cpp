@@ -27,8 +27,9 @@ std::string text_of(const Problem& p) {
 }
 
 std::string text_of(const Plan& p) {
-    return std::string(p.tile->kernel) + ':' + std::to_string(p.tile->m) + ':' + std::to_string(p.swapped) +
-           ':' + std::to_string(p.parts);
+    const std::string text = std::string(p.tile->kernel) + ':' + std::to_string(p.tile->m) + ':' +
+                             std::to_string(p.swapped) + ':' + std::to_string(p.parts);
+    return p.ways == 1 ? text : text + ':' + std::to_string(p.ways);
 }
 
 uint64_t hash(const Problem& p) {
