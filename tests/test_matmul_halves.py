@@ -135,3 +135,18 @@ def test_high_precision_is_that_of_tf32(sizes):
         torch.set_float32_matmul_precision("highest")
     limit = 1e-3 * (a.double().abs() @ b.double().abs())
     assert ((actual - a.double() @ b.double()).abs() <= limit).all()
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_all_tiles(layout, sizes):
+    """While tiles are tuned, calls try every tile in turn, and numbers of parts of k."""
+    function, shapes = LAYOUTS[layout]
+    m, n, k = sizes
+    operands = [torch.randn(shape) for shape in shapes(m, n, k // 64 * 64)]
+    torch.ops.anymps.start_tuning()
+    try:
+        for _ in range(12):
+            check(function, *operands)
+    finally:
+        trials = torch.ops.anymps.stop_tuning()
+    assert trials

@@ -54,15 +54,19 @@ Fragments::Factor factor_at(const FragmentArgs& args) {
 
 }  // namespace
 
-bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k) {
-    if (k < 1 || batch * (m + n) * k > kMostElements) return false;
-    if (!runtime::device().info().is_software && batch * m * n * k < kLeastProducts) return false;
-    if (type != at::kHalf && type != at::kBFloat16) return false;
+bool holds_fragments(at::ScalarType type) {
     const auto& info = runtime::device().info();
     if (!info.cooperative_matrix || !uses_shared_memory(info)) return false;
     if (type == at::kBFloat16 && !info.cooperative_matrix_bfloat16) return false;
     if (info.is_software) return type == at::kHalf && info.subgroup_size == 8;
     return matrix_subgroup(info) == 32 && fragment_places(type).known;
+}
+
+bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k) {
+    if (k < 1 || batch * (m + n) * k > kMostElements) return false;
+    if (!runtime::device().info().is_software && batch * m * n * k < kLeastProducts) return false;
+    if (type != at::kHalf && type != at::kBFloat16) return false;
+    return holds_fragments(type);
 }
 
 bool holds_sums_swapped(at::ScalarType type) {

@@ -23,6 +23,9 @@ struct Fragments {
               uint32_t a_layout, uint32_t b_layout, const Plan& plan);
 };
 
+// Whether the device holds fragments so that they can be stored in this order.
+bool holds_fragments(at::ScalarType type);
+
 // Whether the device holds fragments so that they can be stored in this order, and the product is neither too
 // small to gain nor too large for copies.
 bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k);

@@ -13,6 +13,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "ops/matmul/fragments.h"
+#include "ops/matmul/half_fragments.h"
 #include "ops/matmul/halves.h"
 #include "ops/matmul/pack.h"
 #include "ops/matmul/tiles.h"
@@ -219,7 +220,8 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
     const bool wide_out = wide_rows(args, g.out.tensor->element_size());
     const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
-    const bool swapped = plan.tile->fragments && holds_sums_swapped(g.a.tensor->scalar_type());
+    const bool swapped =
+        plan.tile->fragments && !is_halves(plan.arithmetic) && holds_sums_swapped(g.a.tensor->scalar_type());
     KernelCall call(kernel, {plan.tile->workgroup, matrix_subgroup(info), 0, 0, type, 0, 0,
                              g.self.tensor != nullptr, wide_out, 0, 0, 0, swapped});
     call.read(a).read(b).write(*g.out.tensor).write(marks);
@@ -232,25 +234,46 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
 }
 
+// Which workgroups have pieces of tiles, for kernels on fragments.
+void set_pieces(MatmulArgs& args, const Plan& plan) {
+    args.a_k = plan.ways == 1 ? UINT32_MAX : plan.whole;
+    args.b_k = plan.ways;
+}
+
 // The same on halves of the factors, and then the tiles that they cannot hold on the factors.
 void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
     const uint32_t parts = plan.arithmetic == Arithmetic::Halves2 ? 2 : 1;
     const auto& info = runtime::device().info();
     const Plan other = plan_without_halves(info, plan, parts_of_f32());
-    const Halves a(g.a, g.batch, g.m, g.k, parts), b(g.b.transposed(), g.batch, g.n, g.k, parts);
-    const Tensor marks = at::empty({static_cast<int64_t>(plan_groups(info, plan, g.batch, g.m, g.n))},
+    // The larger tile of both has a mark.
+    const auto results = [](const Tile& tile) { return tile.m * tile.n; };
+    Plan marked = other;
+    if (results(*plan.tile) > results(*other.tile)) marked.tile = plan.tile;
+    const Tensor marks = at::empty({static_cast<int64_t>(plan_groups(info, marked, g.batch, g.m, g.n))},
                                    g.a.tensor->options().dtype(at::kInt));
     MatmulArgs args = arguments(g, compute);
-    args.a = a.address;
-    args.a_m = a.pitch;
-    args.a_k = a.norms_before;
-    args.a_z = a.rows_a_batch;
-    args.b = b.address;
-    args.b_n = b.pitch;
-    args.b_k = b.norms_before;
-    args.b_z = b.rows_a_batch;
-    multiply_copies(g, plan, args, a.tensor, b.tensor, marks);
-    multiply(g, other, compute, marks, plan.tile);
+    if (plan.tile->fragments) {
+        const HalfFragments cut(g.a, g.b.transposed(), g.batch, g.m, g.n, g.k, parts, marks);
+        args.a = cut.a.address;
+        args.b = cut.b.address;
+        args.a_m = args.b_n = cut.steps;
+        args.a_z = cut.a.panels_a_batch;
+        args.b_z = cut.b.panels_a_batch;
+        set_pieces(args, plan);
+        multiply_copies(g, plan, args, cut.tensor, {}, marks);
+    } else {
+        const Halves a(g.a, g.batch, g.m, g.k, parts), b(g.b.transposed(), g.batch, g.n, g.k, parts);
+        args.a = a.address;
+        args.a_m = a.pitch;
+        args.a_k = a.norms_before;
+        args.a_z = a.rows_a_batch;
+        args.b = b.address;
+        args.b_n = b.pitch;
+        args.b_k = b.norms_before;
+        args.b_z = b.rows_a_batch;
+        multiply_copies(g, plan, args, a.tensor, b.tensor, marks);
+    }
+    multiply(g, other, compute, marks, marked.tile);
 }
 
 // The same on fragments of the factors.
@@ -266,13 +289,12 @@ void multiply_fragments(const Gemm& g, const Plan& plan, Compute compute) {
                            layout(g.b, args.b, args.n, args.k, args.b_n, args.b_k, args.b_z), plan);
     args.a = packed.a.address;
     args.a_m = packed.a.steps;
-    args.a_k = plan.ways == 1 ? UINT32_MAX : plan.whole;
     args.a_z = packed.a.panels_a_batch;
     args.b = packed.b.address;
     args.b_n = packed.b.steps;
-    args.b_k = plan.ways;
     args.b_z = packed.b.panels_a_batch;
-    multiply_copies(g, plan, args, packed.tensor, packed.tensor, {});
+    set_pieces(args, plan);
+    multiply_copies(g, plan, args, packed.tensor, {}, {});
 }
 
 // out = alpha * (sum of the parts, in order) + beta * self.
@@ -346,8 +368,10 @@ void Gemm::run() {
     // cannot.
     problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
     problem.n_contiguous = uses_shared_memory(info) && follows_along_n(g);
-    if (can_use_halves(g, problem))
+    if (can_use_halves(g, problem)) {
         problem.arithmetic = parts_of_f32() == 3 ? Arithmetic::Halves2 : Arithmetic::Halves1;
+        problem.may_pack = holds_fragments(at::kHalf);
+    }
     if (problem.arithmetic == Arithmetic::F16 || problem.arithmetic == Arithmetic::BF16)
         problem.may_pack = can_use_fragments(g.a.tensor->scalar_type(), g.batch, g.m, g.n, g.k);
     problem.variant = variant_of(g);
@@ -360,8 +384,8 @@ void Gemm::run() {
         g.b = b_packed->matrices.transposed();
     }
     const auto product = [](const Gemm& gemm, const Plan& p, Compute c) {
-        if (p.tile->fragments) return multiply_fragments(gemm, p, c);
         if (is_halves(p.arithmetic)) return multiply_halves(gemm, p, c);
+        if (p.tile->fragments) return multiply_fragments(gemm, p, c);
         multiply(gemm, p, c);
     };
     if (plan.parts == 1 && !sum_batch) return product(g, plan, compute);

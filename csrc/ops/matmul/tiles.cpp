@@ -57,14 +57,19 @@ constexpr Tile kMatrixParts1[] = {
 
 // Of halves that were cut before.
 constexpr Tile kHalves2[] = {
+    {"halves_128x64", 128, 64, 256, 2780, 2, 18432, true, 0, 8},
     {"packed_128x128x32", 128, 128, 256, 7470, 1, 36864},
     {"packed_64x64x32", 64, 64, 128, 2900, 2, 18432},
 };
 constexpr Tile kHalves1[] = {
+    {"halves_128x128", 128, 128, 256, 2250, 2, 18432, true, 0, 8},
     {"packed_128x128x32", 128, 128, 256, 2820, 2, 20480},
     {"packed_64x64x32", 64, 64, 128, 1100, 3, 10240},
 };
-constexpr Tile kHalvesSoftware[] = {{"packed_32x32x32", 32, 32, 64, 1, 1, 9216}};
+constexpr Tile kHalvesSoftware[] = {
+    {"halves_32x64", 32, 64, 16, 1, 1, 4608, true, 0, 2},
+    {"packed_32x32x32", 32, 32, 64, 1, 1, 9216},
+};
 
 // Convolutions, whose factors take more address arithmetic. Costs of 16 bits are from rates measured on an
 // H200.
@@ -120,11 +125,11 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
         case Arithmetic::F32x3:
             return kMatrixParts3;
         case Arithmetic::Halves1:
-            if (device.is_software) return kHalvesSoftware;
-            return kHalves1;
+            if (device.is_software) return std::span<const Tile>(kHalvesSoftware).subspan(p.may_pack ? 0 : 1);
+            return std::span<const Tile>(kHalves1).subspan(p.may_pack ? 0 : 1);
         case Arithmetic::Halves2:
-            if (device.is_software) return kHalvesSoftware;
-            return kHalves2;
+            if (device.is_software) return std::span<const Tile>(kHalvesSoftware).subspan(p.may_pack ? 0 : 1);
+            return std::span<const Tile>(kHalves2).subspan(p.may_pack ? 0 : 1);
         case Arithmetic::Lanes:
             break;
     }
@@ -145,11 +150,11 @@ struct CutCosts {
     uint64_t most_parts;
     uint64_t most_of_convolutions;  // whose gradients of weights are few sums of many terms
     uint64_t results_a_unit;        // of parts, written and read again
-    uint64_t pack;                  // the dispatches that store factors as fragments
+    uint64_t pack;                  // the dispatch that stores factors as fragments
     uint64_t packed_a_unit;         // elements of them
 };
 // Measured on an H200, where a unit is 5.7 ps.
-constexpr CutCosts kCutGpu{128, 700000, 256, 32, 264, 2, 1200000, 5};
+constexpr CutCosts kCutGpu{128, 700000, 256, 32, 264, 2, 500000, 5};
 constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 4, 1, 0, 64};
 
 const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
@@ -222,7 +227,8 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
                             (plan.part_k / plan.ways + start);
                 if (plan.parts > 1)
                     time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;
-                if (tile.fragments) time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_a_unit;
+                if (tile.fragments && !is_halves(p.arithmetic))
+                    time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_a_unit;
                 if (time < best_time) {
                     best_time = time;
                     best = plan;
@@ -279,6 +285,7 @@ bool multiplies_halves(const vulkan::DeviceInfo& device) {
 Plan plan_without_halves(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t f32_parts) {
     Plan other = plan;
     other.trial = 0;
+    other.ways = 1;
     other.arithmetic = Arithmetic::Lanes;
     if (!device.is_software) other.arithmetic = choose_arithmetic(device, false, false, true, f32_parts);
     const bool wide = plan.tile->m == 128;

@@ -1,0 +1,135 @@
+#include "ops/matmul/half_fragments.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
+#include "runtime/kernel_profile.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::ceil_div;
+
+// As in shaders/matmul_halves_cut.slang.
+constexpr int64_t kPanel = 64;                                     // rows, and k is padded to as many
+constexpr int64_t kStepFloats = 512;                               // of a panel, 16 k and one part
+constexpr int64_t kRowsAlong = 16, kRowsAcross = 32, kDeep = 128;  // of a workgroup
+constexpr int64_t kHeld[] = {6, 12};                               // granules of a thread
+constexpr uint32_t kWarps = 8;
+constexpr int64_t kLeastPart = 64, kMostParts = 16;  // of rows that do not follow k
+
+struct HalvesFactor {
+    uint64_t to, from;
+    int64_t batch_stride;
+    uint32_t row_stride, k_stride, rows, matrices;
+};
+struct HalvesArgs {
+    HalvesFactor a, b;
+    uint64_t marks;
+    uint32_t mark_count, k, steps, part, parts_a_row;
+};
+
+HalvesFactor factor_of(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
+    const auto stride = [](int64_t number, int64_t size) {
+        return size <= 1 ? 0 : static_cast<uint32_t>(number);
+    };
+    return {0,
+            kernels::address(*factor.tensor),
+            factor.batch,
+            stride(factor.row, rows),
+            stride(factor.column, k),
+            static_cast<uint32_t>(rows),
+            static_cast<uint32_t>(factor.batch == 0 ? 1 : batch)};
+}
+
+bool follows_k(const Matrices& factor) {
+    return factor.column == 1;
+}
+
+// Whether the factor can be read in words of four elements.
+bool reads_words(const Matrices& factor, int64_t rows, int64_t k) {
+    const bool along = follows_k(factor);
+    const auto step = along ? factor.row : factor.column, length = along ? k : rows;
+    return (along || factor.row == 1) && length % 4 == 0 && step % 4 == 0 && factor.batch % 4 == 0 &&
+           kernels::address(*factor.tensor) % 16 == 0;
+}
+
+// In floats, of a factor: its norms, and all of it.
+int64_t norm_floats(const HalvesFactor& f) {
+    return ceil_div(int64_t{f.matrices} * f.rows, 32) * 32;
+}
+int64_t floats(const HalvesFactor& f, const HalvesArgs& args, uint32_t parts) {
+    const int64_t panels = f.matrices * ceil_div(f.rows, kPanel);
+    // The product loads two steps ahead.
+    const int64_t all = norm_floats(f) + (panels * args.steps + 2) * kStepFloats * parts +
+                        int64_t{f.matrices} * f.rows * args.parts_a_row;
+    return ceil_div(all, 32) * 32;
+}
+
+}  // namespace
+
+HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n,
+                             int64_t k, uint32_t parts, const at::Tensor& marks) {
+    HalvesArgs args{};
+    args.a = factor_of(a, batch, m, k);
+    args.b = factor_of(b, batch, n, k);
+    args.marks = kernels::address(marks);
+    args.mark_count = static_cast<uint32_t>(marks.numel());
+    args.k = static_cast<uint32_t>(k);
+    args.steps = static_cast<uint32_t>(4 * ceil_div(k, kPanel));
+    args.part = static_cast<uint32_t>(std::max<int64_t>(kLeastPart, ceil_div(k, kMostParts)));
+    args.parts_a_row = static_cast<uint32_t>(ceil_div(k, int64_t{args.part}));
+    const int64_t a_floats = floats(args.a, args, parts);
+    tensor = at::empty({a_floats + floats(args.b, args, parts)}, a.tensor->options());
+    args.a.to = kernels::address(tensor) + norm_floats(args.a) * 4;
+    args.b.to = kernels::address(tensor) + (a_floats + norm_floats(args.b)) * 4;
+    const auto place = [](const HalvesFactor& f) {
+        return Factor{f.to, f.matrices == 1 ? 0 : static_cast<uint32_t>(ceil_div(f.rows, kPanel))};
+    };
+    this->a = place(args.a);
+    this->b = place(args.b);
+    steps = args.steps * parts;
+
+    const auto& info = runtime::device().info();
+    const uint32_t lanes = matrix_subgroup(info);
+    const int64_t granules = 2 * args.steps, at_once = kWarps * lanes / kRowsAlong;
+    const bool few = info.is_software || granules <= kHeld[0] * at_once;
+    const bool words = reads_words(a, m, k) && reads_words(b, n, k);
+    const std::string software = info.is_software ? "_software" : "";
+    const auto run = [&](const std::string& kernel, int64_t groups) {
+        if (groups == 0) return;
+        if (runtime::profiling()) {
+            const auto shape = [&](const HalvesFactor& f, bool along) {
+                return c10::str(f.matrices, " of ", f.rows, " x ", k, along ? "" : ", across");
+            };
+            runtime::profile_work(0, shape(args.a, follows_k(a)) + "; " + shape(args.b, follows_k(b)));
+        }
+        kernels::KernelCall(kernel, {kWarps * lanes, lanes, parts == 2, words,
+                                     granules <= kHeld[!few] * at_once, follows_k(a), follows_k(b)})
+            .read(*a.tensor)
+            .read(*b.tensor)
+            .write(tensor)
+            .write(marks)
+            .dispatch(args, kernels::Grid::linear(groups));
+    };
+    const auto first = [&](const HalvesFactor& f, bool along) -> int64_t {
+        return f.matrices *
+               (along ? ceil_div(f.rows, kRowsAlong) : ceil_div(f.rows, kRowsAcross) * args.parts_a_row);
+    };
+    const auto second = [&](const HalvesFactor& f, bool along) -> int64_t {
+        return along ? 0
+                     : f.matrices * ceil_div(f.rows, kRowsAcross) * ceil_div(16 * int64_t{args.steps}, kDeep);
+    };
+    run("matmul_halves_cut" + (few ? software : "_long"),
+        first(args.a, follows_k(a)) + first(args.b, follows_k(b)));
+    run("matmul_halves_across" + software, second(args.a, follows_k(a)) + second(args.b, follows_k(b)));
+}
+
+}  // namespace anymps::ops
