@@ -16,6 +16,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+from op_db_lists import comparison  # noqa: E402
 from supported_ops import OF_METAL_ONLY, entries_of_pytorch, host_overloads, kind_of, registered  # noqa: E402
 
 # Operators whose core is LAPACK, by their names without the overload.
@@ -112,6 +113,15 @@ def test_special_functions_are_whole(mps):
     ours, host = registered(), host_overloads()
     assert len(every) > 100
     assert not [name for name in every if kind_of(name, ours, host) not in ("native", "composite")]
+
+
+def test_fewer_samples_are_excepted_than_for_apples_device():
+    """In every category, by operators and by operators with dtypes."""
+    rows = comparison()
+    assert len(rows) == 4
+    for category, theirs, ours in rows:
+        assert len(ours) < len(theirs), category
+        assert len({op for op, _ in ours}) < len({op for op, _ in theirs}), category
 
 
 def test_no_operator_is_computed_on_the_host():
