@@ -6,7 +6,6 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include "ops/matmul/gemm.h"
 
@@ -46,7 +45,7 @@ void multiply_nothing(const Tensor& self, const Scalar& beta, Tensor out) {
     if (!self.defined() || beta.equal(0)) {
         out.zero_();
     } else {
-        at::mul_out(out, self.expand(out.sizes()), at::scalar_tensor(beta, self.options().device(at::kCPU)));
+        out.copy_(self.mul(beta).expand(out.sizes()));
     }
 }
 
