@@ -16,8 +16,8 @@ FAMILIES = ("polaris10", "vega10", "navi10", "navi21", "navi31", "gfx1150", "gfx
 DRIVERS = glob.glob("/usr/share/vulkan/icd.d/radeon_icd*.json")
 
 # Fragments laid out as NVIDIA's; csrc/ops/attention/flash.cpp has other kernels for AMD. And a convolution's largest
-# tile, which csrc/ops/matmul/tiles.cpp leaves out there.
-NOT_FOR_AMD = re.compile(r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_")
+# tile, which csrc/ops/matmul/tiles.cpp leaves out there, and a tile for software drivers.
+NOT_FOR_AMD = re.compile(r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_halves_32x64_")
 
 pytestmark = pytest.mark.radv
 
