@@ -15,9 +15,12 @@ import pytest
 FAMILIES = ("polaris10", "vega10", "navi10", "navi21", "navi31", "gfx1150", "gfx1151")
 DRIVERS = glob.glob("/usr/share/vulkan/icd.d/radeon_icd*.json")
 
-# Fragments laid out as NVIDIA's; csrc/ops/attention/flash.cpp has other kernels for AMD. And a convolution's largest
-# tile, which csrc/ops/matmul/tiles.cpp leaves out there, and a tile for software drivers.
-NOT_FOR_AMD = re.compile(r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_halves_32x64_")
+# Fragments laid out as NVIDIA's; csrc/ops/attention/flash.cpp and csrc/ops/conv have other kernels for AMD. And a
+# convolution's largest tile, which csrc/ops/matmul/tiles.cpp leaves out there, and a tile for software drivers.
+NOT_FOR_AMD = re.compile(
+    r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_halves_32x64_|"
+    r"conv_(direct|panels|pairs|pair_weight)\d*_\d+x"
+)
 
 pytestmark = pytest.mark.radv
 

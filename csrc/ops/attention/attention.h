@@ -54,6 +54,7 @@ bool decode_attention_takes(const Attention& a);
 // columns that are 8 apart in the other order.
 struct FragmentPlaces {
     bool known = false, sums_swapped = false, left_swapped = false;
+    bool right_known = false, right_swapped = false;
 };
 FragmentPlaces fragment_places(at::ScalarType type);
 

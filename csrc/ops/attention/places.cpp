@@ -23,8 +23,8 @@ std::optional<bool> order(const int32_t* places) {
     bool straight = true, other = true;
     for (int lane = 0; lane < 32; ++lane) {
         for (int e = 0; e < 8; ++e) {
-            straight = straight && places[lane * 16 + e] == place(lane, e);
-            other = other && places[lane * 16 + swapped(e)] == place(lane, e);
+            straight = straight && places[lane * 24 + e] == place(lane, e);
+            other = other && places[lane * 24 + swapped(e)] == place(lane, e);
         }
     }
     if (!straight && !other) return std::nullopt;
@@ -32,15 +32,16 @@ std::optional<bool> order(const int32_t* places) {
 }
 
 FragmentPlaces measured(const char* kernel) {
-    const at::Tensor places = at::empty({32, 16}, at::TensorOptions(at::kMPS).dtype(at::kInt));
+    const at::Tensor places = at::empty({32, 24}, at::TensorOptions(at::kMPS).dtype(at::kInt));
     kernels::KernelCall(kernel, {32, 32})
         .write(places)
         .dispatch(kernels::address(places), kernels::Grid::linear(1));
     const at::Tensor found = places.cpu();
     const auto* numbers = found.const_data_ptr<int32_t>();
     const auto sums = order(numbers), left = order(numbers + 8);
+    const auto right = order(numbers + 16);
     if (!sums || !left) return {};
-    return {true, *sums, *left};
+    return {true, *sums, *left, right.has_value(), right.value_or(false)};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
+#include "ops/attention/attention.h"
 #include "ops/conv/variant.h"
 #include "ops/matmul/tiles.h"
 #include "ops/matmul/tuning.h"
@@ -55,6 +56,7 @@ struct ConvArgs {
     uint64_t ranges;
     uint32_t range_count, fit;
     uint32_t bias_stride, k, batch, part, phase_groups, phases, plain_end;
+    uint64_t weights;
 };
 
 constexpr uint32_t kPairs = 32;  // of shaders/lib/product.slang
@@ -130,6 +132,11 @@ ConvArgs arguments(const Contraction& c, const Variant& variant) {
     }
     args.affine_range = a.range;
     args.gather_range = c.gathered.range;
+    if (c.direct != Direct::None) {
+        args.affine.flat_stride = narrow(c.k.count() / 16);  // steps of a panel
+        if (c.block_stride != 0) args.gather.flat_stride = narrow(c.block_stride);
+    }
+    if (c.weights != nullptr) args.weights = kernels::address(*c.weights);
     args.k = narrow(c.k.count());
     args.batch = narrow(c.groups);
     args.phases = 1;
@@ -161,6 +168,11 @@ void set_choice(ConvArgs& args, const HalfChoice* choice) {
     args.fit = choice->fit;
 }
 
+FragmentPlaces places_of(const Contraction& c) {
+    const auto type = c.affine.tensor->scalar_type();
+    return fragment_places(type == at::kFloat ? at::kBFloat16 : type);
+}
+
 void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan& plan, Compute compute,
               const HalfChoice* choice) {
     const auto& info = runtime::device().info();
@@ -179,8 +191,10 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
     args[0].phases = static_cast<uint32_t>(args.size());
     set_choice(args[0], choice);
     const Contraction& c = phases[0];
-    const std::string kernel = std::string("conv_") + tile.kernel + (rows ? "_swapped_" : "_") +
-                               (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
+    const bool floats = c.direct == Direct::Positions && c.gathered.tensor->scalar_type() == at::kFloat;
+    const char* arithmetic = floats ? "floats" : matrix ? suffix(plan.arithmetic) : kernels::suffix(compute);
+    const std::string kernel = std::string("conv_") + tile.kernel + (rows ? "_swapped_" : "_") + arithmetic;
+    const FragmentPlaces places = c.direct != Direct::None ? places_of(c) : FragmentPlaces{};
     const uint32_t specialization[] = {
         tile.workgroup,
         matrix ? matrix_subgroup(info) : info.subgroup_size,
@@ -192,9 +206,9 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
         c.target.bias != nullptr,
         v.wide_out,
         tile.m,
-        0,
-        0,
-        0,
+        places.left_swapped,
+        places.right_swapped,
+        places.sums_swapped,
         0,
         v.spatial,
         v.flat_k,
@@ -205,8 +219,10 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
         c.affine.range != 0,
         static_cast<uint32_t>(v.walk)};
     KernelCall call(kernels::kernel_id(kernel), specialization);
-    call.read(*c.affine.tensor).read(*c.gathered.tensor).write(*c.target.tensor);
+    for (const Contraction& phase : phases) call.read(*phase.affine.tensor);
+    call.read(*c.gathered.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
+    if (c.weights != nullptr) call.read(*c.weights);
     if (choice != nullptr) call.read(choice->ranges->words);
     const Grid grid = Grid::linear(groups * args.size());
     const Tensor asked = seldom_grid(choice, grid);
@@ -267,6 +283,15 @@ Block block_of(const Plan& plan) {
     return plan.tile->m == 1 ? Block::Single : Block::Four;
 }
 
+Variant variant_for(std::span<const Contraction> some, const Plan& plan, bool swapped) {
+    if (some[0].direct == Direct::None) return variant_of(some, block_of(plan), swapped);
+    Variant v = variant_of(some, Block::Four, false);
+    // Pairs of results lie in the lanes as by taps.
+    const bool taps = some[0].direct == Direct::Image || some[0].direct == Direct::PairWeights;
+    if (taps) v.walk = Walk::Taps;
+    return v;
+}
+
 // A number for what the speed depends on besides the sizes of the product: windows and the order of memory.
 uint64_t variant_number(const Contraction& c) {
     uint64_t number = 1;
@@ -303,7 +328,7 @@ void run_parts(const Contraction& c, const Plan& plan, Compute compute, const Ha
         g,      {{s[1] * s[2] * unit, s[2] * unit, unit}, c.g.plain_fastest ? 1 : s[0] * s[1] * s[2]},
         f * g,  nullptr};
     const bool swapped = plan.swapped && plan.arithmetic == Arithmetic::Lanes;
-    dispatch({&partial, 1}, variant_of({&partial, 1}, block_of(plan), swapped), plan, compute, choice);
+    dispatch({&partial, 1}, variant_for({&partial, 1}, plan, swapped), plan, compute, choice);
     sum_parts(c, parts, plan, compute, choice);
 }
 
@@ -347,6 +372,11 @@ Words reads_words(std::span<const Contraction> phases) {
     return {wide(v.affine), wide(v.gathered)};
 }
 
+bool reads_positions(const Contraction& c) {
+    const Variant v = variant_of({&c, 1}, Block::Four, false);
+    return v.gathered == BlockLayout::RowsWide && v.walk == Walk::Linear && v.wide_out;
+}
+
 void run_contractions(std::vector<Contraction> phases, int64_t longest_part, const HalfChoice* choice) {
     std::erase_if(phases, [](const Contraction& c) { return c.groups * c.affine.rows * c.g.count() == 0; });
     if (phases.empty()) return;
@@ -361,12 +391,17 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part, con
     }
     // Stores follow the channels where neighbouring results are neighbouring channels: the tiles of lanes let
     // rows and columns change places, those of matrix units store their columns.
-    const bool swapped = uses_shared_memory(info) && compute == Compute::F32 &&
-                         first.target.row_stride == 1 && f > 1 && run_of(first.g, first.target.g).stride != 1;
+    const bool swapped = uses_shared_memory(info) && first.direct == Direct::None &&
+                         compute == Compute::F32 && first.target.row_stride == 1 && f > 1 &&
+                         run_of(first.g, first.target.g).stride != 1;
     Problem problem;
     problem.convolution = true;
     if (compute == Compute::F32) problem.arithmetic = arithmetic_of(first);
-    if (problem.arithmetic != Arithmetic::Lanes && !reads_words(phases).both()) {
+    problem.direct = first.direct;
+    if (first.direct == Direct::Pairs || first.direct == Direct::PairWeights)
+        problem.arithmetic = Arithmetic::BF16;
+    if (problem.arithmetic != Arithmetic::Lanes && first.direct == Direct::None &&
+        !reads_words(phases).both()) {
         TORCH_INTERNAL_ASSERT(!first.affine.pairs && !first.gathered.pairs);
         problem.arithmetic = Arithmetic::Lanes;
     }
@@ -391,7 +426,7 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part, con
     for (size_t begin = 0; begin < phases.size(); begin += kMostPhases) {
         const auto some =
             std::span<const Contraction>(phases).subspan(begin, std::min(kMostPhases, phases.size() - begin));
-        dispatch(some, variant_of(some, block_of(plan), plan.swapped), plan, compute, choice);
+        dispatch(some, variant_for(some, plan, plan.swapped), plan, compute, choice);
     }
 }
 

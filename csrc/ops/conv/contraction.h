@@ -72,6 +72,12 @@ struct Contraction {
     GatheredFactor gathered;
     ConvTarget target;
     int64_t groups;
+    // Image, Positions, Pairs: the affine factor lies in fragments, and the gathered one in blocks so many
+    // elements apart, or as positions that follow one another, of floats as pairs. PairWeights: positions of
+    // both follow one another.
+    Direct direct = Direct::None;
+    int64_t block_stride = 0;
+    const at::Tensor* weights = nullptr;  // Pairs: the floats that the fragments were cut from
 };
 
 // What multiplies: matrix units where the device has them, unless most rows of their tiles would be idle. f32
@@ -88,6 +94,9 @@ struct Words {
     bool both() const { return affine && gathered; }
 };
 Words reads_words(std::span<const Contraction> phases);
+
+// True where direct tiles can read the gathered factor as it is, and store their results in words.
+bool reads_positions(const Contraction& c);
 
 // Runs contractions that differ in offsets, digit sizes, steps and starts alone (the phases of a strided
 // gradient), as few dispatches. Phases without k write the bias or 0; ones without results are left out.

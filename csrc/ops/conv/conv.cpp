@@ -18,6 +18,7 @@
 #include "ops/conv/axes.h"
 #include "ops/conv/contraction.h"
 #include "ops/conv/depthwise.h"
+#include "ops/conv/direct.h"
 #include "ops/conv/image.h"
 #include "runtime/device.h"
 
@@ -164,6 +165,29 @@ Image run(std::vector<Contraction> plain, const Build& build, const Image& first
         run_contractions(reads_words(read).both() ? std::move(read) : std::move(plain), longest_sum, choice);
         return images.first;
     };
+    if (!first_is_affine && plain.size() == 1 && may_be_direct_pairs(plain[0], taps)) {
+        std::vector<Contraction> direct = build(first, second);
+        const std::vector<Tensor> weights = direct_weights(direct, first, second, nullptr);
+        run_contractions(std::move(direct), longest_sum);
+        return first;
+    }
+    if (!first_is_affine && may_be_direct(plain, first, taps, ranges)) {
+        const bool positions = taps == 1 && reads_positions(plain[0]);
+        const bool floats = ranges != nullptr;
+        const Image image = positions ? first.as(floats ? Form::Halves : Form::Plain) : in_blocks(first);
+        Image by = second;
+        if (floats) by.form = Form::Halves;
+        std::vector<Contraction> direct = build(image, by);
+        const std::vector<Tensor> weights = direct_weights(direct, image, second, ranges);
+        if (!floats) {
+            run_contractions(std::move(direct), longest_sum);
+            return first;
+        }
+        const HalfChoice fit{ranges, true}, others{ranges, false};
+        run_contractions(std::move(direct), longest_sum, &fit);
+        run_contractions(std::move(plain), longest_sum, &others);
+        return first;
+    }
     if (ranges != nullptr) {
         const HalfChoice fit{ranges, true}, others{ranges, false};
         const auto images = pack(as_they_are ? Form::Halves : Form::PairsOrHalves);
@@ -213,7 +237,16 @@ std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image&
     const int64_t groups = convolution.groups;
     if (!may_be_halves(x.tensor) || (groups > 1 && std::min(w.outer, w.channels) < kFewestRows)) return {};
     Image read_x = x;
+    // Pairs need not know of ranges.
+    const bool whole = convolution.axes.stride == Triple{1, 1, 1};
+    const auto takes_pairs = [&](const Contraction& c) { return may_be_direct_pairs(c, w.positions()); };
+    if (uses.backward && whole && takes_pairs(convolution.backward(y, transposed(w), nullptr, x)[0]))
+        uses.backward = false;
     skip_positions(convolution, read_x, w, y);
+    if (uses.forward && takes_pairs(convolution.forward(read_x, w, nullptr, y))) uses.forward = false;
+    if (uses.weight && may_be_pair_weight(convolution.weight(read_x, y, w), w.positions()))
+        uses.weight = false;
+    if (!uses.forward && !uses.backward && !uses.weight) return {};
     struct Factor {
         bool used;
         Image& image;
@@ -273,7 +306,12 @@ void run_weight(Convolution convolution, Image x, const Image& y, const Image& r
     const auto build = [&](const Image& by, const Image& from) {
         return std::vector{convolution.weight(from, by, w)};
     };
-    run(build(y, x), build, y, read_y, x, w.positions(), ranges, true, kLongestSum);
+    std::vector<Contraction> plain = build(y, x);
+    if (may_be_pair_weight(plain[0], w.positions())) {
+        plain[0].direct = Direct::PairWeights;
+        return run_contractions(std::move(plain), kLongestSum);
+    }
+    run(std::move(plain), build, y, read_y, x, w.positions(), ranges, true, kLongestSum);
 }
 
 // CPU's choice: channels last where an input or the weight is.

@@ -200,11 +200,11 @@ Image Image::as(Form way) const {
     return result;
 }
 
-Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ranges) {
-    const bool ready = form == Form::Plain ? is_packed(image, groups) : image.form == form;
-    if (ready) return image;
+namespace {
+
+Image pack(const Image& image, int64_t groups, Form form, const HalfRanges* ranges, bool blocks) {
     TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
-    const Image source = joined(image);
+    const Image source = blocks ? image : joined(image);
     const bool flat = is_flat(source);
     int64_t vector = vector_of(source, groups, flat);
     const bool whole = vector < 4 && has_words_of_rows(source, groups);
@@ -229,6 +229,10 @@ Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ra
     result.strides[1] = image.sizes[2] * result.strides[2];
     result.strides[0] = image.sizes[1] * result.strides[1];
     result.outer_stride = positions * groups * padded;
+    if (blocks) {
+        result.strides = {image.sizes[1] * image.sizes[2] * 16, image.sizes[2] * 16, 16};
+        result.block_stride = positions * 16;
+    }
     TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
                 result.outer_stride, " elements is too large for the mps device");
     args.to = kernels::address(memory);
@@ -242,11 +246,22 @@ Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ra
     const bool cut = form == Form::Pairs || form == Form::PairsOrHalves;
     kernels::KernelCall call("conv_pack_" + std::to_string(vector),
                              {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
-                              tile_channels, image.channel_stride == 1, flat, halves, whole});
+                              tile_channels, image.channel_stride == 1, flat, halves, whole, blocks});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     if (halves) call.read(ranges->words);
     call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(args.tiles));
     return result;
+}
+
+}  // namespace
+
+Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ranges) {
+    const bool ready = form == Form::Plain ? is_packed(image, groups) : image.form == form;
+    return ready ? image : pack(image, groups, form, ranges, false);
+}
+
+Image in_blocks(const Image& image) {
+    return pack(image, 1, Form::Plain, nullptr, true);
 }
 
 void find_range(const Image& image, int64_t groups) {

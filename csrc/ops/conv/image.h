@@ -19,6 +19,7 @@ struct Image {
     int64_t outer_stride, group_stride, channel_stride;
     Triple sizes{1, 1, 1}, strides{0, 0, 0};
     int64_t padded = channels;  // with the channels of 0 behind those of each group
+    int64_t block_stride = 0;   // where channels come in blocks of 16
     Form form = Form::Plain;
     uint64_t range = 0;  // address of its HalfRange, where it has one
 
@@ -44,6 +45,10 @@ Image transposed(Image weight);
 // padded to a multiple of 8. An image that is so already comes back as it is. Halves are for images whose
 // range is one of `ranges`; where not all of these fit, the memory of Form::Halves is left as it is.
 Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ranges = nullptr);
+
+// An image of one group, of whole blocks, as shaders/lib/conv_direct_image.slang reads it: [outer, 16
+// channels, position, 16].
+Image in_blocks(const Image& image);
 
 // Finds out what belongs at image.range.
 void find_range(const Image& image, int64_t groups);

@@ -79,6 +79,22 @@ constexpr Tile kConv16[] = {
     {"matrix_64x128x32", 64, 128, 128, 2010, 3, 15360},
     {"matrix_64x64x32", 64, 64, 128, 1370, 4, 10240},
 };
+// Without shared memory.
+constexpr Tile kConvDirect[] = {
+    {"direct_64x128", 64, 128, 128, 1084, 3},
+    {"direct_128x64", 128, 64, 128, 1084, 3},
+};
+constexpr Tile kConvPanels64[] = {{"panels64_256x128", 256, 128, 128, 4336, 3}};
+constexpr Tile kConvPanels128[] = {{"panels128_256x128", 256, 128, 128, 4336, 3}};
+constexpr Tile kConvPairs[] = {
+    {"pairs_128x32", 128, 32, 128, 1626, 3},
+    {"pairs_64x64", 64, 64, 128, 1626, 3},
+};
+constexpr Tile kConvPairWeights[] = {
+    {"pair_weight_64x256", 64, 256, 512, 7590, 1},
+    {"pair_weight_256x64", 256, 64, 512, 7590, 1},
+    {"pair_weight_64x64", 64, 64, 128, 2400, 4},
+};
 constexpr Tile kConvParts2[] = {
     {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
     {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
@@ -111,6 +127,13 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
+            if (p.direct == Direct::Pairs) return kConvPairs;
+            if (p.direct == Direct::PairWeights) return kConvPairWeights;
+            if (p.direct == Direct::Positions) {
+                if (p.k == 64) return kConvPanels64;
+                if (p.k == 128) return kConvPanels128;
+            }
+            if (p.direct != Direct::None) return kConvDirect;
             // Of the largest, AMD's compiler spills registers.
             if (p.convolution && !device.is_software)
                 return std::span<const Tile>(kConv16).subspan(device.vendor_id == kAmd ? 1 : 0);

@@ -51,6 +51,10 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device);
 // True where compiling a faster kernel takes a CPU driver longer than these products.
 bool is_small(const vulkan::DeviceInfo& device, uint64_t products);
 
+// Convolutions without shared memory (shaders/lib/conv_direct.slang): of an image, in blocks
+// or by positions, and weights; or of two images.
+enum class Direct : uint32_t { None, Image, Positions, Pairs, PairWeights };
+
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;
     bool convolution = false;  // has tiles of its own
@@ -61,6 +65,7 @@ struct Problem {
     bool n_contiguous = false;           // b follows one another along n, in words of four
     bool may_cut = true;                 // k, into parts
     bool may_pack = false;               // factors of 16 bits, as fragments
+    Direct direct = Direct::None;        // of convolutions
     uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
     uint64_t variant = 0;                // what else the speed depends on: layouts, windows
 

@@ -1,0 +1,163 @@
+#include "ops/conv/direct.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/attention/attention.h"
+#include "runtime/device.h"
+#include "runtime/kernel_profile.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::ceil_div;
+
+// Twin of the struct in shaders/conv_direct.slang.
+struct DirectPackArgs {
+    uint64_t to, from;
+    int64_t row_stride, channel_stride;
+    int64_t tap_strides[3];
+    uint32_t sizes[3];
+    uint32_t rows, channels, blocks, panels;
+    uint64_t ranges, range;
+    uint32_t range_count;
+};
+
+constexpr int64_t kPanel = 64, kChannels = 32;  // that weights are padded to
+constexpr int64_t kFragment = 256;              // elements
+constexpr uint32_t kWarps = 4;
+
+// True where lanes are known to hold what the tiles load: fragments of this type.
+bool has_tiles(at::ScalarType type) {
+    const auto& info = runtime::device().info();
+    if (info.is_software || matrix_subgroup(info) != 32) return false;
+    const FragmentPlaces places = fragment_places(type);
+    return places.known && places.right_known;
+}
+
+// Products for each element of two factors: where few, pairs, which are read once but take three products for
+// one, are faster than halves, whose range is looked for before. Limits are measured on an H200.
+double intensity(int64_t rows, int64_t columns) {
+    return static_cast<double>(rows) * columns / (rows + columns);
+}
+
+// The taps of a contraction as fragments of a left factor.
+at::Tensor fragments(const Contraction& c, const Image& weights, bool positions, const HalfRanges* ranges) {
+    const int64_t taps = c.k.positions(), panels = ceil_div(weights.outer, kPanel),
+                  blocks = ceil_div(weights.channels, kChannels) * 2;
+    const bool floats = weights.tensor.scalar_type() == at::kFloat;
+    const auto type = floats ? at::kHalf : weights.tensor.scalar_type();
+    const bool pairs = floats && ranges == nullptr;
+    const at::Tensor result = at::empty({panels, blocks, taps, (pairs ? 8 : 4) * kFragment},
+                                        weights.tensor.options().dtype(pairs ? at::kBFloat16 : type));
+    DirectPackArgs args{};
+    args.to = kernels::address(result);
+    args.from = kernels::address(weights.tensor) + c.affine.offset * weights.tensor.element_size();
+    args.row_stride = weights.outer_stride;
+    args.channel_stride = weights.channel_stride;
+    for (int axis = 0; axis < 3; ++axis) {
+        args.tap_strides[axis] = c.affine.k.spatial[axis];
+        args.sizes[axis] = static_cast<uint32_t>(c.k.spatial[axis]);
+    }
+    args.rows = static_cast<uint32_t>(weights.outer);
+    args.channels = static_cast<uint32_t>(weights.channels);
+    args.blocks = static_cast<uint32_t>(blocks);
+    args.panels = static_cast<uint32_t>(panels);
+    if (ranges != nullptr) {
+        args.ranges = ranges->address();
+        args.range = weights.range;
+        args.range_count = static_cast<uint32_t>(ranges->count);
+    }
+    const bool swapped = fragment_places(pairs ? at::kBFloat16 : type).left_swapped;
+    kernels::KernelCall call("conv_direct_pack",
+                             {kWarps * 32, 32, floats ? 4u : 2u, swapped, positions, pairs});
+    if (runtime::profiling()) runtime::profile_work(0, c10::str(weights.tensor.sizes()));
+    if (ranges != nullptr) call.read(ranges->words);
+    call.read(weights.tensor).write(result);
+    call.dispatch_pointer(args, kernels::Grid::linear(ceil_div(panels * blocks * 4, kWarps)));
+    return result;
+}
+
+}  // namespace
+
+bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64_t taps,
+                   const HalfRanges* ranges) {
+    constexpr int64_t kMostTaps = 32, kMostBytes = int64_t{1} << 31;
+    for (const Contraction& c : plain)
+        if (c.k.count() == 0) return false;
+    // Single results, positions apart, take longer to store than few products.
+    constexpr int64_t kFewestOfPhases = 256;
+    if (plain.size() > 1 && image.channels < kFewestOfPhases) return false;
+    const Contraction& c = plain[0];
+    const bool floats = image.tensor.scalar_type() == at::kFloat;
+    const auto type = floats ? at::kHalf : image.tensor.scalar_type();
+    if (c.groups != 1 || c.affine.rows < kPanel || image.channels % kChannels != 0 || taps > kMostTaps)
+        return false;
+    if (floats != (ranges != nullptr)) return false;
+    const Arithmetic arithmetic = arithmetic_of(c);
+    if (!floats && arithmetic != Arithmetic::F16 && arithmetic != Arithmetic::BF16) return false;
+    if (!has_tiles(type)) return false;
+    if (taps == 1 && plain.size() == 1 && reads_positions(c)) return true;
+    return !floats && !reads_words(plain).gathered &&
+           image.outer * image.positions() * image.channels * 2 < kMostBytes;
+}
+
+std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, const Image& image,
+                                       const Image& weights, const HalfRanges* ranges) {
+    std::vector<at::Tensor> result;
+    for (const Contraction& c : contractions)
+        result.push_back(fragments(c, weights, image.block_stride == 0, ranges));
+    for (size_t i = 0; i < contractions.size(); ++i) {
+        Contraction& c = contractions[i];
+        c.affine.tensor = &result[i];
+        c.affine.offset = 0;
+        const bool pairs = weights.tensor.scalar_type() == at::kFloat && ranges == nullptr;
+        if (pairs) c.weights = &weights.tensor;
+        c.direct = pairs ? Direct::Pairs : image.block_stride == 0 ? Direct::Positions : Direct::Image;
+        c.block_stride = image.block_stride;
+    }
+    return result;  // the tensors stay where they are
+}
+
+bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
+    if (taps != 1 || c.groups != 1) return false;
+    if (c.affine.rows < kPanel || c.k.count() % kChannels != 0 || !may_be_halves(*c.gathered.tensor))
+        return false;
+    if (arithmetic_of(c) != Arithmetic::F32x2) return false;
+    return reads_positions(c) && has_tiles(at::kBFloat16);
+}
+
+bool may_be_pair_weight(const Contraction& c, int64_t taps) {
+    constexpr double kMostIntensity = 60;
+    if (taps != 1 || c.groups != 1 || intensity(c.affine.rows, c.g.count()) > kMostIntensity) return false;
+    const GatheredFactor& x = c.gathered;
+    const AffineFactor& y = c.affine;
+    if (y.tensor->scalar_type() != at::kFloat || !may_be_halves(*y.tensor)) return false;
+    const int64_t positions = c.k.positions(), columns = c.g.count();
+    if (y.rows % 32 != 0 || columns % 32 != 0 || positions < 16 || positions % 4 != 0 ||
+        c.k.count() % 32 != 0)
+        return false;
+    // Positions follow one another, in words of four.
+    const auto flat = [&](const Triple& strides) {
+        int64_t next = 1;
+        for (int axis = 2; axis >= 0; --axis) {
+            if (c.k.spatial[axis] != 1 && strides[axis] != next) return false;
+            next *= c.k.spatial[axis];
+        }
+        return true;
+    };
+    if (!flat(y.k.spatial) || !flat(x.stride) || x.k_step != Triple{1, 1, 1} || x.start != Triple{0, 0, 0})
+        return false;
+    const auto words = [](const at::Tensor& t, int64_t row, int64_t plain) {
+        return kernels::address(t) % 16 == 0 && row % 4 == 0 && plain % 4 == 0;
+    };
+    if (!words(*y.tensor, y.row_stride, y.k.plain) || !words(*x.tensor, x.row_plain_stride, x.k_plain_stride))
+        return false;
+    if (arithmetic_of(c) != Arithmetic::F32x2) return false;
+    return has_tiles(at::kBFloat16);
+}
+
+}  // namespace anymps::ops

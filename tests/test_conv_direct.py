@@ -1,0 +1,90 @@
+"""Convolutions large enough for the tiles that read images where they lie (shaders/lib/conv_direct.slang); on software
+drivers, which lack these, small ones by other kernels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_conv import check
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+
+def small():
+    return json.loads(torch.ops.anymps.device_info())["kind"] == "software"
+
+
+def shapes(images, channels, filters, height, width, taps):
+    if small():
+        images, channels, filters = min(images, 2), channels // 4, filters // 4
+    return (images, channels, height, width), (filters, channels, taps, taps)
+
+
+KINDS = {  # images, channels, filters, height, width, taps; stride, padding, dilation
+    "3x3": ((3, 64, 96, 12, 16, 3), 1, 1, 1),
+    "odd sizes": ((5, 96, 64, 7, 9, 3), 1, 1, 1),
+    "frames": ((3, 64, 128, 5, 6, 3), 1, 1, 1),
+    "few rows": ((2, 32, 72, 9, 8, 3), 1, 1, 1),
+    "strided": ((3, 64, 128, 15, 16, 3), 2, 1, 1),
+    "dilated": ((2, 64, 64, 14, 13, 3), 1, 2, 2),
+    "5x5": ((2, 64, 64, 12, 12, 5), 1, 2, 1),
+    "split": ((2, 512, 64, 7, 7, 3), 1, 1, 1),
+    "1x1 of 64": ((3, 64, 320, 12, 20, 1), 1, 0, 1),
+    "1x1 of 128": ((3, 128, 72, 14, 14, 1), 1, 0, 1),
+    "1x1 of 160": ((3, 160, 200, 14, 14, 1), 1, 0, 1),
+    "1x1 of 7 x 7": ((5, 96, 64, 7, 7, 1), 1, 0, 1),
+    "1x1 strided": ((3, 64, 96, 14, 15, 1), 2, 0, 1),
+    "weights of 256": ((4, 256, 128, 8, 8, 1), 1, 0, 1),
+}
+
+
+def arguments(kind):
+    _, stride, padding, dilation = KINDS[kind]
+    return ([stride] * 2, [padding] * 2, [dilation] * 2, False, [0, 0], 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits(kind, dtype):
+    x, w = (torch.randn(shape) for shape in shapes(*KINDS[kind][0]))
+    check(arguments(kind), x, w, torch.randn(len(w)), dtype=dtype)
+
+
+@pytest.fixture
+def tf32():
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    yield
+    torch.backends.cudnn.conv.fp32_precision = before
+
+
+ONE_TAP = [kind for kind in KINDS if "1x1" in kind or "weights" in kind]
+
+
+@pytest.mark.parametrize("kind", ONE_TAP)
+def test_one_tap_of_floats_keeps_sixteen_bits(kind, tf32):
+    """Pairs of bf16 whatever the range; halves, which have eleven bits, only of images that are packed."""
+    x, w = (torch.randn(shape) for shape in shapes(*KINDS[kind][0]))
+    as_they_are = kind not in ("1x1 of 7 x 7", "1x1 strided")
+    x[0] *= 1e-12
+    w[-1] *= 1e18
+    check(arguments(kind), x, w, torch.randn(len(w)), epsilon=2**-15 if as_they_are else 1.05e-3)
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 3.4e38, 1e-39])
+def test_one_tap_of_floats_that_parts_cannot_hold(value, tf32):
+    x, w = (torch.randn(shape) for shape in shapes(*KINDS["1x1 of 160"][0]))
+    x[1, 3, 4, 5] = value
+    g = torch.randn(len(x), len(w), *x.shape[2:])
+    have = [F.conv2d(x.to("mps"), w.to("mps"))]
+    want = [F.conv2d(x, w)]
+    for device, results in (("mps", have), ("cpu", want)):
+        gradient = torch.ops.aten.convolution_backward(
+            *(t.to(device) for t in (g, x, w)), None, *arguments("1x1 of 160")[:5], 1, [False, True, False]
+        )
+        results.append(gradient[1])
+    for a, b in zip(have, want, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-3, atol=1e-2, equal_nan=True)
