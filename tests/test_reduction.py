@@ -176,6 +176,19 @@ def test_large(name, shape, dim):
     torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-5, atol=2e-3 if name == "sum" else 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_columns_of_words(dtype):
+    """As gradients of biases are: few and many rows, columns that fill no workgroup, rows of a longer tensor."""
+    for shape in ((255, 8), (256, 8), (1000, 264), (4099, 24), (300, 1040), (16, 65, 776), (20_000, 16)):
+        x = torch.randn(shape).to(dtype)
+        dims = list(range(len(shape) - 1))
+        for cpu, moved in ((x, x.to("mps")), (x[..., 8:], x.to("mps")[..., 8:])):
+            expected, size = cpu.double().sum(dims), cpu.double().abs().sum(dims)
+            for out, epsilon in ((torch.float32, 1e-6), (dtype, torch.finfo(dtype).eps + 1e-6)):
+                error = (moved.sum(dims, dtype=out).cpu().double() - expected).abs()
+                assert (error <= epsilon * size + 1e-12).all(), (shape, out)
+
+
 def test_sum_keeps_its_digits():
     x = torch.full((1 << 22,), 0.1)  # one long chain of float32 additions is wrong by a few percent here
     assert x.to("mps").sum().item() == pytest.approx(x.double().sum().item(), rel=2e-6)

@@ -1,7 +1,13 @@
 #include <ATen/core/Tensor.h>
 #include <anymps/kernels/pointwise_kernels.h>
 
+#include <array>
+
+#include "kernels/flat_grid.h"
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
 #include "kernels/pointwise_launcher.h"
+#include "kernels/team.h"
 #include "kernels/transposed_copy.h"
 
 namespace anymps::kernels {
@@ -35,11 +41,54 @@ at::Tensor words_of(const at::TensorIteratorBase& iter, int arg, int64_t per_wor
     return at::Tensor(std::move(words));
 }
 
+constexpr int kOuterDims = 3;
+
+// As in shaders/strided_copy.slang.
+struct LineCopyArgs {
+    uint64_t to, from;
+    std::array<int64_t, kOuterDims> to_stride{}, from_stride{};
+    FastDivider line;
+    std::array<FastDivider, kOuterDims - 1> size;
+    uint32_t count;
+};
+
+// A strided copy of few dimensions whose lines are words of 16 bytes, on GPUs. False where they are not.
+bool copy_lines(at::TensorIteratorBase& iter) {
+    constexpr int64_t kWord = 16;
+    constexpr uint32_t kAhead = 4;  // words of a thread: shaders/strided_copy.slang
+    const auto item = static_cast<int64_t>(iter.element_size(0));
+    const int64_t line = iter.shape()[0] * item, words = iter.numel() * item / kWord;
+    if (tuning().software || iter.ndim() > kOuterDims + 1 || line % kWord != 0 || words > UINT32_MAX / 2)
+        return false;
+    for (int arg = 0; arg < 2; ++arg) {
+        if (iter.strides(arg)[0] != item || reinterpret_cast<uint64_t>(iter.data_ptr(arg)) % kWord != 0)
+            return false;
+        for (int d = 1; d < iter.ndim(); ++d)
+            if (iter.strides(arg)[d] % kWord != 0) return false;
+    }
+    LineCopyArgs args{};
+    args.to = reinterpret_cast<uint64_t>(iter.data_ptr(0));
+    args.from = reinterpret_cast<uint64_t>(iter.data_ptr(1));
+    args.line = FastDivider(static_cast<uint32_t>(line / kWord));
+    args.count = static_cast<uint32_t>(words);
+    for (int d = 1; d < iter.ndim(); ++d) {
+        args.to_stride[d - 1] = iter.strides(0)[d];
+        args.from_stride[d - 1] = iter.strides(1)[d];
+    }
+    for (int d = 1; d < kOuterDims; ++d)
+        args.size[d - 1] = FastDivider(d < iter.ndim() ? static_cast<uint32_t>(iter.shape()[d]) : 1);
+    KernelCall("line_copy", {tuning().workgroup})
+        .read(iter.tensor_base(1))
+        .write(iter.tensor_base(0))
+        .dispatch(args, flat_grid(ceil_div(args.count, kAhead), tuning().workgroup));
+    return true;
+}
+
 // A strided copy whose lines follow one another in memory moves 8 bytes a thread. False where they do not.
 bool copy_words(at::TensorIteratorBase& iter) {
     constexpr int64_t kWord = 8;
     const auto item = static_cast<int64_t>(iter.element_size(0));
-    if (iter.ndim() < 2 || item >= kWord || iter.shape()[0] * item % kWord != 0) return false;
+    if (item >= kWord || iter.shape()[0] * item % kWord != 0) return false;
     for (int arg = 0; arg < 2; ++arg) {
         const auto& storage = iter.tensor_base(arg).storage();
         if (iter.strides(arg)[0] != item || reinterpret_cast<uint64_t>(storage.data()) % kWord != 0)
@@ -67,7 +116,7 @@ void pointwise_copy(at::TensorIteratorBase& iter) {
     const ScalarType to = iter.dtype(0), from = iter.dtype(1);
     if (to != from) return pointwise(iter, rows::copy, {}, conversion(to, from));
     if (iter.numel() > 0 && iter.can_use_32bit_indexing() && transposed_copy(iter)) return;
-    if (iter.numel() > 0 && copy_words(iter)) return;
+    if (iter.numel() > 0 && iter.ndim() > 1 && (copy_lines(iter) || copy_words(iter))) return;
     // Bits: NaN payloads stay, and fewer pipelines are needed.
     pointwise(iter, rows::copy_bits, {}, integer_of_size(c10::elementSize(to)));
 }

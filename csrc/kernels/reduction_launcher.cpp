@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
+#include "kernels/column_sums.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
@@ -64,6 +66,9 @@ class Call {
     void launch() {
         if (header_.rows == 0) return;
         const bool columns = columns_contiguous();
+        if (columns && are_sums_of_columns() &&
+            column_sums(ins_[0], outs_[0], header_.count, header_.rows, reduced_[0].stride[0]))
+            return;
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
         const uint32_t flags = vector_flags(columns ? kept_ : reduced_) | fixed_flag() | walk_flag();
@@ -128,6 +133,13 @@ class Call {
         if (reduced_.empty()) return true;
         const int64_t kept = kept_[0].stride[0], reduced = reduced_[0].stride[0];
         return kept != 0 && kept < reduced;
+    }
+
+    // Sums of floats in a matrix, as gradients of biases are, have kernels of their own.
+    bool are_sums_of_columns() const {
+        return std::string_view(kernels_.columns) == "sum_f32_columns" && kept_.size() == 1 &&
+               reduced_.size() == 1 && kept_[0].stride[0] == item_bytes(ins_[0]) &&
+               kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
     }
 
     // True when every input can be read four elements at a time along dims[0], or not at all (expanded). Such

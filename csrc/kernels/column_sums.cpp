@@ -1,0 +1,67 @@
+#include "kernels/column_sums.h"
+
+#include <ATen/mps/EmptyTensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+
+namespace anymps::kernels {
+namespace {
+
+// As in shaders/column_sums.slang.
+struct ColumnSumArgs {
+    uint64_t in, partials, out;
+    int64_t row_stride;
+    uint32_t rows, columns, part, parts, groups;
+};
+
+constexpr uint64_t kSide = 32;
+
+// In one block of sums, so that long chains of additions do not lose digits: 64 for each of a part's threads.
+constexpr uint64_t kMostOfThread = 64, kLeastOfThread = 8;
+
+}  // namespace
+
+bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t columns,
+                 int64_t row_stride) {
+    const Tuning& t = tuning();
+    const auto type = in.scalar_type();
+    const uint64_t width = type == at::kFloat ? 4 : 8;  // columns of a word
+    const uint64_t lines = t.workgroup / kSide, least = lines * kLeastOfThread;
+    if (t.software || lines == 0 || (type != at::kFloat && !at::isReducedFloatingType(type))) return false;
+    if (rows < 4 * least || rows > UINT32_MAX / 2 || columns > UINT32_MAX / 2 || columns % width != 0)
+        return false;
+    if (row_stride % 16 != 0 || row_stride <= 0 || address(in) % 16 != 0) return false;
+    const uint64_t groups = ceil_div(columns, kSide * width);
+    const uint64_t wanted = std::max<uint64_t>(1, t.target_groups / groups);
+    const uint64_t part = std::clamp(ceil_div(rows, wanted), least, lines * kMostOfThread);
+    const uint64_t parts = ceil_div(rows, part);
+    const auto words = static_cast<int64_t>(parts * groups * kSide * width);
+    const at::TensorBase partials = at::detail::empty_mps({words}, at::kFloat, std::nullopt,
+                                                          c10::Device(c10::kMPS), std::nullopt, std::nullopt);
+    const ColumnSumArgs args{address(in),
+                             address(partials),
+                             address(out),
+                             row_stride,
+                             static_cast<uint32_t>(rows),
+                             static_cast<uint32_t>(columns),
+                             static_cast<uint32_t>(part),
+                             static_cast<uint32_t>(parts),
+                             static_cast<uint32_t>(groups)};
+    const bool is_float = type == at::kFloat;
+    KernelCall(is_float ? "column_sums_f32" : "column_sums_16", {t.workgroup, t.subgroup, code(type)})
+        .read(in)
+        .write(partials)
+        .dispatch(args, Grid::linear(parts * groups));
+    KernelCall(is_float ? "column_sum_parts_f32" : "column_sum_parts_16",
+               {t.workgroup, t.subgroup, code(type), code(out.scalar_type())})
+        .read(partials)
+        .write(out)
+        .dispatch(args, Grid::linear(groups * width));
+    return true;
+}
+
+}  // namespace anymps::kernels
