@@ -57,6 +57,16 @@ def test_forward_and_backward(dtype, causal):
         compare([(2, 3, length, size), (2, 3, keys, size), (2, 3, keys, size)], dtype, is_causal=causal)
 
 
+@pytest.mark.parametrize("keys", [4, 64, 256, 260, 1028])
+def test_rows_of_words(keys):
+    """Scores of float32 whose rows GPUs keep in registers, and of 1,028 columns, which they do not."""
+    shapes = [(1, 2, 9, 16), (1, 2, keys, 16), (1, 2, keys, 16)]
+    compare(shapes)
+    compare(shapes, is_causal=True)
+    compare(shapes, mask=torch.rand(9, keys) > 0.4)
+    compare(shapes, mask=torch.randn(1, 1, 1, keys))
+
+
 @pytest.mark.parametrize("enable_gqa", [False, True])
 def test_masks(enable_gqa):
     heads = 2 if enable_gqa else 4

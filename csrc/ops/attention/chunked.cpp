@@ -2,15 +2,18 @@
 // that the scores of all of them never exist at once. For software drivers, where it is quickest, and what
 // flash kernels do not take.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
+#include <anymps/ops/reduction_rows.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "kernels/reduction_launcher.h"
+#include "kernels/team.h"
 #include "ops/attention/attention.h"
 #include "ops/matmul/gemm.h"
 #include "runtime/device.h"
@@ -20,6 +23,7 @@ namespace {
 
 using at::Tensor;
 
+constexpr int64_t kMostWords = 8;                 // of a thread: shaders/attention.slang
 constexpr int64_t kMostScoreBytes = 256ll << 20;  // of one part of the heads
 
 // Twin of AttentionArgs in shaders/attention.slang.
@@ -92,9 +96,17 @@ Tensor kept(const Attention& a, int64_t first, int64_t count) {
     return keep;
 }
 
+// How many threads keep a row in registers, by words of four columns; 0 where they do not.
+uint32_t lanes_of_words(int64_t columns) {
+    const auto& info = runtime::device().info();
+    if (info.is_software || columns % 4 != 0) return 0;
+    const uint32_t lanes = kernels::power_of_two(columns / 4, std::min(32u, info.subgroup_size));
+    return columns / 4 <= int64_t{lanes} * kMostWords ? lanes : 0;
+}
+
 // Runs one of the row kernels over the heads [first, first + scores.size(0)).
-void rows(const char* kernel, const Attention& a, int64_t first, const Tensor& scores, const Tensor& grads,
-          const Tensor& lse, const Tensor& delta) {
+void run_rows(std::string kernel, const Attention& a, int64_t first, const Tensor& scores,
+              const Tensor& grads, const Tensor& lse, const Tensor& delta) {
     const auto address = [](const Tensor& t) { return t.defined() ? kernels::address(t) : 0; };
     const int64_t count = scores.size(0);
     const Tensor keep = kept(a, first, count);
@@ -114,12 +126,19 @@ void rows(const char* kernel, const Attention& a, int64_t first, const Tensor& s
     args.scale = static_cast<float>(a.scale);
     args.keep_scale = a.keep_scale();
     const auto& info = runtime::device().info();
-    const uint32_t workgroup = info.is_software ? info.subgroup_size : std::max(info.subgroup_size, 64u);
-    kernels::KernelCall call(
-        kernel, {workgroup, info.subgroup_size, bias_type, a.bias.defined(), a.causal, keep.defined()});
+    const uint32_t lanes = lanes_of_words(a.s());
+    if (lanes != 0) kernel += "_words";
+    const uint32_t workgroup = info.is_software ? info.subgroup_size
+                               : lanes != 0     ? kernels::tuning().workgroup
+                                                : std::max(info.subgroup_size, 64u);
+    const uint32_t words = lanes == 0 ? 0 : static_cast<uint32_t>(kernels::ceil_div(a.s() / 4, lanes));
+    kernels::KernelCall call(kernel, {workgroup, info.subgroup_size, bias_type, a.bias.defined(), a.causal,
+                                      keep.defined(), lanes, words});
     call.write(scores).read(a.bias).read(keep).read(delta);
     grads.defined() ? call.write(grads).read(lse) : call.write(lse);
-    call.dispatch_pointer(args, kernels::Grid::linear(static_cast<uint64_t>(count) * args.rows));
+    const uint64_t all = static_cast<uint64_t>(count) * args.rows;
+    call.dispatch_pointer(
+        args, kernels::Grid::linear(lanes == 0 ? all : kernels::ceil_div(all, workgroup / lanes)));
 }
 
 Tensor scores_for(const Attention& a, int64_t count) {
@@ -142,7 +161,7 @@ void chunked_attention(const Attention& a, const Tensor& out, const Tensor& lse)
         const auto of = [&](const Tensor& t) { return t.narrow(0, first, count); };
         const Tensor scores = buffer.narrow(0, 0, count);
         gemm(of(m.query), false, of(m.key), true, scores, 1.0);
-        rows("attention_softmax", a, first, scores, {}, of(merged_lse), {});
+        run_rows("attention_softmax", a, first, scores, {}, of(merged_lse), {});
         gemm(scores, false, of(m.value), false, of(merged_out), 1.0);
     }
     if (!out.is_contiguous()) out.copy_(merged_out.view(out.sizes()));
@@ -153,7 +172,8 @@ void chunked_attention_backward(const Attention& a, const Tensor& grad_out, cons
     const Merged m(a);
     const Tensor grad = merged(grad_out, 1);
     const Tensor lse = logsumexp.flatten(0, 1);
-    const Tensor delta = at::sum(at::mul(grad.to(at::kFloat), merged(out, 1).to(at::kFloat)), -1);
+    const Tensor delta = at::empty({a.batch, a.heads, a.l()}, lse.options());
+    kernels::reduce(rows::dot, {grad_out, out}, kernels::dim_mask(out, 3), {delta});
     // Several query heads add up in one key head: in float.
     const auto wide = a.groups > 1 ? m.query.options().dtype(at::kFloat) : m.query.options();
     const auto target = [](const Tensor& gradient, const Tensor& like, const at::TensorOptions& options) {
@@ -174,7 +194,7 @@ void chunked_attention_backward(const Attention& a, const Tensor& grad_out, cons
         const Tensor grads = needs_bias ? of(grad_buffer) : grad_buffer.narrow(0, 0, count);
         gemm(of(m.query), false, of(m.key), true, scores, 1.0);
         gemm(of(grad), false, of(m.value), true, grads, 1.0);
-        rows("attention_softmax_backward", a, first, scores, grads, of(lse), of(delta));
+        run_rows("attention_softmax_backward", a, first, scores, grads, of(lse), of(delta.flatten(0, 1)));
         gemm(scores, true, of(grad), false, of(grad_value), 1.0);
         gemm(grads, false, of(m.key), false, of(grad_query), a.scale);
         gemm(grads, true, of(m.query), false, of(grad_key), a.scale);
