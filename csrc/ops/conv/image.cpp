@@ -22,7 +22,8 @@ using kernels::FastDivider;
 constexpr int64_t kGranule = 8;
 // As in shaders/conv_pack.slang.
 constexpr uint32_t kTile = 2048, kThreads = 256;
-constexpr int64_t kBlock = 16;  // elements of which conv_range takes the largest
+constexpr uint64_t kMostRangeGroups = 2112;  // each begins and ends with a wait
+constexpr int64_t kBlock = 16;               // elements of which conv_range takes the largest
 
 struct PackArgs {
     uint64_t to, from;
@@ -42,7 +43,7 @@ struct RangeArgs {
     int64_t from_spatial[3];
     FastDivider height, width;
     FastDivider across, down, groups;
-    uint32_t positions, channels, threads;
+    uint32_t positions, channels, threads, step;
 };
 
 void set_axes(Image& image) {
@@ -295,10 +296,13 @@ void find_range(const Image& image, int64_t groups) {
     args.channels = static_cast<uint32_t>(seen.channels);
     args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
                                         groups * seen.outer);
+    const auto workgroups =
+        static_cast<uint32_t>(std::min<uint64_t>(ceil_div(args.threads, kThreads), kMostRangeGroups));
+    args.step = workgroups * kThreads;
     kernels::KernelCall call("conv_range_" + std::to_string(vector), {kThreads, 0, by_channel, step != 0});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     call.read(image.tensor).write(image.range, HalfRanges::kBytes);
-    call.dispatch_pointer(args, kernels::Grid::linear(ceil_div(args.threads, kThreads)));
+    call.dispatch_pointer(args, kernels::Grid::linear(workgroups));
 }
 
 }  // namespace anymps::ops
