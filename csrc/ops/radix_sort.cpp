@@ -32,15 +32,16 @@ constexpr uint32_t kShortestTile = 128;
 
 struct RadixArgs {
     uint64_t from, to, from_index, to_index, counts, rows;
-    uint32_t length, tiles, shift, first, kept, pad;
+    uint32_t length, tiles, shift, first, kept, bits;
 };
 
 // Positions are uint32 on their way, and of the dtype of `indices` (int32 or int64) at its end. Where that is
 // undefined only elements are sorted.
 class RadixSort {
   public:
-    RadixSort(const Tensor& rows, bool descending)
+    RadixSort(const Tensor& rows, bool descending, uint32_t bits)
         : rows_(rows), descending_(descending), item_(static_cast<uint32_t>(rows.element_size())) {
+        args_.bits = std::min(bits, 8 * item_);
         args_.rows = static_cast<uint64_t>(rows.size(0));
         args_.length = static_cast<uint32_t>(rows.size(1));
     }
@@ -67,12 +68,13 @@ class RadixSort {
         const Tensor counts =
             at::empty({rows_.size(0), kDigits * args_.tiles}, rows_.options().dtype(at::kInt));
         args_.counts = kernels::address(counts);
-        const Tensor beside = item_ > 1 ? at::empty_like(values) : values;
+        const auto passes = static_cast<uint32_t>(kernels::ceil_div(std::max(1u, args_.bits), 8));
+        const Tensor beside = passes > 1 ? at::empty_like(values) : values;
         Tensor index_beside;
         if (indices.defined()) index_beside = at::empty(rows_.sizes(), rows_.options().dtype(at::kInt));
         Tensor from = rows_, from_index;
-        for (uint32_t pass = 0; pass < item_; ++pass) {
-            const bool final_place = (item_ - pass) % 2 == 1, last = pass + 1 == item_;
+        for (uint32_t pass = 0; pass < passes; ++pass) {
+            const bool final_place = (passes - pass) % 2 == 1, last = pass + 1 == passes;
             const Tensor& to = final_place ? values : beside;
             const Tensor& to_index = final_place ? indices : index_beside;
             args_.shift = 8 * pass;
@@ -133,12 +135,13 @@ bool sorts_by_radix(const Tensor& rows) {
 }
 
 void radix_sort_tiles(const Tensor& rows, const Tensor& positions, bool descending, int64_t first,
-                      const Tensor& values, const Tensor& indices) {
-    RadixSort(rows, descending).sort_tiles(positions, first, values, indices);
+                      const Tensor& values, const Tensor& indices, uint32_t bits) {
+    RadixSort(rows, descending, bits).sort_tiles(positions, first, values, indices);
 }
 
-void radix_sort_passes(const Tensor& rows, bool descending, const Tensor& values, const Tensor& indices) {
-    RadixSort(rows, descending).sort_passes(values, indices);
+void radix_sort_passes(const Tensor& rows, bool descending, const Tensor& values, const Tensor& indices,
+                       uint32_t bits) {
+    RadixSort(rows, descending, bits).sort_passes(values, indices);
 }
 
 }  // namespace anymps::ops

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace anymps::ops {
 
 // Rows [n, length] of any real dtype, dense, in sorted order; stable. NaN is above all numbers. Both raise
@@ -15,7 +17,9 @@ void sort_rows(const at::Tensor& rows, bool descending, int64_t first, const at:
 // The elements of each row in ascending order, of the same shape.
 at::Tensor sorted_values(const at::Tensor& rows);
 
-// The positions of each row's elements in sorted order: uint32 in an int32 tensor of the same shape.
-at::Tensor sorted_order(const at::Tensor& rows, bool descending);
+// The positions of each row's elements in sorted order: uint32 in an int32 tensor of the same shape. bits:
+// where all elements are integers from 0 to 2^bits - 1; the order of others is any.
+constexpr uint32_t kAllBits = 64;
+at::Tensor sorted_order(const at::Tensor& rows, bool descending, uint32_t bits = kAllBits);
 
 }  // namespace anymps::ops
