@@ -7,8 +7,8 @@
 
 namespace anymps::kernels {
 
-// in: its type and storage; the matrix begins at its address. Results lie side by side in out. False where the
-// kernels do not take the matrix, or gain nothing.
+// in: its type and storage; the matrix begins at its address. Results lie side by side in out. False where
+// the kernels do not take the matrix, or gain nothing.
 bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t columns,
                  int64_t row_stride);
 

@@ -35,6 +35,7 @@ struct AttentionArgs {
 };
 
 // Twin of KeepArgs there.
+// Twin of KeepArgs in shaders/attention_keep.slang.
 struct KeepArgs {
     uint64_t keep;
     runtime::PhiloxState random;
