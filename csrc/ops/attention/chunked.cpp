@@ -34,7 +34,6 @@ struct AttentionArgs {
     float scale, keep_scale;
 };
 
-// Twin of KeepArgs there.
 // Twin of KeepArgs in shaders/attention_keep.slang.
 struct KeepArgs {
     uint64_t keep;
