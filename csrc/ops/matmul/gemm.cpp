@@ -207,7 +207,8 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& ma
         const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
         runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
     }
-    call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
+    const uint64_t groups = plan_groups(info, plan, g.batch, g.m, g.n);
+    call.dispatch(args, Grid::linear(marked == nullptr ? groups : groups_of_marked(info, groups)));
 }
 
 // One dispatch on copies of the factors, at which args point.

@@ -341,6 +341,11 @@ uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
 }
 
+uint64_t groups_of_marked(const vulkan::DeviceInfo& device, uint64_t groups) {
+    constexpr uint64_t kMostMarks = 32;  // of a workgroup, which has a word for them
+    return ceil_div(groups, std::clamp<uint64_t>(groups / (2 * cores(device)), 1, kMostMarks));
+}
+
 Plan plan_by_model(const vulkan::DeviceInfo& device, const Problem& p) {
     if (!p.floating || std::min(p.m, p.n) > kFewRows) return cheapest_plan(device, p);
     const bool gpu = uses_shared_memory(device);

@@ -98,4 +98,7 @@ std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Proble
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
                      uint64_t n);
 
+// How many workgroups look after the marks of so many tiles, of which mostly none is set.
+uint64_t groups_of_marked(const vulkan::DeviceInfo& device, uint64_t groups);
+
 }  // namespace anymps::ops
