@@ -57,7 +57,7 @@ constexpr Tile kMatrixParts1[] = {
 
 // Of halves that were cut before.
 constexpr Tile kHalves2[] = {
-    {"halves_128x64", 128, 64, 256, 2780, 2, 18432, true, 0, 8},
+    {"halves_128x64", 128, 64, 256, 2950, 2, 18432, true, 0, 8},
     {"packed_128x128x32", 128, 128, 256, 7470, 1, 36864},
     {"packed_64x64x32", 64, 64, 128, 2900, 2, 18432},
 };
