@@ -96,7 +96,10 @@ bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64
     const auto type = floats ? at::kHalf : image.tensor.scalar_type();
     if (c.groups != 1 || c.affine.rows < kPanel || image.channels % kChannels != 0 || taps > kMostTaps)
         return false;
-    if (floats != (ranges != nullptr)) return false;
+    // Of floats, tiles in shared memory are no slower where few channels go to many rows.
+    constexpr int64_t kMostRows = 256, kFewestChannels = 512;
+    const bool long_enough = c.affine.rows <= kMostRows && c.k.count() >= kFewestChannels;
+    if (floats != (ranges != nullptr) || (floats && !long_enough)) return false;
     const Arithmetic arithmetic = arithmetic_of(c);
     if (!floats && arithmetic != Arithmetic::F16 && arithmetic != Arithmetic::BF16) return false;
     if (!has_tiles(type)) return false;
@@ -123,9 +126,12 @@ std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, c
 }
 
 bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
-    if (taps != 1 || c.groups != 1) return false;
-    if (c.affine.rows < kPanel || c.k.count() % kChannels != 0 || !may_be_halves(*c.gathered.tensor))
-        return false;
+    constexpr double kMostIntensity = 105;
+    constexpr int64_t kShort = 128, kWide = 256;
+    const int64_t rows = c.affine.rows, k = c.k.count();
+    if (taps != 1 || c.groups != 1 || rows < kPanel || k % kChannels != 0) return false;
+    if (intensity(rows, k) > kMostIntensity || (k <= kShort && rows >= kWide)) return false;
+    if (!may_be_halves(*c.gathered.tensor)) return false;
     if (arithmetic_of(c) != Arithmetic::F32x2) return false;
     return reads_positions(c) && has_tiles(at::kBFloat16);
 }
