@@ -12,7 +12,7 @@ from itertools import takewhile
 import torch
 
 OP_CAPABILITY, OP_SPEC_CONSTANT, OP_DECORATE, SPEC_ID = 17, 50, 71, 1
-COOPERATIVE_MATRIX = 6022
+COOPERATIVE_MATRIX, HALF_ARITHMETIC = 6022, 9
 # SPIR-V capability -> optional feature of the device, as torch.ops.anymps.device_info names it.
 OPTIONAL_CAPABILITIES = {COOPERATIVE_MATRIX: "coopmat", 5116: "bf16", 5118: "bf16 coopmat", 6033: "atomics"}
 
@@ -50,7 +50,10 @@ def buildable_kernels() -> list[str]:
 
     def fits(name: str) -> bool:
         numbers = capabilities(torch.ops.anymps.kernel_spirv(name)) & OPTIONAL_CAPABILITIES.keys()
-        return all(features[OPTIONAL_CAPABILITIES[number]] for number in numbers)
+        if not all(features[OPTIONAL_CAPABILITIES[number]] for number in numbers):
+            return False
+        # Most kernels that name halves only load, store and convert them, which every device can.
+        return features["fp16"] or HALF_ARITHMETIC not in capabilities(torch.ops.anymps.device_spirv(name))
 
     return [name for name in torch.ops.anymps.kernel_names() if fits(name)]
 

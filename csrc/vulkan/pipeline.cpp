@@ -54,6 +54,10 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
                                                       " bytes of shared memory; " + info.name + " has " +
                                                       std::to_string(info.shared_memory_bytes) + ".");
     }
+    if (!info.float16 && has_half_arithmetic(words)) {
+        throw Error(VK_ERROR_FEATURE_NOT_PRESENT,
+                    "Kernel " + name + " takes arithmetic in halves; " + info.name + " has none.");
+    }
     const auto& api = device.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
     module_info.codeSize = words.size() * sizeof(uint32_t);

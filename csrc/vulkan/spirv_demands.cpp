@@ -1,10 +1,14 @@
 #include "vulkan/spirv_demands.h"
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
+namespace {
+constexpr uint32_t kFloat16 = 9;  // a capability
+}  // namespace
 
 uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint32_t> specialization) {
     constexpr uint32_t kWorkgroup = 4, kSpecId = 1;
@@ -63,12 +67,33 @@ VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv) {
     return features;
 }
 
-void keep_halves_in_memory(std::vector<uint32_t>& spirv) {
-    constexpr uint32_t kFloat16 = 9, kStorageBuffer16BitAccess = 4433;
-    for_each_instruction(Words(spirv).subspan(kHeaderWords), [&](Words words) {
-        if (opcode_of(words) == Op::Capability && words[1] == kFloat16)
-            spirv[words.data() - spirv.data() + 1] = kStorageBuffer16BitAccess;
+bool has_half_arithmetic(std::span<const uint32_t> spirv) {
+    bool has = false;
+    for_each_instruction(spirv.subspan(kHeaderWords), [&](Words words) {
+        has |= opcode_of(words) == Op::Capability && words[1] == kFloat16;
     });
+    return has;
+}
+
+void keep_halves_in_memory(std::vector<uint32_t>& spirv) {
+    constexpr uint32_t kStorageBuffer16BitAccess = 4433;
+    uint32_t half = 0;  // the id of the type; as an instruction's first word it is the type of the second
+    std::unordered_set<uint32_t> halves;
+    size_t capability = 0;
+    bool reinterprets = false;
+    for_each_instruction(Words(spirv).subspan(kHeaderWords), [&](Words words) {
+        if (opcode_of(words) == Op::Capability && words[1] == kFloat16) {
+            capability = static_cast<size_t>(words.data() - spirv.data()) + 1;
+        } else if (opcode_of(words) == Op::TypeFloat && words[2] == 16) {
+            half = words[1];
+        } else if (half != 0 && words.size() > 2 && words[1] == half) {
+            halves.insert(words[2]);
+            reinterprets |= opcode_of(words) == Op::Bitcast;
+        } else if (opcode_of(words) == Op::Bitcast) {
+            reinterprets |= halves.contains(words[3]);
+        }
+    });
+    if (capability != 0 && !reinterprets) spirv[capability] = kStorageBuffer16BitAccess;
 }
 
 }  // namespace anymps::vulkan

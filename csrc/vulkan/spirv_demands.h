@@ -15,8 +15,11 @@ uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint3
 // The kinds of subgroup operations of a module.
 VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv);
 
+// Whether the module asks for arithmetic in halves.
+bool has_half_arithmetic(std::span<const uint32_t> spirv);
+
 // The module asks no longer for arithmetic in halves, but for halves in memory: loads, stores and
-// conversions.
+// conversions. A module that reinterprets halves as bits, or the reverse, stays as it is.
 void keep_halves_in_memory(std::vector<uint32_t>& spirv);
 
 }  // namespace anymps::vulkan

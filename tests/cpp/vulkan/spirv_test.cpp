@@ -40,6 +40,21 @@ TEST(Spirv, HalvesMayBeForMemoryOnly) {
     Words module = join({kHeader, {op(17, 2), 9}, kShader, kEntry, kRest});
     keep_halves_in_memory(module);
     EXPECT_EQ(module, join({kHeader, {op(17, 2), 4433}, kShader, kEntry, kRest}));
+    EXPECT_FALSE(has_half_arithmetic(module));
+}
+
+TEST(Spirv, HalvesWhoseBitsAreTakenAreMoreThanMemory) {
+    const Words types{op(21, 4), 10, 16, 0, op(22, 3), 11, 16, op(22, 3), 12, 32};  // ushort, half, float
+    const Words converted{op(115, 4), 11, 21, 20};  // %21 = OpFConvert %half %20
+    const Words bits{op(124, 4), 10, 22, 21}, half{op(124, 4), 11, 24, 23}, other{op(124, 4), 10, 26, 25};
+    for (const auto& [bitcast, reinterprets] : {std::pair{bits, true}, {half, true}, {other, false}}) {
+        const Words before =
+            join({kHeader, {op(17, 2), 9}, kShader, kEntry, kRest, types, converted, bitcast});
+        Words module = before;
+        keep_halves_in_memory(module);
+        EXPECT_EQ(has_half_arithmetic(module), reinterprets);
+        EXPECT_EQ(module == before, reinterprets);
+    }
 }
 
 TEST(Spirv, SharedMemoryIsCounted) {
