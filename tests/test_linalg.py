@@ -1,5 +1,6 @@
 """Linear algebra on mps against the CPU: factorizations and solves by kernels, LAPACK's ops on the host."""
 
+import json
 import warnings
 
 import pytest
@@ -299,7 +300,6 @@ HOST = {
     "qr": lambda t: torch.linalg.qr(t)[1].abs(),
     "pinv": torch.linalg.pinv,
     "lstsq": lambda t: torch.linalg.lstsq(t, torch.ones_like(t)[..., :2]).solution,
-    "matrix_exp": lambda t: torch.linalg.matrix_exp(t / 4),
     "householder_product": lambda t: torch.linalg.householder_product(*torch.geqrf(t)),
 }
 
@@ -330,6 +330,56 @@ def test_host_ops_out_and_list(mps):
     assert {"aten::_linalg_eigh", "aten::linalg_qr.out", "aten::ormqr"} <= set(torch_anymps.host_ops())
     assert_same_error(torch.linalg.eigh, torch.ones(2, 3))
     assert_same_error(torch.linalg.svd, torch.full((2, 2), float("nan")))
+
+
+def test_host_ops_write_where_the_result_stays(mps):
+    """No memory of the CPU's is taken for a result on unified memory, so that none is copied."""
+    x = well_conditioned(2, 128, 128).to(mps)
+    ops = {
+        "geqrf": lambda: torch.geqrf(x),
+        "householder_product": lambda: torch.linalg.householder_product(x, x[:, 0]),
+        "eig": lambda: torch.linalg.eig(x),
+        "lstsq": lambda: torch.linalg.lstsq(x, x),
+    }
+    for name, op in ops.items():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            op()
+        taken = [event.self_cpu_memory_usage for event in profile.events() if event.name == "aten::resize_"]
+        unified = json.loads(torch.ops.anymps.device_info())["features"]["UMA"]
+        assert max(taken, default=0) < (x.nbytes if unified else 1e9), (name, taken)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("n", [1, 2, 5, 33, 100])
+def test_matrix_exp(mps, n, dtype):
+    for scale in (0, 1e-4, 0.1, 1, 3, 20):  # one batch has matrices of no, few and many squarings
+        x = torch.randn(2, 3, n, n, dtype=dtype) * torch.tensor([0.1, 1, 2])[:, None, None] * scale / n**0.5
+        exact = torch.linalg.matrix_exp(x.to(torch.complex128 if dtype.is_complex else torch.float64))
+        of_cpu, ours = torch.linalg.matrix_exp(x), torch.linalg.matrix_exp(x.to(mps)).cpu()
+        assert ours.dtype == dtype
+
+        def error(result, exact=exact):
+            return ((result - exact).abs().amax((-2, -1)) / exact.abs().amax((-2, -1))).max().item()
+
+        # A polynomial of degree 12 takes one squaring more than the CPU's of degree 18, which doubles errors.
+        assert error(ours) <= 5 * error(of_cpu) + 5e-7, scale
+    assert_like_cpu(torch.linalg.matrix_exp, torch.randn(3, n, n, dtype=dtype).mT / 4, gradients=not dtype.is_complex)
+
+
+def test_matrix_exp_of_unusual_matrices(mps):
+    for shape in [(0, 0), (0, 2, 2), (2, 0, 0)]:
+        assert_like_cpu(torch.linalg.matrix_exp, torch.ones(shape))
+    for value in (float("inf"), float("-inf"), float("nan"), 1e30, -1e30, 90.0):
+        x = torch.stack([torch.tensor([[value, 0.0], [0.0, 1.0]]), torch.eye(2)])
+        torch.testing.assert_close(
+            torch.linalg.matrix_exp(x.to(mps)).cpu(), torch.linalg.matrix_exp(x), equal_nan=True, rtol=1e-5, atol=1e-5
+        )
+    for dtype in (torch.float16, torch.bfloat16):  # of which the CPU gives infinities for a matrix of ones
+        x = torch.randn(2, 4, 4).to(dtype)
+        ours = torch.linalg.matrix_exp(x.to(mps)).cpu()
+        torch.testing.assert_close(ours, torch.linalg.matrix_exp(x.float()).to(dtype))
+    for x in (torch.ones(2, 3), torch.ones(3), torch.ones(2, 2, dtype=torch.int32), torch.ones(1, 1, dtype=torch.bool)):
+        assert_same_error(torch.linalg.matrix_exp, x)
 
 
 @pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3, float("inf")])

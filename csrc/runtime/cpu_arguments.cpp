@@ -12,6 +12,7 @@
 #include "runtime/command_encoder.h"
 #include "runtime/generator.h"
 #include "runtime/stream.h"
+#include "runtime/unified_memory.h"
 
 namespace anymps::runtime {
 
@@ -81,6 +82,16 @@ void copy_to_device(const at::Tensor& cpu, const at::Tensor& device) {
     }
 }
 
+// The device's storage takes the memory of the CPU's that was resized, where that is the device's too.
+bool take_over(const c10::Storage& device, const c10::Storage& cpu) {
+    c10::DataPtr memory = device_memory_of(cpu);
+    if (!memory) return false;
+    auto* impl = device.unsafeGetStorageImpl();
+    if (memory.get() != device.data()) impl->set_data_ptr_noswap(std::move(memory));
+    impl->set_nbytes(cpu.nbytes());
+    return true;
+}
+
 }  // namespace
 
 CpuArguments::CpuArguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack)
@@ -117,7 +128,6 @@ void CpuArguments::make_cpu_storage(SharedStorage& shared) {
     shared.end_byte = std::min(shared.end_byte, bytes);
     shared.first_byte = std::min(shared.first_byte, shared.end_byte);
     auto* host = bytes == 0 ? nullptr : host_pointer(address_of(shared.device), bytes);
-    auto* cpu_allocator = c10::GetCPUAllocator();
     if (host != nullptr) {
         shared.unified = true;
         shared.first_byte = 0;
@@ -126,10 +136,12 @@ void CpuArguments::make_cpu_storage(SharedStorage& shared) {
             host, owner, [](void* context) { delete static_cast<c10::Storage*>(context); },
             c10::Device(c10::DeviceType::CPU));
         shared.cpu =
-            c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), cpu_allocator, true);
+            c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), unified_allocator(), true);
     } else {
         const uint64_t used = shared.end_byte - shared.first_byte;
-        shared.cpu = c10::Storage(c10::Storage::use_byte_size_t(), used, cpu_allocator, true);
+        // What the operator makes of an empty one is a result.
+        auto* memory = used == 0 ? unified_allocator() : c10::GetCPUAllocator();
+        shared.cpu = c10::Storage(c10::Storage::use_byte_size_t(), used, memory, true);
         if (used > 0) {
             encoder().download(shared.cpu.mutable_data(), address_of(shared.device) + shared.first_byte,
                                used);
@@ -199,6 +211,10 @@ void CpuArguments::write_back_tensor(const TensorPair& pair) {
     const SharedStorage& shared = storages_.at(device.storage().unsafeGetStorageImpl());
     const bool moved = cpu.storage().data() != shared.cpu_data;
     auto* impl = device.unsafeGetTensorImpl();
+    if (moved && cpu.storage().is_alias_of(shared.cpu) && take_over(shared.device, cpu.storage())) {
+        impl->set_sizes_and_strides(cpu.sizes(), cpu.strides(), cpu.storage_offset());
+        return;
+    }
     if (moved) {
         // A result that is part of a larger tensor has gaps, for which there is no memory here.
         device.resize_(cpu.sizes());

@@ -1,8 +1,12 @@
 // Operators whose heavy core is a call of LAPACK: they run as ATen's CPU operators over the device's memory,
 // as part of the backend. No warning, no environment variable, not counted as fallbacks.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/fallback.h"
@@ -10,27 +14,65 @@
 namespace anymps::runtime {
 namespace {
 
-// Overloads by their names in native_functions.yaml, an operator a row.
-constexpr const char* kHostOps[][2] = {
-    {"_linalg_eigh", "_linalg_eigh.eigenvalues"},
-    {"_linalg_eigvals", nullptr},
-    {"_linalg_svd", "_linalg_svd.U"},
-    {"geqrf", "geqrf.a"},
-    {"linalg_eig", "linalg_eig.out"},
-    {nullptr, "linalg_eigvals.out"},  // the functional form is made of _linalg_eigvals
-    {"linalg_householder_product", "linalg_householder_product.out"},
-    {"linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out"},
-    {"linalg_ldl_solve", "linalg_ldl_solve.out"},
-    {nullptr, "linalg_lstsq.out"},  // the functional form allocates and calls it
-    {"linalg_matrix_exp", nullptr},
-    {"linalg_qr", "linalg_qr.out"},
-    {"ormqr", "ormqr.out"},
+// An operator a row: its overloads by their names in native_functions.yaml, and the dtypes of the results: as
+// the first argument (A), its complex (C) or real (R) one, or int32 (I).
+struct HostOp {
+    const char* functional;
+    const char* out;
+    std::string_view dtypes;
+};
+constexpr HostOp kHostOps[] = {
+    {"_linalg_eigh", "_linalg_eigh.eigenvalues", "RA"},
+    {"_linalg_eigvals", "linalg_eigvals.out", "C"},
+    {"_linalg_svd", "_linalg_svd.U", "ARA"},
+    {"geqrf", "geqrf.a", "AA"},
+    {"linalg_eig", "linalg_eig.out", "CC"},
+    {"linalg_householder_product", "linalg_householder_product.out", "A"},
+    {"linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "AII"},
+    {"linalg_ldl_solve", "linalg_ldl_solve.out", "A"},
+    {nullptr, "linalg_lstsq.out", ""},  // the functional form allocates and calls it
+    {"linalg_qr", "linalg_qr.out", "AA"},
+    {"ormqr", "ormqr.out", "A"},
 };
 
+c10::ScalarType dtype_of(char letter, c10::ScalarType argument) {
+    // The operator itself refuses integers.
+    if (!c10::isFloatingType(argument) && !c10::isComplexType(argument) && letter != 'I') return argument;
+    switch (letter) {
+        case 'C':
+            return c10::toComplexType(argument);
+        case 'R':
+            return c10::toRealValueType(argument);
+        case 'I':
+            return c10::kInt;
+        default:
+            return argument;
+    }
+}
+
+// A functional form, as the out= form of the same operator: on unified memory LAPACK then writes where the
+// result stays.
+void run_functional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    const std::string_view name = std::string_view(op.operator_name().name).substr(sizeof("aten::") - 1);
+    const auto* row = std::ranges::find_if(
+        kHostOps, [&](const HostOp& r) { return r.functional != nullptr && name == r.functional; });
+    const std::string out = std::string("aten::") + row->out;
+    const size_t dot = out.rfind('.');
+    const auto overload =
+        c10::Dispatcher::singleton().findSchemaOrThrow(out.substr(0, dot).c_str(), out.c_str() + dot + 1);
+    const at::Tensor argument = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
+    for (const char letter : row->dtypes) {
+        const auto dtype = dtype_of(letter, argument.scalar_type());
+        stack->emplace_back(at::empty({0}, argument.options().dtype(dtype)));
+    }
+    run_on_cpu(overload, stack);
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
-    for (const auto& overloads : kHostOps) {
-        for (const char* name : overloads) {
-            if (name != nullptr) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+    for (const auto& row : kHostOps) {
+        m.impl(row.out, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+        if (row.functional != nullptr) {
+            m.impl(row.functional, torch::CppFunction::makeFromBoxedFunction<&run_functional>());
         }
     }
 }
@@ -38,8 +80,8 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("host_ops() -> str[]", [] {
         std::vector<std::string> names;
-        for (const auto& overloads : kHostOps) {
-            for (const char* name : overloads) {
+        for (const auto& row : kHostOps) {
+            for (const char* name : {row.functional, row.out}) {
                 if (name != nullptr) names.push_back(std::string("aten::") + name);
             }
         }
