@@ -1,54 +1,19 @@
-"""Linear algebra on mps against the CPU: factorizations and solves by kernels, LAPACK's ops on the host."""
+"""Linear algebra on mps against the CPU: factorizations, solves, distances."""
 
-import json
 import warnings
 
 import pytest
 import torch
-
-import torch_anymps
+from linalg_compare import assert_like_cpu, assert_same_error, well_conditioned
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 SHAPES = [(1, 1), (2, 2), (5, 5), (4, 3, 3), (2, 3, 17, 17), (3, 32, 32), (2, 33, 33), (100, 100), (0, 4, 4), (3, 0, 0)]
 
 
-def well_conditioned(*shape: int) -> torch.Tensor:
-    return torch.randn(shape) + shape[-1] ** 0.5 * 2 * torch.eye(shape[-2], shape[-1])
-
-
 def positive(*shape: int) -> torch.Tensor:
     x = torch.randn(shape)
     return x @ x.mT / shape[-1] + torch.eye(shape[-1]) if shape[-1] else x
-
-
-def as_tuple(result):
-    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
-
-
-def assert_like_cpu(function, *inputs: torch.Tensor, tolerance: float = 1e-4, gradients: bool = False) -> None:
-    """Results, and gradients of all floating inputs, as on the CPU."""
-    outcomes = []
-    for device in ("cpu", "mps"):
-        leaves = [t.to(device).requires_grad_(gradients and t.is_floating_point()) for t in inputs]
-        results = as_tuple(function(*leaves))
-        if gradients:
-            loss = sum((r * torch.linspace(-1, 1, r.numel()).reshape(r.shape).to(device)).sum() for r in results)
-            results += torch.autograd.grad(loss, [t for t in leaves if t.requires_grad])
-        outcomes.append([r.detach().cpu() for r in results])
-    for expected, actual in zip(*outcomes, strict=True):
-        assert actual.shape == expected.shape and actual.dtype == expected.dtype
-        scale = float(expected.abs().max()) if expected.numel() else 1
-        scale = max(scale, 1e-2)  # what is 0 but for rounding has no scale of its own
-        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * scale)
-
-
-def assert_same_error(function, *inputs: torch.Tensor) -> None:
-    with pytest.raises(Exception) as on_cpu:  # noqa: PT011 - whatever the CPU says
-        function(*inputs)
-    with pytest.raises(type(on_cpu.value)) as on_mps:
-        function(*(t.to("mps") for t in inputs))
-    assert str(on_mps.value).split("\n")[0] == str(on_cpu.value).split("\n")[0]
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -291,97 +256,6 @@ def test_complex_matrices(mps, n):
         assert_like_cpu(lambda t, f, u=upper: torch.cholesky_solve(t, f, upper=u), b, factor)
 
 
-HOST = {
-    "eigh": lambda t: torch.linalg.eigh(t @ t.mT)[0],
-    "eigvalsh": lambda t: torch.linalg.eigvalsh(t @ t.mT),
-    "svdvals": torch.linalg.svdvals,
-    "eigvals": lambda t: torch.linalg.eigvals(t @ t.mT).abs().sort(-1)[0],
-    "eig": lambda t: torch.linalg.eig(t @ t.mT)[0].abs().sort(-1)[0],
-    "qr": lambda t: torch.linalg.qr(t)[1].abs(),
-    "pinv": torch.linalg.pinv,
-    "lstsq": lambda t: torch.linalg.lstsq(t, torch.ones_like(t)[..., :2]).solution,
-    "householder_product": lambda t: torch.linalg.householder_product(*torch.geqrf(t)),
-}
-
-
-@pytest.mark.parametrize("name", HOST)
-def test_host_ops(mps, name):
-    """Without a warning, without the variable, through autograd, counted as host ops and not as fallbacks."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for shape in [(4, 4), (2, 3, 5, 5)]:
-            x = well_conditioned(*shape)
-            gradients = name != "householder_product"
-            assert_like_cpu(HOST[name], x, gradients=gradients, tolerance=1e-3)
-
-
-def test_host_ops_out_and_list(mps):
-    x = torch.randn(3, 4, 4)
-    values, vectors = torch.empty(0, device=mps), torch.empty(3, 4, 4, device=mps).mT
-    torch.linalg.eigh((x @ x.mT).to(mps), out=(values, vectors))
-    torch.testing.assert_close((vectors * values[..., None, :] @ vectors.mT).cpu(), x @ x.mT, rtol=1e-4, atol=1e-4)
-    q, r = torch.linalg.qr(x.to(mps), mode="complete")
-    torch.testing.assert_close((q @ r).cpu(), x, rtol=1e-4, atol=1e-4)
-    reflectors, tau = torch.geqrf(x.to(mps))
-    torch.testing.assert_close(torch.ormqr(reflectors, tau, r), q @ r, rtol=1e-4, atol=1e-4)
-    factors, pivots = torch.linalg.ldl_factor((x + x.mT).to(mps))
-    solution = torch.linalg.ldl_solve(factors, pivots, x.to(mps))
-    torch.testing.assert_close(((x + x.mT).to(mps) @ solution).cpu(), x, rtol=1e-2, atol=1e-2)
-    assert {"aten::_linalg_eigh", "aten::linalg_qr.out", "aten::ormqr"} <= set(torch_anymps.host_ops())
-    assert_same_error(torch.linalg.eigh, torch.ones(2, 3))
-    assert_same_error(torch.linalg.svd, torch.full((2, 2), float("nan")))
-
-
-def test_host_ops_write_where_the_result_stays(mps):
-    """No memory of the CPU's is taken for a result on unified memory, so that none is copied."""
-    x = well_conditioned(2, 128, 128).to(mps)
-    ops = {
-        "geqrf": lambda: torch.geqrf(x),
-        "householder_product": lambda: torch.linalg.householder_product(x, x[:, 0]),
-        "eig": lambda: torch.linalg.eig(x),
-        "lstsq": lambda: torch.linalg.lstsq(x, x),
-    }
-    for name, op in ops.items():
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-            op()
-        taken = [event.self_cpu_memory_usage for event in profile.events() if event.name == "aten::resize_"]
-        unified = json.loads(torch.ops.anymps.device_info())["features"]["UMA"]
-        assert max(taken, default=0) < (x.nbytes if unified else 1e9), (name, taken)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("n", [1, 2, 5, 33, 100])
-def test_matrix_exp(mps, n, dtype):
-    for scale in (0, 1e-4, 0.1, 1, 3, 20):  # one batch has matrices of no, few and many squarings
-        x = torch.randn(2, 3, n, n, dtype=dtype) * torch.tensor([0.1, 1, 2])[:, None, None] * scale / n**0.5
-        exact = torch.linalg.matrix_exp(x.to(torch.complex128 if dtype.is_complex else torch.float64))
-        of_cpu, ours = torch.linalg.matrix_exp(x), torch.linalg.matrix_exp(x.to(mps)).cpu()
-        assert ours.dtype == dtype
-
-        def error(result, exact=exact):
-            return ((result - exact).abs().amax((-2, -1)) / exact.abs().amax((-2, -1))).max().item()
-
-        # A polynomial of degree 12 takes one squaring more than the CPU's of degree 18, which doubles errors.
-        assert error(ours) <= 5 * error(of_cpu) + 5e-7, scale
-    assert_like_cpu(torch.linalg.matrix_exp, torch.randn(3, n, n, dtype=dtype).mT / 4, gradients=not dtype.is_complex)
-
-
-def test_matrix_exp_of_unusual_matrices(mps):
-    for shape in [(0, 0), (0, 2, 2), (2, 0, 0)]:
-        assert_like_cpu(torch.linalg.matrix_exp, torch.ones(shape))
-    for value in (float("inf"), float("-inf"), float("nan"), 1e30, -1e30, 90.0):
-        x = torch.stack([torch.tensor([[value, 0.0], [0.0, 1.0]]), torch.eye(2)])
-        torch.testing.assert_close(
-            torch.linalg.matrix_exp(x.to(mps)).cpu(), torch.linalg.matrix_exp(x), equal_nan=True, rtol=1e-5, atol=1e-5
-        )
-    for dtype in (torch.float16, torch.bfloat16):  # of which the CPU gives infinities for a matrix of ones
-        x = torch.randn(2, 4, 4).to(dtype)
-        ours = torch.linalg.matrix_exp(x.to(mps)).cpu()
-        torch.testing.assert_close(ours, torch.linalg.matrix_exp(x.float()).to(dtype))
-    for x in (torch.ones(2, 3), torch.ones(3), torch.ones(2, 2, dtype=torch.int32), torch.ones(1, 1, dtype=torch.bool)):
-        assert_same_error(torch.linalg.matrix_exp, x)
-
-
 @pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3, float("inf")])
 def test_distances(mps, p):
     for rows, columns in [(1, 3), (2, 1), (7, 5), (50, 20), (3, 0), (0, 3)]:
@@ -400,16 +274,3 @@ def test_distances(mps, p):
 def test_pairs_of_many_rows(mps):
     x = torch.randn(1500, 2)
     assert_like_cpu(torch.nn.functional.pdist, x)
-
-
-def test_lstsq_of_batches_has_gradients(mps):
-    """The CPU's solution is a part of a larger tensor; ours has memory of its own."""
-    a, b = torch.randn(3, 5, 3), torch.randn(3, 5, 2)
-    assert_like_cpu(lambda x, y: torch.linalg.lstsq(x, y).solution, a, b, gradients=True)
-    out = [torch.empty(0, device=mps) for _ in range(4)]
-    out[2] = out[2].long()
-    torch.linalg.lstsq(a.detach().to(mps), b.detach().to(mps), out=tuple(out))
-    assert out[0].untyped_storage().nbytes() >= 4 * (
-        1 + sum((n - 1) * s for n, s in zip(out[0].shape, out[0].stride()))
-    )
-    torch.testing.assert_close(out[0].cpu(), torch.linalg.lstsq(a.detach(), b.detach()).solution, rtol=1e-4, atol=1e-4)
