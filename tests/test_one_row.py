@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# After a launcher such as ccache; Debian's Python names x86_64-linux-gnu-g++.
+COMPILER = re.compile(r"([\w.-]+-)?(c|g|clang)\+\+(-\d+)?")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def check_cpp(build: Path, generated: Path, sources: list[Path]) -> None:
     """The C++ compiler's opinion of generated sources, with the flags of the build."""
     commands = json.loads((build / "compile_commands.json").read_text())
     flags = next(shlex.split(c["command"]) for c in commands if c["file"].endswith("csrc/ops/fill.cpp"))
-    flags = flags[next(i for i, flag in enumerate(flags) if Path(flag).name in ("c++", "g++", "clang++")) :]
+    flags = flags[next(i for i, flag in enumerate(flags) if COMPILER.fullmatch(Path(flag).name)) :]
     flags = flags[: flags.index("-o")]
     unit = generated / "unit.cpp"
     unit.write_text("".join(f'#include "{source}"\n' for source in sources))
