@@ -90,6 +90,14 @@ def three(d: Draw, dtype):
     return d.tensor(shape, dtype), (d.tensor(d.broadcast(shape), dtype), d.tensor(d.broadcast(shape), dtype)), {}
 
 
+def rounding_of_product(sample: SampleInput) -> tuple[float, float]:
+    """The product is within 2^-24 of itself, or exact where additions are fused with it; the sum may cancel it."""
+    product = (sample.args[0].double() * sample.args[1].double()).abs()
+    largest = product[product.isfinite()].max().item() if product.isfinite().any() else 0.0
+    eps = torch.finfo(sample.input.dtype).eps if sample.input.dtype.is_floating_point else 0.0
+    return max(1.3e-6, eps), max(1e-5, 2.0**-23 * largest)
+
+
 def positive(d: Draw, dtype):
     return d.tensor(d.shape(), dtype).abs() + 0.5, (), {}
 
@@ -139,7 +147,7 @@ for name in ("add", "mul", "maximum", "atan2"):
     function = getattr(torch, name)
     kinds = FLOATS if name == "atan2" else REAL
     add(f"{name}(out=)", kinds, into_out, lambda x, y, o, f=function: whole_storage(f(x, y, out=o)))
-add("addcmul", REAL, three)
+add("addcmul", REAL, three, bound=rounding_of_product)
 add("addcdiv", FLOATS, three)
 add("lerp", FLOATS, three)
 add("clamp", REAL, three)
