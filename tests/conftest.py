@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -79,13 +80,25 @@ def poisoned_memory(mps):
     del blocks
 
 
+@contextmanager
+def conv_precision(name: str):
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = name
+    yield
+    torch.backends.cudnn.conv.fp32_precision = before
+
+
 @pytest.fixture
 def all_bits_of_f32():
     """PyTorch lets convolutions use TF32, as scaled halves here; the CPU has all bits, and so has this test."""
-    before = torch.backends.cudnn.conv.fp32_precision
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
-    yield
-    torch.backends.cudnn.conv.fp32_precision = before
+    with conv_precision("ieee"):
+        yield
+
+
+@pytest.fixture
+def tf32():
+    with conv_precision("tf32"):
+        yield
 
 
 @pytest.fixture

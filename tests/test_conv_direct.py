@@ -53,14 +53,6 @@ def test_sixteen_bits(kind, dtype):
     check(arguments(kind), x, w, torch.randn(len(w)), dtype=dtype)
 
 
-@pytest.fixture
-def tf32():
-    before = torch.backends.cudnn.conv.fp32_precision
-    torch.backends.cudnn.conv.fp32_precision = "tf32"
-    yield
-    torch.backends.cudnn.conv.fp32_precision = before
-
-
 RESULTS = ("y", "grad x", "grad w", "grad b")
 ONE_TAP = [kind for kind in KINDS if "1x1" in kind or "weights" in kind]
 

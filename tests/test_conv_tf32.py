@@ -16,12 +16,7 @@ ROUNDED = 1.05e-3
 EXACT = 2**-15
 
 
-@pytest.fixture(autouse=True)
-def tf32(poisoned_memory):
-    before = torch.backends.cudnn.conv.fp32_precision
-    torch.backends.cudnn.conv.fp32_precision = "tf32"
-    yield
-    torch.backends.cudnn.conv.fp32_precision = before
+pytestmark = pytest.mark.usefixtures("poisoned_memory", "tf32")
 
 
 def device():

@@ -131,10 +131,8 @@ void CpuArguments::make_cpu_storage(SharedStorage& shared) {
     if (host != nullptr) {
         shared.unified = true;
         shared.first_byte = 0;
-        auto* owner = new c10::Storage(shared.device);  // the CPU tensor may outlive the call
-        c10::DataPtr data(
-            host, owner, [](void* context) { delete static_cast<c10::Storage*>(context); },
-            c10::Device(c10::DeviceType::CPU));
+        // The CPU tensor may outlive the call.
+        c10::DataPtr data = pointer_into(host, shared.device, c10::Device(c10::DeviceType::CPU));
         shared.cpu =
             c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), unified_allocator(), true);
     } else {

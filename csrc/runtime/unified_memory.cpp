@@ -35,12 +35,16 @@ c10::Allocator* unified_allocator() {
     return allocator;
 }
 
+c10::DataPtr pointer_into(void* memory, const c10::Storage& owner, c10::Device device) {
+    const auto drop = [](void* storage) { delete static_cast<c10::Storage*>(storage); };
+    return {memory, new c10::Storage(owner), drop, device};
+}
+
 c10::DataPtr device_memory_of(const c10::Storage& cpu) {
     const c10::DataPtr& data = cpu.data_ptr();
     if (data.get_deleter() != &release) return {};
     const auto* device = static_cast<const c10::DataPtr*>(data.get_context());
-    const auto drop = [](void* storage) { delete static_cast<c10::Storage*>(storage); };
-    return {device->get(), new c10::Storage(cpu), drop, device->device()};
+    return pointer_into(device->get(), cpu, device->device());
 }
 
 }  // namespace anymps::runtime

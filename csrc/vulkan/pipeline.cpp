@@ -54,7 +54,7 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
                                                       " bytes of shared memory; " + info.name + " has " +
                                                       std::to_string(info.shared_memory_bytes) + ".");
     }
-    if (!info.float16 && has_half_arithmetic(words)) {
+    if (!info.float16 && has_capability(words, kFloat16Capability)) {
         throw Error(VK_ERROR_FEATURE_NOT_PRESENT,
                     "Kernel " + name + " takes arithmetic in halves; " + info.name + " has none.");
     }

@@ -6,9 +6,6 @@
 #include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
-namespace {
-constexpr uint32_t kFloat16 = 9;  // a capability
-}  // namespace
 
 uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint32_t> specialization) {
     constexpr uint32_t kWorkgroup = 4, kSpecId = 1;
@@ -67,10 +64,10 @@ VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv) {
     return features;
 }
 
-bool has_half_arithmetic(std::span<const uint32_t> spirv) {
+bool has_capability(std::span<const uint32_t> spirv, uint32_t capability) {
     bool has = false;
     for_each_instruction(spirv.subspan(kHeaderWords), [&](Words words) {
-        has |= opcode_of(words) == Op::Capability && words[1] == kFloat16;
+        has |= opcode_of(words) == Op::Capability && words[1] == capability;
     });
     return has;
 }
@@ -82,7 +79,7 @@ void keep_halves_in_memory(std::vector<uint32_t>& spirv) {
     size_t capability = 0;
     bool reinterprets = false;
     for_each_instruction(Words(spirv).subspan(kHeaderWords), [&](Words words) {
-        if (opcode_of(words) == Op::Capability && words[1] == kFloat16) {
+        if (opcode_of(words) == Op::Capability && words[1] == kFloat16Capability) {
             capability = static_cast<size_t>(words.data() - spirv.data()) + 1;
         } else if (opcode_of(words) == Op::TypeFloat && words[2] == 16) {
             half = words[1];

@@ -15,8 +15,9 @@ uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint3
 // The kinds of subgroup operations of a module.
 VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv);
 
-// Whether the module asks for arithmetic in halves.
-bool has_half_arithmetic(std::span<const uint32_t> spirv);
+// Whether the module asks for a capability, by its number in the specification of SPIR-V.
+constexpr uint32_t kFloat16Capability = 9, kCooperativeMatrixCapability = 6022;
+bool has_capability(std::span<const uint32_t> spirv, uint32_t capability);
 
 // The module asks no longer for arithmetic in halves, but for halves in memory: loads, stores and
 // conversions. A module that reinterprets halves as bits, or the reverse, stays as it is.

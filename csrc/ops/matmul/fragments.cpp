@@ -31,17 +31,14 @@ constexpr double kLeastProducts = 1 << 30;
 
 // All but where they go.
 FragmentArgs arguments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
-    const auto stride = [](int64_t number, int64_t size) {
-        return size <= 1 ? 0 : static_cast<uint32_t>(number);
-    };
     const int64_t copies = factor.batch == 0 ? 1 : batch;
     FragmentArgs args{};
     args.from = kernels::address(*factor.tensor);
     args.rows = static_cast<uint32_t>(rows);
     args.k = static_cast<uint32_t>(k);
-    args.row_stride = stride(factor.row, rows);
-    args.k_stride = stride(factor.column, k);
-    args.z_stride = stride(factor.batch, copies);
+    args.row_stride = kernel_stride(factor.row, rows);
+    args.k_stride = kernel_stride(factor.column, k);
+    args.z_stride = kernel_stride(factor.batch, copies);
     args.panels = static_cast<uint32_t>(ceil_div(rows, kPanel));
     args.steps = static_cast<uint32_t>(ceil_div(k, kPanel));
     args.matrices = static_cast<uint32_t>(copies);

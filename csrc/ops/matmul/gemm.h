@@ -19,6 +19,11 @@ struct Matrices {
     Matrices transposed() const { return {tensor, batch, column, row, padded}; }
 };
 
+// A stride as kernels take it: 0 where there is no second element.
+inline uint32_t kernel_stride(int64_t stride, int64_t size) {
+    return size <= 1 ? 0 : static_cast<uint32_t>(stride);
+}
+
 // Of a 3-d tensor, or of a 2-d one (a batch of one).
 Matrices matrices(const at::Tensor& tensor);
 constexpr Matrices kNoMatrices{nullptr, 0, 0, 0};

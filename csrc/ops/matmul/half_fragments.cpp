@@ -8,6 +8,7 @@
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "ops/matmul/halves.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
@@ -23,7 +24,6 @@ constexpr int64_t kStepFloats = 512;                               // of a panel
 constexpr int64_t kRowsAlong = 16, kRowsAcross = 32, kDeep = 128;  // of a workgroup
 constexpr int64_t kHeld[] = {6, 12};                               // granules of a thread
 constexpr uint32_t kWarps = 8;
-constexpr int64_t kLeastPart = 64, kMostParts = 16;  // of rows that do not follow k
 
 struct HalvesFactor {
     uint64_t to, from;
@@ -37,28 +37,13 @@ struct HalvesArgs {
 };
 
 HalvesFactor factor_of(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
-    const auto stride = [](int64_t number, int64_t size) {
-        return size <= 1 ? 0 : static_cast<uint32_t>(number);
-    };
     return {0,
             kernels::address(*factor.tensor),
             factor.batch,
-            stride(factor.row, rows),
-            stride(factor.column, k),
+            kernel_stride(factor.row, rows),
+            kernel_stride(factor.column, k),
             static_cast<uint32_t>(rows),
             static_cast<uint32_t>(factor.batch == 0 ? 1 : batch)};
-}
-
-bool follows_k(const Matrices& factor) {
-    return factor.column == 1;
-}
-
-// Whether the factor can be read in words of four elements.
-bool reads_words(const Matrices& factor, int64_t rows, int64_t k) {
-    const bool along = follows_k(factor);
-    const auto step = along ? factor.row : factor.column, length = along ? k : rows;
-    return (along || factor.row == 1) && length % 4 == 0 && step % 4 == 0 && factor.batch % 4 == 0 &&
-           kernels::address(*factor.tensor) % 16 == 0;
 }
 
 // In floats, of a factor: its norms, and all of it.
@@ -84,7 +69,7 @@ HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch
     args.mark_count = static_cast<uint32_t>(marks.numel());
     args.k = static_cast<uint32_t>(k);
     args.steps = static_cast<uint32_t>(4 * ceil_div(k, kPanel));
-    args.part = static_cast<uint32_t>(std::max<int64_t>(kLeastPart, ceil_div(k, kMostParts)));
+    args.part = part_of_k(k);
     args.parts_a_row = static_cast<uint32_t>(ceil_div(k, int64_t{args.part}));
     const int64_t a_floats = floats(args.a, args, parts);
     tensor = at::empty({a_floats + floats(args.b, args, parts)}, a.tensor->options());

@@ -33,6 +33,21 @@ constexpr double kMostElements = 1 << 28;             // that get a copy, of a g
 
 }  // namespace
 
+bool follows_k(const Matrices& factor) {
+    return factor.column == 1;
+}
+
+bool reads_words(const Matrices& factor, int64_t rows, int64_t k) {
+    const bool along = follows_k(factor);
+    const auto step = along ? factor.row : factor.column, length = along ? k : rows;
+    return (along || factor.row == 1) && length % 4 == 0 && step % 4 == 0 && factor.batch % 4 == 0 &&
+           kernels::address(*factor.tensor) % 16 == 0;
+}
+
+uint32_t part_of_k(int64_t k) {
+    return static_cast<uint32_t>(std::max(kLeastPart, ceil_div(k, kMostParts)));
+}
+
 bool worth_halves(double batch, double m, double n, double k) {
     if (runtime::device().info().is_software) return k > 0;
     if (k < kLeastK || k >= kMostK || batch * (m + n) * k > kMostElements) return false;
@@ -43,8 +58,8 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
     const int64_t copies = factor.batch == 0 ? 1 : batch;
     const auto granules = static_cast<uint32_t>(ceil_div(k, kStep) * kStep / 8);
     const int64_t norms = ceil_div(copies * rows, 4) * 4;
-    const bool along = factor.column == 1;
-    const auto part = static_cast<uint32_t>(std::max(kLeastPart, ceil_div(k, kMostParts)));
+    const bool along = follows_k(factor);
+    const uint32_t part = part_of_k(k);
     const auto parts_a_row = static_cast<uint32_t>(along ? 0 : ceil_div(k, part));
     const int64_t packed = copies * rows * granules * 4 * parts;
     tensor = at::empty({norms + packed + copies * rows * parts_a_row}, factor.tensor->options());
@@ -67,9 +82,7 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
     args.granules = granules;
     args.part = part;
     args.parts_a_row = parts_a_row;
-    const auto step = along ? factor.row : factor.column, length = along ? k : rows;
-    const bool words = (along || factor.row == 1) && length % 4 == 0 && step % 4 == 0 &&
-                       factor.batch % 4 == 0 && args.from % 16 == 0;
+    const bool words = reads_words(factor, rows, k);
     if (runtime::profiling())
         runtime::profile_work(0, c10::str(copies, " of ", rows, " x ", k, along ? "" : ", across"));
     const uint32_t subgroup = kernels::tuning().subgroup;

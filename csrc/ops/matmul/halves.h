@@ -20,6 +20,15 @@ struct Halves {
     Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, uint32_t parts);
 };
 
+// Whether elements along k follow one another.
+bool follows_k(const Matrices& factor);
+
+// Whether a factor of float32 can be read in words of four elements.
+bool reads_words(const Matrices& factor, int64_t rows, int64_t k);
+
+// How much of k one workgroup looks at for the largest magnitude of rows that do not follow k.
+uint32_t part_of_k(int64_t k);
+
 // True where a product gains more from halves that were cut before than the cutting costs.
 bool worth_halves(double batch, double m, double n, double k);
 

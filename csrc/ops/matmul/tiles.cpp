@@ -124,6 +124,11 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
 
 std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& p) {
     if (!uses_shared_memory(device)) return kSoftware;
+    // The tiles of fragments come first.
+    const auto usable = [&](std::span<const Tile> tiles) {
+        const auto first = p.may_pack ? tiles.begin() : std::ranges::find(tiles, false, &Tile::fragments);
+        return std::span<const Tile>(first, tiles.end());
+    };
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
@@ -137,9 +142,7 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
             // Of the largest, AMD's compiler spills registers.
             if (p.convolution && !device.is_software)
                 return std::span<const Tile>(kConv16).subspan(device.vendor_id == kAmd ? 1 : 0);
-            // The tiles of fragments come first.
-            if (device.is_software) return std::span<const Tile>(kMatrixSoftware).subspan(p.may_pack ? 0 : 1);
-            return std::span<const Tile>(kMatrix16).subspan(p.may_pack ? 0 : 2);
+            return device.is_software ? usable(kMatrixSoftware) : usable(kMatrix16);
         case Arithmetic::F32x1:
             return kMatrixParts1;
         case Arithmetic::F32x2:
@@ -148,11 +151,9 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
         case Arithmetic::F32x3:
             return kMatrixParts3;
         case Arithmetic::Halves1:
-            if (device.is_software) return std::span<const Tile>(kHalvesSoftware).subspan(p.may_pack ? 0 : 1);
-            return std::span<const Tile>(kHalves1).subspan(p.may_pack ? 0 : 1);
+            return device.is_software ? usable(kHalvesSoftware) : usable(kHalves1);
         case Arithmetic::Halves2:
-            if (device.is_software) return std::span<const Tile>(kHalvesSoftware).subspan(p.may_pack ? 0 : 1);
-            return std::span<const Tile>(kHalves2).subspan(p.may_pack ? 0 : 1);
+            return device.is_software ? usable(kHalvesSoftware) : usable(kHalves2);
         case Arithmetic::Lanes:
             break;
     }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <random>
-#include <span>
 
 #include "kernel_runner.h"
 #include "runtime/device.h"
@@ -11,7 +10,6 @@
 #include "vulkan/instance.h"
 #include "vulkan/pipeline.h"
 #include "vulkan/spirv_demands.h"
-#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::kernels {
 namespace {
@@ -42,22 +40,13 @@ TEST(SubgroupExchange, GivesWhatTheDeviceGives) {
     EXPECT_EQ(results(portable, in), results(pipeline(kernel_id("test_subgroup"), specialization), in));
 }
 
-bool uses_matrix_units(std::span<const uint32_t> spirv) {
-    constexpr uint32_t kCooperativeMatrixKHR = 6022;
-    bool uses = false;
-    vulkan::for_each_instruction(spirv.subspan(vulkan::kHeaderWords), [&](vulkan::Words words) {
-        uses |= vulkan::opcode_of(words) == vulkan::Op::Capability && words[1] == kCooperativeMatrixKHR;
-    });
-    return uses;
-}
-
 TEST(SubgroupExchange, EveryKernelOfLanesHasItsForm) {
     constexpr VkSubgroupFeatureFlags kBasic = VK_SUBGROUP_FEATURE_BASIC_BIT;
     size_t rewritten = 0;
     for (const std::string& name : kernel_names()) {
         const auto spirv = kernel_spirv(kernel_id(name));
         // No device has matrix units without every operation of subgroups.
-        if (uses_matrix_units(spirv)) continue;
+        if (vulkan::has_capability(spirv, vulkan::kCooperativeMatrixCapability)) continue;
         if ((vulkan::subgroup_features_of(spirv) & ~kBasic) == 0) continue;
         for (const uint32_t lanes : {4u, 32u, 64u, 128u}) {
             const auto exchanged = vulkan::exchange_in_shared_memory(spirv, lanes);

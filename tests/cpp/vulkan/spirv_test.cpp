@@ -40,7 +40,7 @@ TEST(Spirv, HalvesMayBeForMemoryOnly) {
     Words module = join({kHeader, {op(17, 2), 9}, kShader, kEntry, kRest});
     keep_halves_in_memory(module);
     EXPECT_EQ(module, join({kHeader, {op(17, 2), 4433}, kShader, kEntry, kRest}));
-    EXPECT_FALSE(has_half_arithmetic(module));
+    EXPECT_FALSE(has_capability(module, kFloat16Capability));
 }
 
 TEST(Spirv, HalvesWhoseBitsAreTakenAreMoreThanMemory) {
@@ -52,7 +52,7 @@ TEST(Spirv, HalvesWhoseBitsAreTakenAreMoreThanMemory) {
             join({kHeader, {op(17, 2), 9}, kShader, kEntry, kRest, types, converted, bitcast});
         Words module = before;
         keep_halves_in_memory(module);
-        EXPECT_EQ(has_half_arithmetic(module), reinterprets);
+        EXPECT_EQ(has_capability(module, kFloat16Capability), reinterprets);
         EXPECT_EQ(module == before, reinterprets);
     }
 }
