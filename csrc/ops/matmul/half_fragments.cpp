@@ -8,6 +8,7 @@
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "ops/attention/attention.h"
 #include "ops/matmul/halves.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -19,11 +20,18 @@ namespace {
 using kernels::ceil_div;
 
 // As in shaders/matmul_halves_cut.slang.
-constexpr int64_t kPanel = 64;                                     // rows, and k is padded to as many
-constexpr int64_t kStepFloats = 512;                               // of a panel, 16 k and one part
-constexpr int64_t kRowsAlong = 16, kRowsAcross = 32, kDeep = 128;  // of a workgroup
-constexpr int64_t kHeld[] = {6, 12};                               // granules of a thread
-constexpr uint32_t kWarps = 8;
+constexpr int64_t kPanel = 64;                                      // rows, and k is padded to as many
+constexpr int64_t kStepFloats = 512;                                // of a panel, 16 k and one part
+constexpr int64_t kRowsAlong = 16, kRowsLargest = 32, kDeep = 128;  // of a workgroup
+constexpr uint32_t kSubgroups = 8;
+
+// How much of rows that follow k the threads of a workgroup keep in registers.
+struct Held {
+    const char* kernel;
+    uint32_t subgroups, steps;  // of 16 k
+};
+constexpr Held kShort{"matmul_halves_cut", 8, 8 * 6}, kLong{"matmul_halves_cut_long", 16, 16 * 12};
+constexpr Held kSoftware{"matmul_halves_cut", 8, 4 * 6 / 2};  // granules of 8 k, four threads a row
 
 struct HalvesFactor {
     uint64_t to, from;
@@ -82,22 +90,27 @@ HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch
     this->b = place(args.b);
     steps = args.steps * parts;
 
-    const auto& info = runtime::device().info();
-    const uint32_t lanes = matrix_subgroup(info);
-    const int64_t granules = 2 * args.steps, at_once = kWarps * lanes / kRowsAlong;
-    const bool few = info.is_software || granules <= kHeld[0] * at_once;
+    const bool software = runtime::device().info().is_software;
+    const uint32_t lanes = matrix_subgroup(runtime::device().info());
+    const bool along_a = follows_k(a), along_b = follows_k(b);
+    const FragmentPlaces places = software ? FragmentPlaces{} : fragment_places(at::kHalf);
+    // More threads with more registers for longer rows. Beside another factor, whose rows do not follow k,
+    // they are slower: only where they spare a reading.
+    const bool both = along_a && along_b, any = along_a || along_b;
+    const bool longer = any && args.steps > kShort.steps && (both || args.steps <= kLong.steps);
+    const Held held = software ? kSoftware : longer ? kLong : kShort;
     const bool words = reads_words(a, m, k) && reads_words(b, n, k);
-    const std::string software = info.is_software ? "_software" : "";
-    const auto run = [&](const std::string& kernel, int64_t groups) {
+    const auto run = [&](const std::string& kernel, uint32_t subgroups, int64_t groups) {
         if (groups == 0) return;
         if (runtime::profiling()) {
             const auto shape = [&](const HalvesFactor& f, bool along) {
                 return c10::str(f.matrices, " of ", f.rows, " x ", k, along ? "" : ", across");
             };
-            runtime::profile_work(0, shape(args.a, follows_k(a)) + "; " + shape(args.b, follows_k(b)));
+            runtime::profile_work(0, shape(args.a, along_a) + "; " + shape(args.b, along_b));
         }
-        kernels::KernelCall(kernel, {kWarps * lanes, lanes, parts == 2, words,
-                                     granules <= kHeld[!few] * at_once, follows_k(a), follows_k(b)})
+        kernels::KernelCall(kernel + (software ? "_software" : ""),
+                            {subgroups * lanes, lanes, parts == 2, words, args.steps <= held.steps, along_a,
+                             along_b, places.left_swapped, places.right_swapped})
             .read(*a.tensor)
             .read(*b.tensor)
             .write(tensor)
@@ -106,15 +119,14 @@ HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch
     };
     const auto first = [&](const HalvesFactor& f, bool along) -> int64_t {
         return f.matrices *
-               (along ? ceil_div(f.rows, kRowsAlong) : ceil_div(f.rows, kRowsAcross) * args.parts_a_row);
+               (along ? ceil_div(f.rows, kRowsAlong) : ceil_div(f.rows, kRowsLargest) * args.parts_a_row);
     };
     const auto second = [&](const HalvesFactor& f, bool along) -> int64_t {
-        return along ? 0
-                     : f.matrices * ceil_div(f.rows, kRowsAcross) * ceil_div(16 * int64_t{args.steps}, kDeep);
+        const int64_t rows = software ? kRowsLargest : kPanel;
+        return along ? 0 : f.matrices * ceil_div(f.rows, rows) * ceil_div(16 * int64_t{args.steps}, kDeep);
     };
-    run("matmul_halves_cut" + (few ? software : "_long"),
-        first(args.a, follows_k(a)) + first(args.b, follows_k(b)));
-    run("matmul_halves_across" + software, second(args.a, follows_k(a)) + second(args.b, follows_k(b)));
+    run(held.kernel, held.subgroups, first(args.a, along_a) + first(args.b, along_b));
+    run("matmul_halves_across", kSubgroups, second(args.a, along_a) + second(args.b, along_b));
 }
 
 }  // namespace anymps::ops
