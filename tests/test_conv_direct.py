@@ -1,5 +1,5 @@
-"""Convolutions large enough for the tiles that read images where they lie (shaders/lib/conv_direct.slang); on software
-drivers, which lack these, small ones by other kernels."""
+"""Convolutions large enough for the tiles without shared memory (shaders/lib/conv_direct.slang, conv_weight_lines,
+conv_weight_rows); on software drivers, which lack these, small ones by other kernels."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ KINDS = {  # images, channels, filters, height, width, taps; stride, padding, di
     "1x1 of 7 x 7": ((5, 96, 64, 7, 7, 1), 1, 0, 1),
     "1x1 strided": ((3, 64, 96, 14, 15, 1), 2, 0, 1),
     "weights of 256": ((4, 256, 128, 8, 8, 1), 1, 0, 1),
+    "weights of 72": ((8, 72, 136, 6, 6, 1), 1, 0, 1),
+    "weights of lines": ((3, 48, 130, 5, 14, 3), 1, 1, 1),
+    "weights of one line": ((5, 32, 64, 1, 9, 3), 1, 1, 1),
 }
 
 
@@ -53,8 +56,24 @@ def test_sixteen_bits(kind, dtype):
     check(arguments(kind), x, w, torch.randn(len(w)), dtype=dtype)
 
 
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize("cut", [(0, 8), (4, 12), (2, 12), (3, 10), (1, 2)])
+def test_weights_of_views(cut, taps):
+    """Lines that begin at words of eight, four or two bytes."""
+    x, g = (torch.randn(4, channels, 8, 16).half() for channels in (32, 64))
+    w = torch.randn(64, 32, taps, taps)
+    rest = None, [1, 1], [taps // 2] * 2, [1, 1], False, [0, 0], 1, [False, True, False]
+    cpu, mps = (
+        torch.ops.aten.convolution_backward(
+            *(v.to(device, t)[..., slice(*cut)] for v in (g, x)), w.to(device, t), *rest
+        )[1]
+        for device, t in (("cpu", torch.double), ("mps", torch.half))
+    )
+    torch.testing.assert_close(mps.cpu().double(), cpu, rtol=2e-3, atol=2e-3 * cpu.abs().max().item())
+
+
 RESULTS = ("y", "grad x", "grad w", "grad b")
-ONE_TAP = [kind for kind in KINDS if "1x1" in kind or "weights" in kind]
+ONE_TAP = [kind for kind in KINDS if KINDS[kind][0][-1] == 1]
 
 
 @pytest.mark.parametrize("kind", ONE_TAP)
@@ -70,16 +89,17 @@ def test_one_tap_of_floats_keeps_sixteen_bits(kind, tf32):
     check(arguments(kind), x, w, b, epsilon=1.05e-3, compared=halves)
 
 
+@pytest.mark.parametrize("kind", ["1x1 of 160", "weights of 72"])
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 3.4e38, 1e-39])
-def test_one_tap_of_floats_that_parts_cannot_hold(value, tf32):
-    x, w = (torch.randn(shape) for shape in shapes(*KINDS["1x1 of 160"][0]))
+def test_one_tap_of_floats_that_parts_cannot_hold(value, kind, tf32):
+    x, w = (torch.randn(shape) for shape in shapes(*KINDS[kind][0]))
     x[1, 3, 4, 5] = value
     g = torch.randn(len(x), len(w), *x.shape[2:])
     have = [F.conv2d(x.to("mps"), w.to("mps"))]
     want = [F.conv2d(x, w)]
     for device, results in (("mps", have), ("cpu", want)):
         gradient = torch.ops.aten.convolution_backward(
-            *(t.to(device) for t in (g, x, w)), None, *arguments("1x1 of 160")[:5], 1, [False, True, False]
+            *(t.to(device) for t in (g, x, w)), None, *arguments(kind)[:5], 1, [False, True, False]
         )
         results.append(gradient[1])
     for a, b in zip(have, want, strict=True):

@@ -287,8 +287,7 @@ Variant variant_for(std::span<const Contraction> some, const Plan& plan, bool sw
     if (some[0].direct == Direct::None) return variant_of(some, block_of(plan), swapped);
     Variant v = variant_of(some, Block::Four, false);
     // Pairs of results lie in the lanes as by taps.
-    const bool taps = some[0].direct == Direct::Image || some[0].direct == Direct::PairWeights;
-    if (taps) v.walk = Walk::Taps;
+    if (some[0].direct == Direct::Image) v.walk = Walk::Taps;
     return v;
 }
 
@@ -377,6 +376,10 @@ bool reads_positions(const Contraction& c) {
     return v.gathered == BlockLayout::RowsWide && v.walk == Walk::Linear && v.wide_out;
 }
 
+void sum_parts(const Contraction& c, const Tensor& parts) {
+    sum_parts(c, parts, {}, Compute::F32, nullptr);
+}
+
 void run_contractions(std::vector<Contraction> phases, int64_t longest_part, const HalfChoice* choice) {
     std::erase_if(phases, [](const Contraction& c) { return c.groups * c.affine.rows * c.g.count() == 0; });
     if (phases.empty()) return;
@@ -398,8 +401,7 @@ void run_contractions(std::vector<Contraction> phases, int64_t longest_part, con
     problem.convolution = true;
     if (compute == Compute::F32) problem.arithmetic = arithmetic_of(first);
     problem.direct = first.direct;
-    if (first.direct == Direct::Pairs || first.direct == Direct::PairWeights)
-        problem.arithmetic = Arithmetic::BF16;
+    if (first.direct == Direct::Pairs) problem.arithmetic = Arithmetic::BF16;
     if (problem.arithmetic != Arithmetic::Lanes && first.direct == Direct::None &&
         !reads_words(phases).both()) {
         TORCH_INTERNAL_ASSERT(!first.affine.pairs && !first.gathered.pairs);

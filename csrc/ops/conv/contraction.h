@@ -73,8 +73,7 @@ struct Contraction {
     ConvTarget target;
     int64_t groups;
     // Image, Positions, Pairs: the affine factor lies in fragments, and the gathered one in blocks so many
-    // elements apart, or as positions that follow one another, of floats as pairs. PairWeights: positions of
-    // both follow one another.
+    // elements apart, or as positions that follow one another, of floats as pairs.
     Direct direct = Direct::None;
     int64_t block_stride = 0;
     const at::Tensor* weights = nullptr;  // Pairs: the floats that the fragments were cut from
@@ -104,5 +103,8 @@ bool reads_positions(const Contraction& c);
 // choice: the device runs them, or does not. Raises NotImplementedError for bool and complex.
 void run_contractions(std::vector<Contraction> phases, int64_t longest_part = UINT32_MAX,
                       const HalfChoice* choice = nullptr);
+
+// Adds f32 sums of parts of k, [part][group][row][column], which become the results of a contraction.
+void sum_parts(const Contraction& c, const at::Tensor& parts);
 
 }  // namespace anymps::ops

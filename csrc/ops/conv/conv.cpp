@@ -20,6 +20,7 @@
 #include "ops/conv/depthwise.h"
 #include "ops/conv/direct.h"
 #include "ops/conv/image.h"
+#include "ops/conv/weight.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -244,7 +245,7 @@ std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image&
         uses.backward = false;
     skip_positions(convolution, read_x, w, y);
     if (uses.forward && takes_pairs(convolution.forward(read_x, w, nullptr, y))) uses.forward = false;
-    if (uses.weight && may_be_pair_weight(convolution.weight(read_x, y, w), w.positions()))
+    if (uses.weight && may_be_weight_by_rows(convolution.weight(read_x, y, w), read_x, y))
         uses.weight = false;
     if (!uses.forward && !uses.backward && !uses.weight) return {};
     struct Factor {
@@ -307,10 +308,9 @@ void run_weight(Convolution convolution, Image x, const Image& y, const Image& r
         return std::vector{convolution.weight(from, by, w)};
     };
     std::vector<Contraction> plain = build(y, x);
-    if (may_be_pair_weight(plain[0], w.positions())) {
-        plain[0].direct = Direct::PairWeights;
-        return run_contractions(std::move(plain), kLongestSum);
-    }
+    if (may_be_weight_by_rows(plain[0], x, y)) return weight_by_rows(plain[0], x, y, kLongestSum);
+    if (may_be_weight_by_lines(plain[0], convolution.axes, x, y))
+        return weight_by_lines(plain[0], x, y, kLongestSum);
     run(std::move(plain), build, y, read_y, x, w.positions(), ranges, true, kLongestSum);
 }
 

@@ -136,34 +136,4 @@ bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
     return reads_positions(c) && has_tiles(at::kBFloat16);
 }
 
-bool may_be_pair_weight(const Contraction& c, int64_t taps) {
-    constexpr double kMostIntensity = 60;
-    if (taps != 1 || c.groups != 1 || intensity(c.affine.rows, c.g.count()) > kMostIntensity) return false;
-    const GatheredFactor& x = c.gathered;
-    const AffineFactor& y = c.affine;
-    if (y.tensor->scalar_type() != at::kFloat || !may_be_halves(*y.tensor)) return false;
-    const int64_t positions = c.k.positions(), columns = c.g.count();
-    if (y.rows % 32 != 0 || columns % 32 != 0 || positions < 16 || positions % 4 != 0 ||
-        c.k.count() % 32 != 0)
-        return false;
-    // Positions follow one another, in words of four.
-    const auto flat = [&](const Triple& strides) {
-        int64_t next = 1;
-        for (int axis = 2; axis >= 0; --axis) {
-            if (c.k.spatial[axis] != 1 && strides[axis] != next) return false;
-            next *= c.k.spatial[axis];
-        }
-        return true;
-    };
-    if (!flat(y.k.spatial) || !flat(x.stride) || x.k_step != Triple{1, 1, 1} || x.start != Triple{0, 0, 0})
-        return false;
-    const auto words = [](const at::Tensor& t, int64_t row, int64_t plain) {
-        return kernels::address(t) % 16 == 0 && row % 4 == 0 && plain % 4 == 0;
-    };
-    if (!words(*y.tensor, y.row_stride, y.k.plain) || !words(*x.tensor, x.row_plain_stride, x.k_plain_stride))
-        return false;
-    if (arithmetic_of(c) != Arithmetic::F32x2) return false;
-    return has_tiles(at::kBFloat16);
-}
-
 }  // namespace anymps::ops

@@ -22,7 +22,4 @@ std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, c
 // True where direct tiles may compute a convolution of floats of one tap as pairs of bf16.
 bool may_be_direct_pairs(const Contraction& plain, int64_t taps);
 
-// The same of the gradient of such weights.
-bool may_be_pair_weight(const Contraction& plain, int64_t taps);
-
 }  // namespace anymps::ops

@@ -86,15 +86,9 @@ constexpr Tile kConvDirect[] = {
 };
 constexpr Tile kConvPanels64[] = {{"panels64_256x128", 256, 128, 128, 4336, 3}};
 constexpr Tile kConvPanels128[] = {{"panels128_256x128", 256, 128, 128, 4336, 3}};
-constexpr Tile kConvPairs[] = {
-    {"pairs_128x32", 128, 32, 128, 1626, 3},
-    {"pairs_64x64", 64, 64, 128, 1626, 3},
-};
-constexpr Tile kConvPairWeights[] = {
-    {"pair_weight_64x256", 64, 256, 512, 7590, 1},
-    {"pair_weight_256x64", 256, 64, 512, 7590, 1},
-    {"pair_weight_64x64", 64, 64, 128, 2400, 4},
-};
+constexpr Tile kConvPairs[] = {{"pairs_64x128", 64, 128, 128, 2750, 3}};
+constexpr Tile kConvPairsOfLongSums[] = {{"pairs_ahead_64x128", 64, 128, 128, 2670, 2}};
+constexpr uint64_t kLongSum = 512;
 constexpr Tile kConvParts2[] = {
     {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
     {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
@@ -132,8 +126,8 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
+            if (p.direct == Direct::Pairs && p.k >= kLongSum) return kConvPairsOfLongSums;
             if (p.direct == Direct::Pairs) return kConvPairs;
-            if (p.direct == Direct::PairWeights) return kConvPairWeights;
             if (p.direct == Direct::Positions) {
                 if (p.k == 64) return kConvPanels64;
                 if (p.k == 128) return kConvPanels128;

@@ -53,7 +53,7 @@ bool is_small(const vulkan::DeviceInfo& device, uint64_t products);
 
 // Convolutions without shared memory (shaders/lib/conv_direct.slang): of an image, in blocks
 // or by positions, and weights; or of two images.
-enum class Direct : uint32_t { None, Image, Positions, Pairs, PairWeights };
+enum class Direct : uint32_t { None, Image, Positions, Pairs };
 
 struct Problem {
     uint64_t batch = 1, m = 1, n = 1, k = 0;

@@ -1,0 +1,272 @@
+#include "ops/conv/weight.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+#include "ops/attention/attention.h"
+#include "runtime/device.h"
+#include "runtime/kernel_profile.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::Tensor;
+using kernels::ceil_div;
+using kernels::FastDivider;
+
+// Twins of the structs in shaders/conv_weight.slang and shaders/lib/conv_weight_lines.slang and
+// conv_weight_rows.
+struct PackArgs {
+    uint64_t to, from;
+    int64_t image_stride, channel_stride, line_stride;
+    FastDivider line, lines;
+    uint32_t images, channels, height, width;
+    FastDivider pieces;
+    uint32_t count, first;
+};
+struct LineArgs {
+    uint64_t gradient, image, parts;
+    uint32_t rows, channels, steps, part, quads, line;
+};
+struct RowArgs {
+    uint64_t left, right, parts;
+    uint64_t left_pitch, right_pitch, left_image, right_image;
+    uint32_t rows, columns, positions, k, part;
+};
+
+struct WeightTile {
+    const char* kernel;
+    int64_t rows, columns;
+    uint32_t threads;
+    int64_t resident;     // workgroups of a core
+    int64_t shares;       // subgroups that have parts of a workgroup's k
+    double microseconds;  // of 16 k
+};
+// Times are measured on an H200.
+constexpr WeightTile kLines{"lines_64x144", 64, 144, 96, 4, 1, 0.45};
+constexpr WeightTile kRows{"rows_64x64", 64, 64, 256, 1, 8, 0.2};
+
+constexpr int64_t kTaps = 9;
+constexpr int64_t kChannels = 16;  // of a tile of lines
+constexpr int64_t kPanel = 64;     // rows that the packed gradient is padded to
+constexpr int64_t kAhead = 1;      // steps of 16 k that tiles read beyond the last one
+constexpr uint32_t kThreads = 256;
+constexpr int64_t kEach = 4;  // pieces of a thread that packs
+
+// The positions of all images, each in its frame.
+struct Frame {
+    int64_t line, lines;  // quads of a line, lines of an image
+    int64_t steps;        // of 16 k, an even number
+    int64_t quads;        // of a channel, with a line before and one behind
+
+    explicit Frame(const Image& y)
+        : line(ceil_div(y.sizes[2], 4)),
+          lines(y.sizes[1] + 1),
+          steps(ceil_div(y.outer * lines * line, 8) * 2),
+          quads(4 * (steps + kAhead) + 2 * line) {}
+};
+
+PackArgs pack_args(const Image& image, const Frame& frame, const Tensor& to) {
+    PackArgs args{};
+    args.to = kernels::address(to);
+    args.from = kernels::address(image.tensor);
+    args.image_stride = image.outer_stride;
+    args.channel_stride = image.channel_stride;
+    args.line_stride = image.strides[1];
+    args.line = FastDivider(static_cast<uint32_t>(frame.line));
+    args.lines = FastDivider(static_cast<uint32_t>(frame.lines));
+    args.images = static_cast<uint32_t>(image.outer);
+    args.channels = static_cast<uint32_t>(image.channels);
+    args.height = static_cast<uint32_t>(image.sizes[1]);
+    args.width = static_cast<uint32_t>(image.sizes[2]);
+    return args;
+}
+
+// True where the address of every channel of every image, and line, is that of a word of so many elements.
+bool begins_words(const Image& image, int64_t count) {
+    const auto whole = [&](int64_t size, int64_t stride) { return size == 1 || stride % count == 0; };
+    return kernels::address(image.tensor) % (count * image.tensor.element_size()) == 0 &&
+           whole(image.outer, image.outer_stride) && whole(image.channels, image.channel_stride);
+}
+
+uint32_t vector_of(const Image& image) {
+    for (const uint32_t count : {4u, 2u})
+        if (begins_words(image, count) && image.strides[1] % count == 0 && image.sizes[2] % count == 0)
+            return count;
+    return 1;
+}
+
+void pack(const char* kernel, const Image& image, const PackArgs& args, const Tensor& to, bool swapped) {
+    kernels::KernelCall call(kernel, {kThreads, 0, vector_of(image), swapped});
+    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
+    call.read(image.tensor).write(to);
+    call.dispatch_pointer(args, kernels::Grid::linear(ceil_div(args.count, kThreads * kEach)));
+}
+
+Tensor packed_image(const Image& x, const Frame& frame) {
+    const Tensor to = at::empty({x.channels / 2, frame.quads, 2, 8}, x.tensor.options());
+    PackArgs args = pack_args(x, frame, to);
+    args.pieces = FastDivider(static_cast<uint32_t>(2 * frame.quads));
+    args.count = static_cast<uint32_t>(x.channels * frame.quads);
+    args.first = static_cast<uint32_t>(frame.line);
+    pack("conv_weight_image", x, args, to, false);
+    return to;
+}
+
+Tensor packed_gradient(const Image& y, const Frame& frame) {
+    const int64_t blocks = ceil_div(y.channels, kPanel) * (kPanel / 16);
+    const Tensor to = at::empty({blocks * frame.steps + kAhead * (kPanel / 16), 16, 16}, y.tensor.options());
+    PackArgs args = pack_args(y, frame, to);
+    args.pieces = FastDivider(static_cast<uint32_t>(32 * frame.steps));
+    args.count = static_cast<uint32_t>(blocks * frame.steps * 32);
+    pack("conv_weight_gradient", y, args, to, fragment_places(y.tensor.scalar_type()).left_swapped);
+    return to;
+}
+
+// Into how many steps k is cut: parts fill the cores in whole waves of workgroups; each has its start, and
+// its sums to be written and read again.
+int64_t part_of(const WeightTile& tile, int64_t tiles, int64_t results, int64_t steps, int64_t longest_sum) {
+    constexpr int64_t kMostElements = 16 << 20, kShortest = 16;
+    constexpr double kStart = 3, kBytesOfMicrosecond = 3e6;
+    const int64_t multiple = 2 * tile.shares, longest = longest_sum / 16 * tile.shares;
+    const uint32_t cores = runtime::device().info().compute_units;
+    const int64_t wave = (cores != 0 ? cores : 64) * tile.resident;
+    const int64_t most = std::max<int64_t>(1, kMostElements / results);
+    const int64_t least = std::clamp<int64_t>(ceil_div(steps, longest), 1, most);
+    int64_t best = 0;
+    double best_time = std::numeric_limits<double>::max();
+    for (int64_t parts = least; parts == least || (parts <= most && parts * kShortest <= steps); ++parts) {
+        const int64_t part = ceil_div(ceil_div(steps, parts), multiple) * multiple;
+        const auto waves = static_cast<double>(ceil_div(tiles * parts, wave));
+        const double time = waves * (kStart + static_cast<double>(part) * tile.microseconds) +
+                            static_cast<double>(parts * results) * 8 / kBytesOfMicrosecond;
+        if (time >= best_time) continue;
+        best = part;
+        best_time = time;
+    }
+    return best;
+}
+
+// Matrix units that multiply `type`.
+at::ScalarType multiplied(at::ScalarType type) {
+    return type == at::kFloat ? at::kBFloat16 : type;
+}
+
+bool has_tiles(at::ScalarType type) {
+    const auto& info = runtime::device().info();
+    if (info.is_software || matrix_subgroup(info) != 32) return false;
+    const FragmentPlaces places = fragment_places(multiplied(type));
+    return places.known && places.right_known;
+}
+
+bool are_halves(const Contraction& plain) {
+    const Arithmetic arithmetic = arithmetic_of(plain);
+    return arithmetic == Arithmetic::F16 || arithmetic == Arithmetic::BF16;
+}
+
+// Sums of parts of k, and their sums. first, second: what the kernel reads.
+template <class Args>
+void run(const WeightTile& tile, Contraction c, Args args, int64_t steps, int64_t longest_sum,
+         const Tensor& first, const Tensor& second) {
+    const int64_t rows = c.affine.rows, columns = c.g.count();
+    const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns);
+    const int64_t part = part_of(tile, tiles, rows * columns, steps, longest_sum),
+                  parts = ceil_div(steps, part);
+    const Tensor sums = at::empty({parts, 1, rows, columns}, first.options().dtype(at::kFloat));
+    args.parts = kernels::address(sums);
+    args.part = static_cast<uint32_t>(part);
+    const auto type = first.scalar_type();
+    const FragmentPlaces places = fragment_places(multiplied(type));
+    const char* suffix = type == at::kFloat ? "_floats" : type == at::kHalf ? "_f16" : "_bf16";
+    kernels::KernelCall call(std::string("conv_weight_") + tile.kernel + suffix,
+                             {tile.threads, 32, 0, 0, 0, 0, 0, 0, 0, 0, places.left_swapped,
+                              places.right_swapped, places.sums_swapped});
+    if (runtime::profiling()) {
+        const auto sizes = c10::str(first.sizes(), " * ", second.sizes(), ", ", parts, " parts");
+        runtime::profile_work(2.0 * static_cast<double>(rows * columns) * c.k.count(), sizes);
+    }
+    call.read(first).read(second).write(sums);
+    call.dispatch_pointer(args, kernels::Grid::linear(tiles * parts));
+    c.g.plain_fastest = true;
+    sum_parts(c, sums);
+}
+
+}  // namespace
+
+bool may_be_weight_by_lines(const Contraction& plain, const Axes& axes, const Image& x, const Image& y) {
+    constexpr Triple kOnes{1, 1, 1};
+    constexpr int64_t kFewestRows = 32;
+    if (plain.groups != 1 || plain.g.spatial != Triple{1, 3, 3} || !are_halves(plain)) return false;
+    if (axes.stride != kOnes || axes.dilation != kOnes || axes.padding != Triple{0, 1, 1}) return false;
+    if (x.sizes[0] != 1 || x.sizes != y.sizes || x.sizes[2] == 1) return false;
+    if (x.strides[2] != 1 || y.strides[2] != 1) return false;
+    if (x.channels % kChannels != 0 || y.channels < kFewestRows || plain.k.count() == 0) return false;
+    constexpr int64_t kMostPieces = int64_t{1} << 30;  // of 16 bytes
+    if (Frame(y).quads * std::max(x.channels, y.channels + kPanel) > kMostPieces) return false;
+    return has_tiles(x.tensor.scalar_type());
+}
+
+void weight_by_lines(const Contraction& plain, const Image& x, const Image& y, int64_t longest_sum) {
+    const Frame frame(y);
+    const Tensor image = packed_image(x, frame), gradient = packed_gradient(y, frame);
+    LineArgs args{};
+    args.gradient = kernels::address(gradient);
+    args.image = kernels::address(image);
+    args.rows = static_cast<uint32_t>(y.channels);
+    args.channels = static_cast<uint32_t>(x.channels);
+    args.steps = static_cast<uint32_t>(frame.steps);
+    args.quads = static_cast<uint32_t>(frame.quads);
+    args.line = static_cast<uint32_t>(frame.line);
+    run(kLines, plain, args, frame.steps, longest_sum, gradient, image);
+}
+
+bool may_be_weight_by_rows(const Contraction& plain, const Image& x, const Image& y) {
+    constexpr int64_t kStep = 16, kSteps = 32;
+    if (plain.groups != 1 || plain.g.positions() != 1 || x.sizes != y.sizes) return false;
+    if (y.channels < kRows.rows || x.channels < kRows.columns || x.channels % 4 != 0) return false;
+    const int64_t positions = y.positions(), k = plain.k.count();
+    if (positions < kStep || positions % 4 != 0 || k == 0 || k % kSteps != 0 || k > INT32_MAX) return false;
+    const auto follow = [](const Image& image) {
+        int64_t next = 1;
+        for (int axis = 2; axis >= 0; --axis) {
+            if (image.sizes[axis] != 1 && image.strides[axis] != next) return false;
+            next *= image.sizes[axis];
+        }
+        return begins_words(image, 4);
+    };
+    if (!follow(x) || !follow(y)) return false;
+    // Products for each element: where many, tiles in shared memory are no slower. They need floats' ranges,
+    // and packed images where positions are no whole words of eight.
+    constexpr double kMost = 60, kMostWithPass = 256;
+    const bool floats = x.tensor.scalar_type() == at::kFloat;
+    const double intensity = static_cast<double>(y.channels * x.channels) / (y.channels + x.channels);
+    if (intensity > (floats || positions % 8 != 0 ? kMostWithPass : kMost)) return false;
+    const bool pairs = floats && may_be_halves(y.tensor) && arithmetic_of(plain) == Arithmetic::F32x2;
+    return (pairs || are_halves(plain)) && has_tiles(x.tensor.scalar_type());
+}
+
+void weight_by_rows(const Contraction& plain, const Image& x, const Image& y, int64_t longest_sum) {
+    const auto bytes = [&](int64_t elements) {
+        return static_cast<uint64_t>(elements * static_cast<int64_t>(x.tensor.element_size()));
+    };
+    RowArgs args{};
+    args.left = kernels::address(y.tensor);
+    args.right = kernels::address(x.tensor);
+    args.left_pitch = bytes(y.channel_stride);
+    args.right_pitch = bytes(x.channel_stride);
+    args.left_image = bytes(y.outer_stride);
+    args.right_image = bytes(x.outer_stride);
+    args.rows = static_cast<uint32_t>(y.channels);
+    args.columns = static_cast<uint32_t>(x.channels);
+    args.positions = static_cast<uint32_t>(y.positions());
+    args.k = static_cast<uint32_t>(plain.k.count());
+    run(kRows, plain, args, plain.k.count() / 16, longest_sum, y.tensor, x.tensor);
+}
+
+}  // namespace anymps::ops
