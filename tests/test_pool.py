@@ -67,13 +67,15 @@ def test_max_pool_parameters(dim, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_max_pool_gradient_in_words(dtype):
+def test_pool_gradients_in_words(dtype):
     """Rows of whole words, whose gradient a thread of a GPU gathers in words; whole numbers have ties."""
     for width, height, kernel, stride, padding in itertools.product((4, 12), (5, 8), (1, 2, 3, 4), (1, 2, 3), (0, 1)):
         if 2 * padding > kernel:
             continue
         x = torch.randint(-4, 4, (2, 3, height, width)).to(dtype)
         check(lambda x, k=kernel, s=stride, p=padding: F.max_pool2d(x, k, s, p), x, torch.float32)
+        for options in ({}, {"ceil_mode": True}, {"count_include_pad": False}, {"divisor_override": 3}):
+            check(lambda x, w=(kernel, stride, padding), o=options: F.avg_pool2d(x, *w, **o), x, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

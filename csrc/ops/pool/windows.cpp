@@ -37,6 +37,7 @@ struct PoolGradientArgs {
     uint32_t height, width, out_height, out_width;
     uint32_t reach_down, reach_across, padding_down, padding_across;
     uint32_t total;
+    float divisor;
 };
 static_assert(sizeof(PoolGradientArgs) <= 128);
 
@@ -189,14 +190,16 @@ uint32_t windows_of(int64_t count, int64_t size, int64_t outputs, const Windows&
 }
 
 // Gathers the gradient in words, where planes are contiguous and few windows overlap. False where it cannot.
+// Averages have no indices.
 bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& indices,
                   const Tensor& grad_input) {
     constexpr uint32_t kMost = 6;
     const int64_t dims = grad_input.dim();
     if (kernels::tuning().software || w.adaptive || w.spatial != 2 || w.dilation[1] != 1 ||
         w.dilation[2] != 1 || !grad_input.is_contiguous() || !grad_output.is_contiguous() ||
-        !indices.is_contiguous() || grad_input.scalar_type() != grad_output.scalar_type() ||
-        grad_output.numel() == 0 || grad_input.numel() >= (int64_t{1} << 32))
+        (indices.defined() && !indices.is_contiguous()) ||
+        grad_input.scalar_type() != grad_output.scalar_type() || grad_output.numel() == 0 ||
+        grad_input.numel() >= (int64_t{1} << 32))
         return false;
     const int64_t height = grad_input.size(dims - 2), width = grad_input.size(dims - 1);
     const int64_t out_height = grad_output.size(dims - 2), out_width = grad_output.size(dims - 1);
@@ -205,10 +208,15 @@ bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& ind
     const uint32_t down = windows_of(2, height, out_height, w, 1);
     const uint32_t across = windows_of(4, width, out_width, w, 2);
     if (down * across > kMost) return false;
+    const bool chosen = indices.defined();
+    const int32_t divisor =
+        chosen ? 1 : common_divisor(w, Image(grad_input, w.spatial), Image(grad_output, w.spatial));
+    if (divisor == 0) return false;
     PoolGradientArgs args{};
     args.input = kernels::address(grad_input);
     args.output = kernels::address(grad_output);
-    args.indices = kernels::address(indices);
+    args.indices = chosen ? kernels::address(indices) : 0;
+    args.divisor = static_cast<float>(divisor);
     args.across = kernels::FastDivider(narrow(width / 4));
     args.down = kernels::FastDivider(narrow((height + 1) / 2));
     args.stride_down = kernels::FastDivider(narrow(w.stride[1]));
@@ -224,7 +232,7 @@ bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& ind
     args.total = static_cast<uint32_t>(grad_input.numel() / (height * width) * args.across.divisor *
                                        args.down.divisor);
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall("max_pool_gather",
+    kernels::KernelCall(chosen ? "max_pool_gather" : "avg_pool_gather",
                         {workgroup, 0, kernels::code(grad_input.scalar_type()), down, across})
         .read(grad_output)
         .read(indices)
@@ -296,6 +304,7 @@ void avg_pool(const char* op, const Windows& windows, const Tensor& input, const
 void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& grad_input) {
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
+    if (gather_words(windows, grad_output, Tensor(), grad_input)) return;
     launch("avg_pool_backward", windows, {grad_input, grad_output, Tensor(), true});
 }
 
