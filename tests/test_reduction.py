@@ -176,6 +176,14 @@ def test_large(name, shape, dim):
     torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-5, atol=2e-3 if name == "sum" else 1e-5)
 
 
+@pytest.mark.parametrize("name", ["mean", "amax", "argmin", "var", "all"])
+def test_many_short_rows(name):
+    """Few lanes of a GPU share such a row."""
+    for rows, size in ((16_400, 3), (16_400, 49), (16_401, 64), (20_000, 101), (17_000, 300)):
+        x = values((rows, size), torch.float32)
+        check(getattr(x.to("mps"), name)(1), getattr(x, name)(1))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_sums_of_columns_of_words(dtype):
     """As gradients of biases are: few and many rows, columns that fill no workgroup, rows of a longer tensor."""

@@ -89,6 +89,7 @@ class Call {
 
   private:
     static constexpr int64_t kMaxWords = 4;  // of an accumulator
+    static constexpr uint64_t kManyRows = 16384;
 
     void choose_kernels() {
         const at::TensorBase& by = row_.by_output ? *defined_out() : ins_[0];
@@ -177,6 +178,11 @@ class Call {
         vector_ = vectors(reduced_, kept_, reduced_.size() == 1) ? 4 : 1;
         const uint64_t loads = ceil_div(header_.count, vector_);
         lanes_ = lanes_a_row(header_.rows, loads);
+        // Many short rows: a row costs its threads more than its elements do.
+        if (!t.software && lanes_ <= t.subgroup && header_.rows > kManyRows) {
+            const uint64_t few = std::max<uint64_t>(ceil_div(loads, vector_ == 4 ? 8 : 16), 4);
+            lanes_ = std::min(lanes_, power_of_two(few, t.subgroup));
+        }
         header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
         split(lanes_ * vector_, lanes_ == t.workgroup && loads > t.workgroup);
     }
