@@ -44,6 +44,18 @@ def test_shapes(op, dtype):
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_rows_of_words(op, dtype):
+    """Rows of 16-bit elements that lanes of a GPU keep as words, some with infinities and NaN."""
+    for rows, size in ((1, 8), (37, 40), (9, 128), (101, 264), (10, 512)):
+        x = (torch.randn(rows, size) * 3).to(dtype)
+        if rows > 8:
+            x[1], x[2, 3], x[3, 5], x[4, :7] = -torch.inf, torch.nan, torch.inf, -torch.inf
+        check(op(x.to("mps"), 1), op(x, 1))
+        check(op(x.to("mps").flatten()[size:].view(-1, size), 1), op(x[1:], 1))
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_strides(op):
     x = torch.randn(6, 5, 8)
     layouts = [

@@ -48,9 +48,43 @@ kernels::KernelCall long_rows(const char* direction, const Tensor& like, bool lo
     return {name, {workgroup, t.subgroup, type, 0, 0, 0, 0, 0, workgroup, 1, 0, 0, log}};
 }
 
+// The twin of SoftmaxRows in shaders/softmax_rows.slang.
+struct SoftmaxRows {
+    uint64_t x, y;
+    uint32_t rows, size;
+};
+
+// Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers; false elsewhere.
+bool forward_in_words(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
+    constexpr int64_t kMostOfRow = 64;    // elements of a lane
+    constexpr uint64_t kWordsOfLane = 2;  // where a row has few
+    const auto& t = kernels::tuning();
+    if (t.software || self.element_size() != 2 || self.dim() == 0 || dim != self.dim() - 1) return false;
+    const int64_t size = self.size(dim);
+    if (size % 8 != 0 || size == 0 || size > kMostOfRow * t.subgroup || self.numel() / size > UINT32_MAX)
+        return false;
+    for (const Tensor* tensor : {&self, &out}) {
+        if (!tensor->is_contiguous() || tensor->scalar_type() != self.scalar_type() ||
+            kernels::address(*tensor) % 16 != 0)
+            return false;
+    }
+    const SoftmaxRows args{kernels::address(self), kernels::address(out),
+                           static_cast<uint32_t>(self.numel() / size), static_cast<uint32_t>(size)};
+    const uint64_t words = args.size / 8;
+    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, kWordsOfLane), t.subgroup);
+    const auto of_lane = static_cast<uint32_t>(kernels::ceil_div(words, lanes));
+    kernels::KernelCall("softmax_rows", {t.workgroup, t.subgroup, kernels::code(self.scalar_type()), 0, 0, 0,
+                                         0, 0, lanes, 1, 0, of_lane, log})
+        .read(self)
+        .write(out)
+        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, t.workgroup / lanes)));
+    return true;
+}
+
 void forward(const Tensor& self, int64_t dim_, const Tensor& out, bool log) {
     check_floating(self, log);
     const int64_t dim = at::maybe_wrap_dim(dim_, self.dim());
+    if (self.numel() == 0 || forward_in_words(self, dim, out, log)) return;
     if (are_long_rows(dim, {self, out})) {
         const LongRows args{kernels::address(self), kernels::address(out), 0,
                             static_cast<uint32_t>(self.size(dim)), 0};
