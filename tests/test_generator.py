@@ -369,3 +369,20 @@ def test_dropout(mps, dtype):
     assert torch.allclose(z.cpu(), strided.cpu() * mask.cpu() * 2)
     assert torch.nn.functional.dropout(x, 0.3, training=False) is x
     assert (torch.nn.functional.dropout(x, 1.0) == 0).all()
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
+def test_dropout_of_any_address_is_the_same(mps, p):
+    """Words of eight elements, or of four, or single ones."""
+    for dtype in (torch.float16, torch.bfloat16):
+        memory = torch.randn(4000, device=mps).to(dtype)
+        memory[100:103] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+        results = []
+        for x in (memory, memory[4:], memory[1:], memory[:3999]):
+            torch.manual_seed(3)
+            results.append([t.cpu() for t in torch.native_dropout(x.clone() if x is memory else x, p, True)])
+        for x, (out, mask) in zip((memory, memory[4:], memory[1:], memory[:3999]), results, strict=True):
+            n = x.numel()
+            assert torch.equal(mask, results[0][1][:n])
+            expected = (x.cpu().float() * mask * (0 if p == 1 else 1 / (1 - p))).to(dtype)
+            torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)

@@ -7,9 +7,11 @@
 #include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/kernel_call.h"
+#include "kernels/team.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -33,16 +35,15 @@ struct DropoutBackwardArgs {
     float scale;
 };
 
-uint32_t all_aligned(std::initializer_list<Tensor> tensors) {
-    for (const Tensor& tensor : tensors) {
-        if (kernels::address(tensor) % (4 * tensor.element_size()) != 0) return 0;
-    }
-    return 1;
+// Whether every address is a multiple of `count` elements.
+bool all_aligned(std::initializer_list<Tensor> tensors, uint64_t count) {
+    return std::ranges::all_of(tensors, [&](const Tensor& tensor) {
+        return kernels::address(tensor) % (count * tensor.element_size()) == 0;
+    });
 }
 
-// A thread takes four elements.
-Grid grid_of(uint64_t count) {
-    return Grid::linear((count + 4 * kWorkgroup - 1) / (4 * kWorkgroup));
+Grid grid_of(uint64_t count, uint64_t of_thread) {
+    return Grid::linear(kernels::ceil_div(count, of_thread * kWorkgroup));
 }
 
 }  // namespace
@@ -60,15 +61,18 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     const auto count = static_cast<uint64_t>(source.numel());
     const double scale = p == 1 ? 0 : 1 / (1 - p);
     const auto keep_below = static_cast<uint32_t>(std::ceil(double{static_cast<float>(1 - p)} * 0x1p24));
-    KernelCall("dropout",
-               {kWorkgroup, 0, kernels::code(source.scalar_type()), all_aligned({out, mask, source})})
+    const bool aligned = all_aligned({out, mask, source}, 4);
+    const bool words = !kernels::tuning().software && source.element_size() == 2 && count % 8 == 0 &&
+                       all_aligned({out, mask, source}, 8);
+    KernelCall(words ? "dropout_words" : "dropout",
+               {kWorkgroup, 0, kernels::code(source.scalar_type()), aligned})
         .read(source)
         .write(out)
         .write(mask)
         .dispatch(DropoutArgs{kernels::address(out), kernels::address(mask), kernels::address(source),
                               runtime::reserve_philox(std::nullopt, count), count, keep_below,
                               static_cast<float>(scale)},
-                  grid_of(count));
+                  grid_of(count, words ? 8 : 4));
     return {out, mask};
 }
 
@@ -82,13 +86,13 @@ Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& ma
     Tensor out = at::empty_like(grad);
     const auto count = static_cast<uint64_t>(grad.numel());
     KernelCall("dropout_backward",
-               {kWorkgroup, 0, kernels::code(grad.scalar_type()), all_aligned({out, mask, grad})})
+               {kWorkgroup, 0, kernels::code(grad.scalar_type()), all_aligned({out, mask, grad}, 4)})
         .read(grad)
         .read(mask)
         .write(out)
         .dispatch(DropoutBackwardArgs{kernels::address(out), kernels::address(mask), kernels::address(grad),
                                       count, static_cast<float>(scale)},
-                  grid_of(count));
+                  grid_of(count, 4));
     return out;
 }
 
