@@ -137,13 +137,15 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
     const Tensor partials = empty_as(input, {groups, 2 * size}, at::kFloat);
     const auto words = static_cast<uint32_t>(kernels::ceil_div(size, 4 * t.subgroup));
     const uint32_t parameter_type = kernels::code(parameter.scalar_type());
+    // Registers hold two rows of 16 bits, or of few words.
+    const bool early = type != at::kFloat || words <= 6;
     const GradientArgs args{kernels::address(grad),       kernels::address(input),
                             kernels::address(grad_input), address_or_0(weight),
                             address_or_0(mean),           kernels::address(rstd),
                             kernels::address(partials),   static_cast<uint32_t>(rows),
                             static_cast<uint32_t>(size),  groups};
     kernels::KernelCall("layer_norm_gradients", {threads, t.subgroup, kernels::code(type), parameter_type,
-                                                 weight.defined(), !mean.defined(), words})
+                                                 weight.defined(), !mean.defined(), words, early})
         .read(grad)
         .read(input)
         .read(weight)
