@@ -38,6 +38,7 @@ class Rows {
     }
 
     int64_t axis() const { return axis_; }
+    int64_t size() const { return shape_.back(); }
     IntArrayRef stat_shape() const { return stat_shape_; }
 
     Tensor rows(const Tensor& tensor) const {
@@ -71,8 +72,65 @@ void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) 
     }
 }
 
+uint64_t address_or_0(const Tensor& tensor) {
+    return tensor.defined() ? kernels::address(tensor) : 0;
+}
+
+// As in shaders/layer_norm_rows.slang.
+struct NormRows {
+    uint64_t x, y, weight, bias, mean, rstd;
+    uint32_t rows, size;
+    float eps;
+};
+
+// Rows of words of 16 bytes that lanes of a subgroup keep in registers; false elsewhere.
+bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, const Tensor& bias, double eps,
+                      const Tensor& out, const Tensor& mean, const Tensor& rstd) {
+    constexpr uint32_t kThreads = 128, kMostWords = 8;
+    const auto& t = kernels::tuning();
+    const auto type = input.scalar_type();
+    const auto word = static_cast<int64_t>(16 / input.element_size());  // elements
+    if (t.software || input.numel() == 0 || (type != at::kFloat && !at::isReducedFloatingType(type)))
+        return false;
+    if (size % word != 0 || size > kMostWords * word * t.subgroup || input.numel() / size > UINT32_MAX)
+        return false;
+    for (const Tensor* tensor : {&input, &out, &weight, &bias}) {
+        if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != type ||
+                                  kernels::address(*tensor) % 16 != 0))
+            return false;
+    }
+    for (const Tensor* tensor : {&mean, &rstd}) {
+        if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != at::kFloat))
+            return false;
+    }
+    const NormRows args{kernels::address(input),
+                        kernels::address(out),
+                        address_or_0(weight),
+                        address_or_0(bias),
+                        address_or_0(mean),
+                        kernels::address(rstd),
+                        static_cast<uint32_t>(input.numel() / size),
+                        static_cast<uint32_t>(size),
+                        static_cast<float>(eps)};
+    const uint32_t threads = std::max(kThreads, t.subgroup);
+    const auto words = static_cast<uint32_t>(kernels::ceil_div(size / word, t.subgroup));
+    const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
+    kernels::KernelCall(type == at::kFloat ? "layer_norm_rows_f32" : "layer_norm_rows_16",
+                        {threads, t.subgroup, kernels::code(type), 0, 0, 0, 0, 0, t.subgroup, 1, 0, words,
+                         !mean.defined(), affine})
+        .read(input)
+        .read(weight)
+        .read(bias)
+        .write(out)
+        .write(mean)
+        .write(rstd)
+        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, threads / t.subgroup)));
+    return true;
+}
+
 void forward(const Tensor& input, const Rows& rows, const Tensor& weight, const Tensor& bias, double eps,
              const Tensor& out, const Tensor& mean, const Tensor& rstd) {
+    if (forward_in_words(input, rows.size(), weight, bias, eps, out, mean, rstd)) return;
     const bool rms = !mean.defined();
     const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
     const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight),
@@ -103,10 +161,6 @@ struct SumArgs {
     uint64_t partials, weight, bias;
     uint32_t groups, size;
 };
-
-uint64_t address_or_0(const Tensor& tensor) {
-    return tensor.defined() ? kernels::address(tensor) : 0;
-}
 
 // All gradients in one reading, where rows are contiguous words that a subgroup can keep; false elsewhere.
 bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, const Tensor& mean,
