@@ -83,7 +83,7 @@ def test_many_rows_of_words(dtype):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_planes_that_are_no_whole_words(dtype):
     """Words of four elements reach into the next channel."""
-    for shape in ((4, 8, 7, 7), (4, 6, 1, 5), (8, 2, 3, 3)):
+    for shape in ((4, 8, 7, 7), (4, 6, 1, 5), (8, 2, 3, 3), (1, 8, 3, 5), (23, 16, 7, 7), (9, 12, 11)):
         w, b = torch.randn(shape[1]), torch.randn(shape[1])
         compare(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), (torch.randn(shape), w, b), dtype)
         compare(lambda x, w, b: F.group_norm(x, 2, w, b), (torch.randn(shape), w, b), dtype)

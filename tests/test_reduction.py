@@ -179,7 +179,7 @@ def test_large(name, shape, dim):
 @pytest.mark.parametrize("name", ["mean", "amax", "argmin", "var", "all"])
 def test_many_short_rows(name):
     """Few lanes of a GPU share such a row."""
-    for rows, size in ((16_400, 3), (16_400, 49), (16_401, 64), (20_000, 101), (17_000, 300)):
+    for rows, size in ((16_400, 3), (16_400, 49), (16_401, 64), (20_000, 101), (4_100, 300), (4_100, 72)):
         x = values((rows, size), torch.float32)
         check(getattr(x.to("mps"), name)(1), getattr(x, name)(1))
 
@@ -195,6 +195,18 @@ def test_sums_of_columns_of_words(dtype):
             for out, epsilon in ((torch.float32, 1e-6), (dtype, torch.finfo(dtype).eps + 1e-6)):
                 error = (moved.sum(dims, dtype=out).cpu().double() - expected).abs()
                 assert (error <= epsilon * size + 1e-12).all(), (shape, out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_planes_in_words(dtype):
+    """As gradients of biases of small images: a word reaches into the next channel."""
+    for shape in ((1, 8, 3, 3), (5, 16, 7, 7), (40, 24, 5, 3), (9, 16, 129), (3, 6, 7, 7), (2000, 8, 11, 11)):
+        x = torch.randn(shape).to(dtype)
+        dims = [d for d in range(x.dim()) if d != 1]
+        expected, size = x.double().sum(dims), x.double().abs().sum(dims)
+        for out, epsilon in ((torch.float32, 1e-6), (dtype, torch.finfo(dtype).eps + 1e-6)):
+            error = (x.to("mps").sum(dims, dtype=out).cpu().double() - expected).abs()
+            assert (error <= epsilon * size + 1e-12).all(), (shape, out)
 
 
 def test_sum_keeps_its_digits():

@@ -10,6 +10,7 @@
 
 #include "kernels/column_sums.h"
 #include "kernels/kernel_call.h"
+#include "kernels/plane_sums.h"
 #include "kernels/team.h"
 
 namespace anymps::kernels {
@@ -69,6 +70,11 @@ class Call {
         if (columns && are_sums_of_columns() &&
             column_sums(ins_[0], outs_[0], header_.count, header_.rows, reduced_[0].stride[0]))
             return;
+        if (are_sums_of_planes() && plane_sums(ins_[0],
+                                               {static_cast<uint64_t>(reduced_[1].size), header_.rows,
+                                                static_cast<uint64_t>(reduced_[0].size)},
+                                               outs_[0]))
+            return;
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
         const uint32_t flags = vector_flags(columns ? kept_ : reduced_) | fixed_flag() | walk_flag();
@@ -89,7 +95,6 @@ class Call {
 
   private:
     static constexpr int64_t kMaxWords = 4;  // of an accumulator
-    static constexpr uint64_t kManyRows = 16384;
 
     void choose_kernels() {
         const at::TensorBase& by = row_.by_output ? *defined_out() : ins_[0];
@@ -143,6 +148,16 @@ class Call {
                kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
     }
 
+    // ... and those of the channels of contiguous images.
+    bool are_sums_of_planes() const {
+        const int64_t item = item_bytes(ins_[0]);
+        return std::string_view(kernels_.rows) == "sum_f32_rows" && kept_.size() == 1 &&
+               reduced_.size() == 2 && reduced_[0].stride[0] == item &&
+               kept_[0].stride[0] == reduced_[0].size * item &&
+               reduced_[1].stride[0] == kept_[0].size * kept_[0].stride[0] &&
+               kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
+    }
+
     // True when every input can be read four elements at a time along dims[0], or not at all (expanded). Such
     // loads are four times the code, which software drivers take long to compile.
     bool vectors(const Extents& along, const Extents& others, bool tail) const {
@@ -177,14 +192,21 @@ class Call {
         const Tuning& t = tuning();
         vector_ = vectors(reduced_, kept_, reduced_.size() == 1) ? 4 : 1;
         const uint64_t loads = ceil_div(header_.count, vector_);
-        lanes_ = lanes_a_row(header_.rows, loads);
-        // Many short rows: a row costs its threads more than its elements do.
-        if (!t.software && lanes_ <= t.subgroup && header_.rows > kManyRows) {
-            const uint64_t few = std::max<uint64_t>(ceil_div(loads, vector_ == 4 ? 8 : 16), 4);
-            lanes_ = std::min(lanes_, power_of_two(few, t.subgroup));
-        }
+        lanes_ = t.software ? lanes_a_row(header_.rows, loads) : lanes_of_rows(loads);
         header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
         split(lanes_ * vector_, lanes_ == t.workgroup && loads > t.workgroup);
+    }
+
+    // A row costs its threads more than its elements do, so many rows get few threads each.
+    uint32_t lanes_of_rows(uint64_t loads) const {
+        constexpr uint64_t kMany = 4096, kVeryMany = 16384, kMostOfLane = 64, kFewest = 4;
+        const Tuning& t = tuning();
+        const uint32_t lanes = lanes_a_row(header_.rows, loads);
+        if (lanes == t.workgroup)
+            return header_.rows >= kMany && loads <= kMostOfLane * t.subgroup ? t.subgroup : lanes;
+        if (header_.rows <= kVeryMany) return lanes;
+        const uint64_t few = std::max(ceil_div(loads, vector_ == 4 ? 8 : 16), kFewest);
+        return std::min(lanes, power_of_two(few, t.subgroup));
     }
 
     void plan_columns() {

@@ -6,6 +6,7 @@
 #include <anymps/ops/reduction_rows.h>
 
 #include "kernels/channel_norm.h"
+#include "kernels/plane_sums.h"
 
 namespace anymps::ops {
 
@@ -50,10 +51,18 @@ int64_t samples(const Tensor& input) {
     return input.size(1) == 0 ? 0 : input.numel() / input.size(1);
 }
 
+// Channels that come last are planes of one position.
+kernels::Planes planes_of(const Tensor& input) {
+    const ChannelNorm norm = shape_of(input);
+    return {static_cast<uint64_t>(input.size(0)), static_cast<uint64_t>(norm.channels),
+            static_cast<uint64_t>(norm.inner)};
+}
+
 // Mean and biased variance of every channel, float32.
 std::pair<Tensor, Tensor> moments(const Tensor& input) {
     Tensor mean = empty_floats(input, input.size(1)), variance = empty_floats(input, input.size(1));
-    kernels::reduce(rows::moments, input, all_but_channels(input), {variance, mean});
+    if (!kernels::plane_moments(input, planes_of(input), variance, mean))
+        kernels::reduce(rows::moments, input, all_but_channels(input), {variance, mean});
     return {mean, variance};
 }
 
@@ -150,8 +159,9 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
     if (needs_sums) {
         products = empty_floats(input, input.size(1));
         sums = empty_floats(input, input.size(1));
-        kernels::reduce(rows::norm_gradients, {grad, input, spread(mean, input), spread(rstd, input)},
-                        all_but_channels(input), {products, sums});
+        if (!kernels::plane_gradients(grad, input, planes_of(input), mean, rstd, products, sums))
+            kernels::reduce(rows::norm_gradients, {grad, input, spread(mean, input), spread(rstd, input)},
+                            all_but_channels(input), {products, sums});
     }
     if (wanted[0]) {
         grad_input = at::empty_like(input, input.options(), format);

@@ -1,0 +1,82 @@
+#include "kernels/plane_sums.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+
+namespace anymps::kernels {
+namespace {
+
+// As in shaders/plane_sums.slang.
+struct PlaneArgs {
+    uint64_t x, grad, mean, rstd, out, out2;
+    uint32_t images, channels, positions;
+};
+
+// A workgroup has no more words in a line than threads, and others are good at larger planes.
+constexpr uint64_t kFewest = 8, kMost = 128;
+// In one block of sums, so that long chains of additions do not lose digits.
+constexpr uint64_t kMostOfThread = 64;
+
+bool fits(const at::TensorBase& x, const Planes& planes) {
+    const Tuning& t = tuning();
+    const auto type = x.scalar_type();
+    if (t.software || (type != at::kFloat && !at::isReducedFloatingType(type))) return false;
+    if (planes.positions < kFewest || planes.positions > std::min<uint64_t>(kMost, t.workgroup)) return false;
+    const uint64_t lines = t.workgroup / planes.positions, channels = 16 / x.element_size();
+    return planes.images > 0 && planes.images <= lines * kMostOfThread && planes.channels % channels == 0 &&
+           planes.channels > 0 && planes.channels <= UINT32_MAX && address(x) % 16 == 0;
+}
+
+void run(const char* kernel, const Planes& planes, const at::TensorBase& x, const at::TensorBase& grad,
+         const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& out,
+         const at::TensorBase& out2) {
+    const auto at = [](const at::TensorBase& tensor) { return tensor.defined() ? address(tensor) : 0; };
+    const PlaneArgs args{at(x),
+                         at(grad),
+                         at(mean),
+                         at(rstd),
+                         at(out),
+                         at(out2),
+                         static_cast<uint32_t>(planes.images),
+                         static_cast<uint32_t>(planes.channels),
+                         static_cast<uint32_t>(planes.positions)};
+    KernelCall(kernel,
+               {tuning().workgroup, tuning().subgroup, code(x.scalar_type()), code(out.scalar_type())})
+        .read(x)
+        .read(grad)
+        .read(mean)
+        .read(rstd)
+        .write(out)
+        .write(out2)
+        .dispatch(args, Grid::linear(planes.channels * x.element_size() / 16));
+}
+
+}  // namespace
+
+bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
+    if (!fits(x, planes)) return false;
+    run(x.scalar_type() == at::kFloat ? "plane_sums_f32" : "plane_sums_16", planes, x, {}, {}, {}, sums, {});
+    return true;
+}
+
+bool plane_moments(const at::TensorBase& x, const Planes& planes, const at::TensorBase& variance,
+                   const at::TensorBase& mean) {
+    if (x.scalar_type() != at::kFloat || !fits(x, planes)) return false;
+    run("plane_moments", planes, x, {}, {}, {}, variance, mean);
+    return true;
+}
+
+bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
+                     const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,
+                     const at::TensorBase& sums) {
+    if (x.scalar_type() != at::kFloat || grad.scalar_type() != at::kFloat) return false;
+    if (!fits(x, planes) || !fits(grad, planes)) return false;
+    run("plane_gradients", planes, x, grad, mean, rstd, products, sums);
+    return true;
+}
+
+}  // namespace anymps::kernels

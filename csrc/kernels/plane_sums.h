@@ -1,0 +1,24 @@
+// Statistics of the channels of contiguous images whose planes are small, as 7 x 7: their planes are no whole
+// words, but several channels are.
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+
+namespace anymps::kernels {
+
+struct Planes {
+    uint64_t images, channels, positions;
+};
+
+// Each returns false, and does nothing, where other kernels are to take it. Images are [images, channels,
+// positions]. Sums of channels.
+bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums);
+// Biased variances and means; all float32.
+bool plane_moments(const at::TensorBase& x, const Planes& planes, const at::TensorBase& variance,
+                   const at::TensorBase& mean);
+// Sums of grad (x - mean) rstd and of grad; all float32.
+bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
+                     const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,
+                     const at::TensorBase& sums);
+
+}  // namespace anymps::kernels
