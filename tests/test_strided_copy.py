@@ -44,3 +44,15 @@ def test_heads_of_attention():
     for dtype in (torch.float32, torch.float16):
         x = torch.randn(3, 20, 5, 64).to(dtype)
         assert torch.equal(x.to("mps").permute(0, 2, 1, 3).contiguous().cpu(), x.permute(0, 2, 1, 3).contiguous())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_transposed(dtype):
+    """Tiles of whole words, of halves of them where sizes are odd, and one or two further dimensions."""
+    for shape in ((64, 64), (130, 70), (33, 200), (3, 66, 38), (2, 5, 34, 64), (5, 33, 35)):
+        x = torch.randint(0, 100, shape).to(dtype)
+        for order in ((-1, -2), (0, -1)):
+            expected = x.transpose(*order).contiguous()
+            assert torch.equal(x.to("mps").transpose(*order).contiguous().cpu(), expected)
+            offset = torch.cat((x.flatten()[:1], x.flatten())).to("mps")[1:].view(shape)
+            assert torch.equal(offset.transpose(*order).contiguous().cpu(), expected)

@@ -1,10 +1,12 @@
 #include "kernels/transposed_copy.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "runtime/device.h"
 
 namespace anymps::kernels {
 namespace {
@@ -27,6 +29,54 @@ struct TransposedCopyArgs {
     BatchDim batch[kMaxBatchDims];
 };
 static_assert(offsetof(TransposedCopyArgs, batch) == 72);
+
+struct TransposedWordsArgs {
+    uint64_t to, from;
+    int64_t to_stride, from_stride;
+    uint32_t width, height;
+    FastDivider tiles_across, tiles_down;
+    uint32_t tiles, unused;
+    int64_t batch_to_stride, batch_from_stride;
+};
+static_assert(sizeof(TransposedWordsArgs) <= 128);
+constexpr uint32_t kWordTile = 64, kWordThreads = 256;
+
+// Larger tiles, where both sides are whole words and there is at most one further dimension; false elsewhere.
+bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyArgs& args) {
+    const int64_t item = iter.element_size(0);
+    const BatchDim& batch = args.batch[0];
+    if (args.batch_dims > 1 || (item != 2 && item != 4) ||
+        runtime::device().info().max_workgroup_size < kWordThreads)
+        return false;
+    const auto bytes = {static_cast<int64_t>(args.to),
+                        static_cast<int64_t>(args.from),
+                        args.to_stride,
+                        args.from_stride,
+                        batch.to_stride,
+                        batch.from_stride,
+                        int64_t{args.width} * item,
+                        int64_t{args.height} * item};
+    if (!std::ranges::all_of(bytes, [](int64_t count) { return count % 4 == 0; })) return false;
+    const auto tiles = [](uint32_t size) { return static_cast<uint32_t>(ceil_div(size, kWordTile)); };
+    const uint32_t batches = args.batch_dims == 1 ? batch.size.divisor : 1;
+    const TransposedWordsArgs words{args.to,
+                                    args.from,
+                                    args.to_stride,
+                                    args.from_stride,
+                                    args.width,
+                                    args.height,
+                                    FastDivider(tiles(args.width)),
+                                    FastDivider(tiles(args.height)),
+                                    tiles(args.width) * tiles(args.height) * batches,
+                                    0,
+                                    batch.to_stride,
+                                    batch.from_stride};
+    KernelCall(item == 4 ? "transposed_words" : "transposed_pairs", {})
+        .read(iter.tensor_base(1))
+        .write(iter.tensor_base(0))
+        .dispatch(words, Grid::linear(words.tiles));
+    return true;
+}
 
 // The dimension along which an operand is contiguous; -1 where there is none.
 int contiguous_dim(const at::TensorIteratorBase& iter, int arg) {
@@ -63,6 +113,7 @@ bool transposed_copy(at::TensorIteratorBase& iter) {
                                          iter.strides(1)[d]};
         args.tiles *= static_cast<uint32_t>(shape[d]);
     }
+    if (transposed_words(iter, args)) return true;
     KernelCall("transposed_copy", {tuning().workgroup, 0, static_cast<uint32_t>(iter.element_size(0))})
         .read(iter.tensor_base(1))
         .write(iter.tensor_base(0))
