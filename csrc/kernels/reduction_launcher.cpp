@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <string_view>
 
 #include "kernels/column_sums.h"
 #include "kernels/kernel_call.h"
@@ -101,6 +100,7 @@ class Call {
         Compute compute = compute_of(by.scalar_type());
         if (compute == Compute::I32) compute = Compute::I64;
         kernels_ = row_.kernels[static_cast<size_t>(compute)];
+        sums_floats_ = row_.sums && compute == Compute::F32;
         const bool unordered = row_.ordered && by.scalar_type() == c10::ScalarType::UInt64;
         TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name,
                                     "\" not implemented for '", c10::toString(by.scalar_type()), "'");
@@ -143,16 +143,14 @@ class Call {
 
     // Sums of floats in a matrix, as gradients of biases are, have kernels of their own.
     bool are_sums_of_columns() const {
-        return std::string_view(kernels_.columns) == "sum_f32_columns" && kept_.size() == 1 &&
-               reduced_.size() == 1 && kept_[0].stride[0] == item_bytes(ins_[0]) &&
-               kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
+        return sums_floats_ && kept_.size() == 1 && reduced_.size() == 1 &&
+               kept_[0].stride[0] == item_bytes(ins_[0]) && kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
     }
 
     // ... and those of the channels of contiguous images.
     bool are_sums_of_planes() const {
         const int64_t item = item_bytes(ins_[0]);
-        return std::string_view(kernels_.rows) == "sum_f32_rows" && kept_.size() == 1 &&
-               reduced_.size() == 2 && reduced_[0].stride[0] == item &&
+        return sums_floats_ && kept_.size() == 1 && reduced_.size() == 2 && reduced_[0].stride[0] == item &&
                kept_[0].stride[0] == reduced_[0].size * item &&
                reduced_[1].stride[0] == kept_[0].size * kept_[0].stride[0] &&
                kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
@@ -266,6 +264,7 @@ class Call {
     std::array<at::TensorBase, 4> ins_;
     std::array<at::TensorBase, 2> outs_;
     ReductionKernels kernels_;
+    bool sums_floats_ = false;
     Header header_;
     Extents kept_, reduced_;
     uint32_t lanes_ = 1;

@@ -38,6 +38,7 @@ class Row:
     inputs: int = 1
     indexed: bool = False
     ordered: bool = False
+    sums: bool = False
     empty_dims: str = "all"
     by: str = "input"
     to_bool: str = ""
@@ -150,7 +151,8 @@ def _host_table(rows: list[Row]) -> str:
             "{" + ", ".join(f'"{row.name}_{short}_{part}"' for part in PARTS) + "}" if short in row.types else "{}"
             for short in _COMPUTE_ORDER
         ]
-        flags = ", ".join("true" if flag else "false" for flag in (row.indexed, row.by == "output", row.ordered))
+        properties = (row.indexed, row.by == "output", row.ordered, row.sums)
+        flags = ", ".join("true" if flag else "false" for flag in properties)
         text = f'inline constexpr kernels::ReductionRow {row.name}{{"{row.name}", {row.inputs}, {flags}, '
         other = f"&{row.to_bool}" if row.to_bool else "nullptr"
         lines.append(f"{text}{other}, {{{{{', '.join(kernels)}}}}}}};")
