@@ -58,4 +58,7 @@ struct FragmentPlaces {
 };
 FragmentPlaces fragment_places(at::ScalarType type);
 
+// True where a GPU's matrix units take subgroups of 32 that hold both factors so.
+bool lanes_hold_factors(at::ScalarType type);
+
 }  // namespace anymps::ops

@@ -5,6 +5,8 @@
 
 #include "kernels/kernel_call.h"
 #include "ops/attention/attention.h"
+#include "ops/matmul/tiles.h"
+#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -53,6 +55,13 @@ FragmentPlaces fragment_places(at::ScalarType type) {
     }
     static const FragmentPlaces kPlaces = measured("flash_places_bf16");
     return kPlaces;
+}
+
+bool lanes_hold_factors(at::ScalarType type) {
+    const auto& info = runtime::device().info();
+    if (info.is_software || matrix_subgroup(info) != 32) return false;
+    const FragmentPlaces places = fragment_places(type);
+    return places.known && places.right_known;
 }
 
 }  // namespace anymps::ops

@@ -7,7 +7,6 @@
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/attention.h"
-#include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -29,20 +28,6 @@ struct DirectPackArgs {
 constexpr int64_t kPanel = 64, kChannels = 32;  // that weights are padded to
 constexpr int64_t kFragment = 256;              // elements
 constexpr uint32_t kWarps = 4;
-
-// True where lanes are known to hold what the tiles load: fragments of this type.
-bool has_tiles(at::ScalarType type) {
-    const auto& info = runtime::device().info();
-    if (info.is_software || matrix_subgroup(info) != 32) return false;
-    const FragmentPlaces places = fragment_places(type);
-    return places.known && places.right_known;
-}
-
-// Products for each element of two factors: where few, pairs, which are read once but take three products for
-// one, are faster than halves, whose range is looked for before. Limits are measured on an H200.
-double intensity(int64_t rows, int64_t columns) {
-    return static_cast<double>(rows) * columns / (rows + columns);
-}
 
 // The taps of a contraction as fragments of a left factor.
 at::Tensor fragments(const Contraction& c, const Image& weights, bool positions, const HalfRanges* ranges) {
@@ -102,7 +87,7 @@ bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64
     if (floats != (ranges != nullptr) || (floats && !long_enough)) return false;
     const Arithmetic arithmetic = arithmetic_of(c);
     if (!floats && arithmetic != Arithmetic::F16 && arithmetic != Arithmetic::BF16) return false;
-    if (!has_tiles(type)) return false;
+    if (!lanes_hold_factors(type)) return false;
     if (taps == 1 && plain.size() == 1 && reads_positions(c)) return true;
     return !floats && !reads_words(plain).gathered &&
            image.outer * image.positions() * image.channels * 2 < kMostBytes;
@@ -133,7 +118,7 @@ bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
     if (intensity(rows, k) > kMostIntensity || (k <= kShort && rows >= kWide)) return false;
     if (!may_be_halves(*c.gathered.tensor)) return false;
     if (arithmetic_of(c) != Arithmetic::F32x2) return false;
-    return reads_positions(c) && has_tiles(at::kBFloat16);
+    return reads_positions(c) && lanes_hold_factors(at::kBFloat16);
 }
 
 }  // namespace anymps::ops

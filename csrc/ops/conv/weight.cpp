@@ -52,7 +52,6 @@ struct WeightTile {
 constexpr WeightTile kLines{"lines_64x144", 64, 144, 96, 4, 1, 0.45};
 constexpr WeightTile kRows{"rows_64x64", 64, 64, 256, 1, 8, 0.2};
 
-constexpr int64_t kTaps = 9;
 constexpr int64_t kChannels = 16;  // of a tile of lines
 constexpr int64_t kPanel = 64;     // rows that the packed gradient is padded to
 constexpr int64_t kAhead = 1;      // steps of 16 k that tiles read beyond the last one
@@ -158,13 +157,6 @@ at::ScalarType multiplied(at::ScalarType type) {
     return type == at::kFloat ? at::kBFloat16 : type;
 }
 
-bool has_tiles(at::ScalarType type) {
-    const auto& info = runtime::device().info();
-    if (info.is_software || matrix_subgroup(info) != 32) return false;
-    const FragmentPlaces places = fragment_places(multiplied(type));
-    return places.known && places.right_known;
-}
-
 bool are_halves(const Contraction& plain) {
     const Arithmetic arithmetic = arithmetic_of(plain);
     return arithmetic == Arithmetic::F16 || arithmetic == Arithmetic::BF16;
@@ -209,7 +201,7 @@ bool may_be_weight_by_lines(const Contraction& plain, const Axes& axes, const Im
     if (x.channels % kChannels != 0 || y.channels < kFewestRows || plain.k.count() == 0) return false;
     constexpr int64_t kMostPieces = int64_t{1} << 30;  // of 16 bytes
     if (Frame(y).quads * std::max(x.channels, y.channels + kPanel) > kMostPieces) return false;
-    return has_tiles(x.tensor.scalar_type());
+    return lanes_hold_factors(multiplied(x.tensor.scalar_type()));
 }
 
 void weight_by_lines(const Contraction& plain, const Image& x, const Image& y, int64_t longest_sum) {
@@ -245,10 +237,10 @@ bool may_be_weight_by_rows(const Contraction& plain, const Image& x, const Image
     // and packed images where positions are no whole words of eight.
     constexpr double kMost = 60, kMostWithPass = 256;
     const bool floats = x.tensor.scalar_type() == at::kFloat;
-    const double intensity = static_cast<double>(y.channels * x.channels) / (y.channels + x.channels);
-    if (intensity > (floats || positions % 8 != 0 ? kMostWithPass : kMost)) return false;
+    if (intensity(y.channels, x.channels) > (floats || positions % 8 != 0 ? kMostWithPass : kMost))
+        return false;
     const bool pairs = floats && may_be_halves(y.tensor) && arithmetic_of(plain) == Arithmetic::F32x2;
-    return (pairs || are_halves(plain)) && has_tiles(x.tensor.scalar_type());
+    return (pairs || are_halves(plain)) && lanes_hold_factors(multiplied(x.tensor.scalar_type()));
 }
 
 void weight_by_rows(const Contraction& plain, const Image& x, const Image& y, int64_t longest_sum) {

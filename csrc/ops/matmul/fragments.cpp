@@ -56,9 +56,7 @@ bool holds_fragments(at::ScalarType type) {
     if (!info.cooperative_matrix || !uses_shared_memory(info)) return false;
     if (type == at::kBFloat16 && !info.cooperative_matrix_bfloat16) return false;
     if (info.is_software) return type == at::kHalf && info.subgroup_size == 8;
-    if (matrix_subgroup(info) != 32) return false;
-    const FragmentPlaces places = fragment_places(type);
-    return places.known && places.right_known;
+    return lanes_hold_factors(type);
 }
 
 bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k) {
