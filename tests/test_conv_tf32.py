@@ -85,7 +85,9 @@ def test_one_tap_of_images_that_are_read_as_they_are(offset):
         have = torch.ops.aten.convolution(seen, w.to("mps"), None, *arguments).cpu()
         limit = (ROUNDED if scale == 1 else EXACT) * F.conv2d(x.double().abs(), w.double().abs())
         assert ((have - want).abs() <= limit).all()
-        check(arguments, x, w, epsilon=ROUNDED if scale == 1 else EXACT)
+        check(arguments, x, w, epsilon=ROUNDED)
+        if scale != 1:  # the gradient of x has no factor out of range: it may be rounded
+            check(arguments, x, w, epsilon=EXACT, compared=("y", "grad w"))
 
 
 @pytest.mark.parametrize(
