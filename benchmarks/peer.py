@@ -43,6 +43,20 @@ def median_seconds(call, device, inner=1, repeats=7, warmup=2, busy=BUSY):
     return statistics.median(times)
 
 
+def stream_length(call, device, seconds=0.02):
+    """How many calls take `seconds`: a stream so long that the wait for the device at its end counts for nothing.
+
+    Networks do not wait between their layers, and a wait is 50 us on mps and 10 us on CUDA.
+    """
+    call()
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(3):
+        call()
+    synchronize(device)
+    return max(1, min(1000, int(3 * seconds / (time.perf_counter() - start))))
+
+
 def host_seconds(call, device, inner=200, repeats=15):
     """Median host seconds that one call() takes while the device is kept behind: no synchronization inside."""
     for _ in range(20):

@@ -44,14 +44,9 @@ def measure(device):
                 heads(batch, count, keys, size),
             )
             operations = 4 * batch * count * queries * keys * size / (2 if causal else 1) / 1e12
-            inner = 1 if small else max(2, min(50, int(0.5 / operations)))
+            call = lambda q=q, k=k, v=v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c)  # noqa: E731
             with torch.no_grad():
-                seconds = peer.median_seconds(
-                    lambda q=q, k=k, v=v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c),
-                    device,
-                    inner=inner,
-                    repeats=3,
-                )
+                seconds = peer.median_seconds(call, device, peer.stream_length(call, device), 3, warmup=0)
             if name in DECODING:
                 moved = (k.numel() + v.numel()) * k.element_size() / 1e9
                 figures[f"{type_name}: {name}, GB/s"] = moved / seconds
@@ -60,9 +55,8 @@ def measure(device):
             leaves = [t.requires_grad_() for t in (q, k, v)]
             out = F.scaled_dot_product_attention(*leaves, is_causal=causal)
             grad = torch.randn_like(out)
-            seconds = peer.median_seconds(
-                lambda o=out, i=leaves, g=grad: torch.autograd.grad(o, i, g, retain_graph=True), device, inner, 3
-            )
+            call = lambda o=out, i=leaves, g=grad: torch.autograd.grad(o, i, g, retain_graph=True)  # noqa: E731
+            seconds = peer.median_seconds(call, device, peer.stream_length(call, device), 3, warmup=0)
             figures[f"{type_name}: {name}, backward"] = 2.5 * operations / seconds
     return figures
 

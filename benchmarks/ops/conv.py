@@ -64,7 +64,7 @@ def measure(device):
                 channels, filters, side, taps, stride = shape
                 calls, operations = layer(make, images, *shape)
                 for what, call in calls.items():
-                    seconds = peer.median_seconds(call, device, inner=8, repeats=3, warmup=1)
+                    seconds = peer.median_seconds(call, device, peer.stream_length(call, device), repeats=3, warmup=0)
                     key = f"{name}: {channels} -> {filters}, {side} px, {taps} x {taps}, stride {stride}: {what}"
                     figures[key] = operations / seconds / 1e12
     return figures

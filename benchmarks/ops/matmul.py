@@ -56,10 +56,10 @@ def measure(device):
         torch.set_float32_matmul_precision(precision)
         for m, columns, k, layouts in shapes(n):
             operations = 2 * m * columns * k
-            inner = 1 if small else max(2, min(100, int(4e11 / operations)))
             for layout in layouts:
                 a, b = factors(layout, m, columns, k, dtype, device)
-                seconds = peer.median_seconds(lambda a=a, b=b: torch.mm(a, b), device, inner, 3)
+                call = lambda a=a, b=b: torch.mm(a, b)  # noqa: E731
+                seconds = peer.median_seconds(call, device, peer.stream_length(call, device), 3, warmup=0)
                 figures[f"{name}: {m} x {columns} x {k}, {layout}"] = operations / seconds / 1e12
     return figures
 
