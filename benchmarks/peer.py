@@ -6,6 +6,7 @@ this Python ("cpu"), or a device of another Python that has its own PyTorch (ANY
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -70,6 +71,52 @@ def host_seconds(call, device, inner=200, repeats=15):
         times.append((time.perf_counter() - start) / inner)
     synchronize(device)
     return statistics.median(times)
+
+
+class Filler:
+    """Keeps a device at work for a while, by copies of half a GiB (or of as many bytes as are given)."""
+
+    def __init__(self, device, size=1 << 29):
+        import torch
+
+        self.device, self.source = device, torch.zeros(size, dtype=torch.uint8, device=device)
+        self.target, self.seconds = torch.empty_like(self.source), 1.0
+        median_seconds(lambda: self(1.0), device, inner=10)
+        self.seconds = median_seconds(lambda: self(1.0), device, inner=10, busy=0.0)
+
+    def __call__(self, seconds):
+        for _ in range(math.ceil(seconds / self.seconds)):
+            self.target.copy_(self.source)
+
+
+def device_seconds(call, filler, whole, inner=1, repeats=5):
+    """Median seconds of one call() by the device's clock, and whether the host had recorded all calls before the first.
+
+    The time is from one event to another with `inner` calls between them, so what is between two kernels counts, and
+    what the host does for them does not: the device has `filler` to do until the host has recorded both events.
+    `whole` is what a call takes with its host: see median_seconds.
+    """
+    import torch
+
+    def sample(wait):
+        start, end = (getattr(torch, filler.device).Event(enable_timing=True) for _ in range(2))
+        filler(wait)
+        start.record()
+        for _ in range(inner):
+            call()
+        end.record()
+        ahead = not start.query()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / inner, ahead
+
+    wait = 1.25 * inner * whole + 1e-4
+    for _ in range(4):
+        times = [sample(wait) for _ in range(repeats)]
+        good = [t for t, ahead in times if ahead]
+        if 2 * len(good) > repeats:
+            return statistics.median(good), True
+        wait, inner = 2 * wait, max(1, inner // 2)  # drivers keep a limited number of launches
+    return statistics.median(t for t, _ in times), False
 
 
 def device_name(device):

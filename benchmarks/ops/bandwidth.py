@@ -2,8 +2,10 @@
 
 Shapes are of BERT-base (64 x 128), ResNet50 (128 images), VGG16 (64), GPT 124M (8 x 1,024 tokens), and of 256 MiB. What
 must move: each input and output once, inputs of batch and group norms twice, for their statistics. The copy is of as
-many bytes, so caches and launches are the same on both sides. Results of the first call are compared with the peer's.
-Kernels are listed for the rows below the goal. --only REGEX measures the rows whose name it matches.
+many bytes, so caches and launches are the same on both sides. The time is the device's, from the first of many calls to
+the last, which the host records while the device still does something else; "host" marks a row where it did not keep
+ahead. What a call takes with its host stands beside it. Results of the first call are compared with the peer's. Kernels
+are listed for the rows below the goal. --only REGEX measures the rows whose name it matches.
 """
 
 import math
@@ -226,9 +228,12 @@ def samples(results):
     return [float(r.abs().mean()) for r in found] + flat[:: max(1, flat.numel() // 61)].tolist()
 
 
-def seconds(call, device):
+def seconds(call, device, filler):
+    """Seconds of a call by the device, those of a whole call, and whether the host kept ahead of the device."""
     first = peer.median_seconds(call, device, inner=5, repeats=1, busy=0.0)
-    return peer.median_seconds(call, device, inner=max(2, min(300, int(0.004 / first))), repeats=5, busy=BUSY)
+    inner = max(2, min(300, int(0.004 / first)))
+    whole = peer.median_seconds(call, device, inner=inner, repeats=3, busy=BUSY)
+    return (*peer.device_seconds(call, filler, whole, inner), whole) if filler else (whole, True, whole)
 
 
 def kernels(call, device):
@@ -250,7 +255,7 @@ def measure(device):
     PART = 256 if device == "cpu" or "llvmpipe" in peer.device_name(device) else 1
 
     only, figures = re.compile(os.environ.get("ANYMPS_BENCHMARK_ONLY", "")), {}
-    peer.median_seconds(lambda: values(device, torch.float32, *BERT), device)
+    filler = None if device == "cpu" else peer.Filler(device, (1 << 29) // PART)
     with torch.no_grad():
         for dtype in (torch.float32, torch.bfloat16):
             for group in GROUPS:
@@ -260,17 +265,22 @@ def measure(device):
                     if not only.search(key):
                         continue
                     found = [] if name == "dropout" else samples(call())
+                    time, ahead, whole = seconds(call, device, filler)
                     figures[key] = {
                         "bytes": moved,
-                        "GB/s": moved / seconds(call, device) / 1e9,
+                        "GB/s": moved / time / 1e9,
+                        "whole": whole * 1e6,
+                        "ahead": ahead,
                         "found": found,
                         "kernels": kernels(call, device),
                     }
-                    print(f"{device} | {key} | {figures[key]['GB/s']:.0f} GB/s", file=sys.stderr, flush=True)
+                    line = f"{moved / time / 1e9:.0f} GB/s, {time * 1e6:.1f} us, whole call {whole * 1e6:.1f} us"
+                    line += "" if ahead else ", host"
+                    print(f"{device} | {key} | {line}", file=sys.stderr, flush=True)
         copies = {}
         for size in sorted({2 ** round(math.log2(f["bytes"])) for f in figures.values()}):
             x = torch.zeros(size // 2, dtype=torch.uint8, device=device)
-            copies[size] = size / seconds(lambda: x.clone(), device) / 1e9  # noqa: B023
+            copies[size] = size / seconds(lambda: x.clone(), device, filler)[0] / 1e9  # noqa: B023
     return {"rows": figures, "copies": copies}
 
 
@@ -283,13 +293,16 @@ def differs(found, expected, key):
 def table(ours, theirs, name):
     mps, other = ours["figures"], theirs["figures"]
     print("copies of bytes, GB/s: " + ", ".join(f"{int(k) >> 20} MiB {v:.0f}" for k, v in mps["copies"].items()))
-    print(f"| what | shape | type | MB | mps, GB/s | of a copy | {name}, GB/s | mps / {name} | |\n" + "|---" * 9 + "|")
+    heads = f"mps, GB/s | of a copy | {name}, GB/s | mps / {name} | whole call, us | {name}, us"
+    print(f"| what | shape | type | MB | {heads} | |\n" + "|---" * 11 + "|")
     wrong, slow = [], []
     for key, row in mps["rows"].items():
         speed, copy = row["GB/s"], mps["copies"][str(2 ** round(math.log2(row["bytes"])))]
         expected = other["rows"].get(key)
         line = f"| {key} | {row['bytes'] / 1e6:.0f} | {speed:.0f} | {speed / copy:.2f} "
-        line += f"| {expected['GB/s']:.0f} | {speed / expected['GB/s']:.2f} |" if expected else "| - | - |"
+        line += f"| {expected['GB/s']:.0f} | {speed / expected['GB/s']:.2f} " if expected else "| - | - "
+        line += f"| {row['whole']:.0f} | {expected['whole']:.0f} |" if expected else f"| {row['whole']:.0f} | - |"
+        line += "" if row["ahead"] and (not expected or expected["ahead"]) else " host"
         print(line + (" below |" if speed < GOAL * copy else " |"))
         slow += [key] if speed < GOAL * copy else []
         if expected and differs(row["found"], expected["found"], key):
