@@ -89,6 +89,30 @@ def test_planes_that_are_no_whole_words(dtype):
         compare(lambda x, w, b: F.group_norm(x, 2, w, b), (torch.randn(shape), w, b), dtype)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_group_norm_of_many_small_planes_in_words(dtype):
+    """Groups that a workgroup of a GPU reads at once for their gradients."""
+    for samples, channels, size, groups in ((8, 2048, 49, 32), (64, 256, 36, 16), (256, 64, 25, 2), (65, 256, 50, 8)):
+        x, w, b = torch.randn(samples, channels, size), torch.randn(channels), torch.randn(channels)
+        compare(lambda x, w, b, n=groups: F.group_norm(x, n, w, b), (x, w, b), dtype)
+        compare(lambda x, n=groups: F.group_norm(x, n), (x,), dtype)
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 7, 7), (3, 132, 5, 5), (16, 8, 9, 11), (2, 36, 16, 13), (5, 12, 31, 30)])
+@pytest.mark.parametrize("far", [0, 1000])
+def test_batch_norm_statistics_of_words(shape, far):
+    """Means and variances, and what follows from them, by kernels of words of 16 bytes."""
+    x, state = torch.randn(shape) + far, (torch.randn(shape[1]), torch.rand(shape[1]))
+    x[0, :, 0] += 50  # variances about an element must be right wherever it lies
+    expected_state = [s.double() for s in state]
+    expected = F.batch_norm(x.double(), *expected_state, training=True)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        actual_state = [s.to("mps") for s in state]
+        actual = F.batch_norm(x.to("mps").contiguous(memory_format=layout), *actual_state, training=True)
+        for a, b in zip((actual, *actual_state), (expected, *expected_state), strict=True):
+            torch.testing.assert_close(a.cpu().double(), b, rtol=1e-5, atol=1e-5 + far * 1e-7)
+
+
 def test_layer_norm_of_views():
     x = torch.randn(4, 6, 5, 8)
     layouts = [

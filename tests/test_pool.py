@@ -79,6 +79,18 @@ def test_pool_gradients_in_words(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_gradient_of_means_of_planes_in_words(dtype):
+    """A word reaches into the next plane, and planes of three elements into a third."""
+    backward = torch.ops.aten._adaptive_avg_pool2d_backward
+    for shape in ((2, 6, 7, 7), (3, 4, 8, 8), (2, 8, 3, 5), (4, 2, 1, 4), (4, 4, 1, 3), (1, 1, 3, 3), (6, 5, 5)):
+        x, grad = torch.zeros(shape, dtype=dtype), torch.randn(*shape[:-2], 1, 1).to(dtype)
+        size = shape[-1] * shape[-2]
+        expected = (grad.double() / size).expand(shape)
+        actual = backward(grad.to("mps"), x.to("mps")).cpu().double()
+        torch.testing.assert_close(actual, expected, rtol=float(torch.finfo(dtype).eps), atol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_avg_pool_parameters(dim, dtype):
     for options in (

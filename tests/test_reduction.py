@@ -209,6 +209,17 @@ def test_sums_of_planes_in_words(dtype):
             assert (error <= epsilon * size + 1e-12).all(), (shape, out)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_short_rows_in_words(dtype):
+    """As means of small planes: a word of 16 bytes reaches into the next row, or is one row."""
+    for rows, size in ((16_400, 49), (16_400, 4), (16_384, 128), (20_000, 9), (16_408, 77), (16_384, 8), (16_385, 9)):
+        x = torch.randn(rows, size).to(dtype)
+        for name in ("sum", "mean"):
+            expected, scale = getattr(x.double(), name)(1), getattr(x.double().abs(), name)(1)
+            error = (getattr(x.to("mps"), name)(1).cpu().double() - expected).abs()
+            assert (error <= (torch.finfo(dtype).eps + 1e-6) * scale).all(), (rows, size, name)
+
+
 def test_sum_keeps_its_digits():
     x = torch.full((1 << 22,), 0.1)  # one long chain of float32 additions is wrong by a few percent here
     assert x.to("mps").sum().item() == pytest.approx(x.double().sum().item(), rel=2e-6)

@@ -21,9 +21,8 @@ struct ChannelArgs {
 static_assert(sizeof(ChannelArgs) == 112);
 
 struct StatisticsArgs {
-    uint64_t mean, variance, rstd, running_mean, running_variance;
-    uint32_t count;
-    float eps, momentum, correction;
+    StatisticsWords statistics;
+    uint32_t count, pad = 0;
 };
 
 enum Flags : uint32_t {
@@ -36,13 +35,6 @@ enum Flags : uint32_t {
     kNeighbours = 64,
     kTwoChannels = 128
 };
-
-uint64_t address_or_0(const at::TensorBase& tensor) {
-    return tensor.defined() ? address(tensor) : 0;
-}
-uint32_t code_or_0(const at::TensorBase& tensor) {
-    return tensor.defined() ? code(tensor.scalar_type()) : 0;
-}
 
 uint32_t workgroup() {
     return std::max(64u, tuning().workgroup);
@@ -116,16 +108,17 @@ void channel_norm_statistics(const ChannelStatistics& s) {
                     {workgroup(), 0, 0, 0, code(s.variance.scalar_type()), code_or_0(s.running_mean),
                      code_or_0(s.running_variance), 1, 0});
     call.read(s.mean).read(s.variance).write(s.rstd).write(s.running_mean).write(s.running_variance);
-    const StatisticsArgs args{address_or_0(s.mean),
-                              address(s.variance),
-                              address_or_0(s.rstd),
-                              address_or_0(s.running_mean),
-                              address_or_0(s.running_variance),
-                              count,
-                              static_cast<float>(s.eps),
-                              static_cast<float>(s.momentum),
-                              static_cast<float>(s.correction)};
-    call.dispatch(args, Grid::linear(ceil_div(count, workgroup())));
+    call.dispatch(StatisticsArgs{words_of(s), count}, Grid::linear(ceil_div(count, workgroup())));
+}
+
+void write_statistics(KernelCall& call, const ChannelStatistics& s) {
+    call.write(s.mean).write(s.variance).write(s.rstd).write(s.running_mean).write(s.running_variance);
+}
+
+StatisticsWords words_of(const ChannelStatistics& s) {
+    return {address_or_0(s.mean),           address_or_0(s.variance),         address_or_0(s.rstd),
+            address_or_0(s.running_mean),   address_or_0(s.running_variance), static_cast<float>(s.eps),
+            static_cast<float>(s.momentum), static_cast<float>(s.correction)};
 }
 
 }  // namespace anymps::kernels

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/kernel_call.h"
+
 namespace anymps::kernels {
 
 // How a dense tensor is made of channels: (batch, channel, inner), or channels-last with inner = 1.
@@ -36,5 +38,17 @@ struct ChannelStatistics {
     double correction = 1;  // n / (n - 1)
 };
 void channel_norm_statistics(const ChannelStatistics& statistics);
+
+// As in shaders/lib/statistics.slang, for kernels that find the moments, too: these are results then.
+struct StatisticsWords {
+    uint64_t mean, variance, rstd, running_mean, running_variance;
+    float eps, momentum, correction;
+};
+StatisticsWords words_of(const ChannelStatistics& statistics);
+void write_statistics(KernelCall& call, const ChannelStatistics& statistics);
+
+inline uint32_t code_or_0(const at::TensorBase& tensor) {
+    return tensor.defined() ? code(tensor.scalar_type()) : 0;
+}
 
 }  // namespace anymps::kernels

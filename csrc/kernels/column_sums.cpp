@@ -18,12 +18,59 @@ struct ColumnSumArgs {
     uint32_t rows, columns, part, parts, groups;
 };
 
+struct ColumnMomentArgs {
+    uint64_t in, partials;
+    int64_t row_stride;
+    uint32_t rows, columns, part, parts, groups;
+    StatisticsWords statistics;
+};
+static_assert(sizeof(ColumnMomentArgs) <= 128);
+
 constexpr uint64_t kSide = 32;
+constexpr uint64_t kAhead = 8;
 
 // In one block of sums, so that long chains of additions do not lose digits: 64 for each of a part's threads.
 constexpr uint64_t kMostOfThread = 64, kLeastOfThread = 8;
 
 }  // namespace
+
+bool column_moments(const at::TensorBase& in, uint64_t rows, uint64_t columns,
+                    const ChannelStatistics& statistics) {
+    constexpr uint64_t kWidth = 4;
+    const Tuning& t = tuning();
+    const uint64_t lines = t.workgroup / kSide, round = lines * kAhead;
+    if (t.software || lines == 0 || in.scalar_type() != at::kFloat || address(in) % 16 != 0) return false;
+    if (rows < round || rows > UINT32_MAX / 2 || columns > UINT32_MAX / 2 || columns % kWidth != 0)
+        return false;
+    const uint64_t groups = ceil_div(columns, kSide * kWidth);
+    const uint64_t wanted = std::max<uint64_t>(1, t.target_groups / groups);
+    const uint64_t part =
+        std::clamp(ceil_div(ceil_div(rows, wanted), round) * round, round, lines * kMostOfThread);
+    const uint64_t parts = ceil_div(rows, part);
+    const auto words = static_cast<int64_t>(2 * parts * groups * kSide * kWidth);
+    const at::TensorBase partials = at::detail::empty_mps({words}, at::kFloat, std::nullopt,
+                                                          c10::Device(c10::kMPS), std::nullopt, std::nullopt);
+    const ColumnMomentArgs args{address(in),
+                                address(partials),
+                                static_cast<int64_t>(4 * columns),
+                                static_cast<uint32_t>(rows),
+                                static_cast<uint32_t>(columns),
+                                static_cast<uint32_t>(part),
+                                static_cast<uint32_t>(parts),
+                                static_cast<uint32_t>(groups),
+                                words_of(statistics)};
+    KernelCall("column_moments", {t.workgroup, t.subgroup, code(at::kFloat)})
+        .read(in)
+        .write(partials)
+        .dispatch(args, Grid::linear(parts * groups));
+    KernelCall sums("column_moment_parts",
+                    {t.workgroup, t.subgroup, code(at::kFloat), 0, 0, code_or_0(statistics.running_mean),
+                     code_or_0(statistics.running_variance)});
+    sums.read(partials);
+    write_statistics(sums, statistics);
+    sums.dispatch(args, Grid::linear(groups * kWidth));
+    return true;
+}
 
 bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t columns,
                  int64_t row_stride) {
@@ -32,18 +79,23 @@ bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t r
     const uint64_t width = type == at::kFloat ? 4 : 8;  // columns of a word
     const uint64_t lines = t.workgroup / kSide, least = lines * kLeastOfThread;
     if (t.software || lines == 0 || (type != at::kFloat && !at::isReducedFloatingType(type))) return false;
-    if (rows < 4 * least || rows > UINT32_MAX / 2 || columns > UINT32_MAX / 2 || columns % width != 0)
+    if (rows < least || rows > UINT32_MAX / 2 || columns > UINT32_MAX / 2 || columns % width != 0)
         return false;
     if (row_stride % 16 != 0 || row_stride <= 0 || address(in) % 16 != 0) return false;
     const uint64_t groups = ceil_div(columns, kSide * width);
     const uint64_t wanted = std::max<uint64_t>(1, t.target_groups / groups);
-    const uint64_t part = std::clamp(ceil_div(rows, wanted), least, lines * kMostOfThread);
+    // Few rows are one part, which needs no second kernel.
+    const uint64_t part =
+        rows < 4 * least ? rows : std::clamp(ceil_div(rows, wanted), least, lines * kMostOfThread);
     const uint64_t parts = ceil_div(rows, part);
     const auto words = static_cast<int64_t>(parts * groups * kSide * width);
-    const at::TensorBase partials = at::detail::empty_mps({words}, at::kFloat, std::nullopt,
-                                                          c10::Device(c10::kMPS), std::nullopt, std::nullopt);
+    at::TensorBase partials;
+    if (parts > 1) {
+        partials = at::detail::empty_mps({words}, at::kFloat, std::nullopt, c10::Device(c10::kMPS),
+                                         std::nullopt, std::nullopt);
+    }
     const ColumnSumArgs args{address(in),
-                             address(partials),
+                             address_or_0(partials),
                              address(out),
                              row_stride,
                              static_cast<uint32_t>(rows),
@@ -52,10 +104,12 @@ bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t r
                              static_cast<uint32_t>(parts),
                              static_cast<uint32_t>(groups)};
     const bool is_float = type == at::kFloat;
-    KernelCall(is_float ? "column_sums_f32" : "column_sums_16", {t.workgroup, t.subgroup, code(type)})
+    KernelCall(is_float ? "column_sums_f32" : "column_sums_16",
+               {t.workgroup, t.subgroup, code(type), code(out.scalar_type())})
         .read(in)
-        .write(partials)
+        .write(parts > 1 ? partials : out)
         .dispatch(args, Grid::linear(parts * groups));
+    if (parts == 1) return true;
     KernelCall(is_float ? "column_sum_parts_f32" : "column_sum_parts_16",
                {t.workgroup, t.subgroup, code(type), code(out.scalar_type())})
         .read(partials)

@@ -5,11 +5,18 @@
 
 #include <cstdint>
 
+#include "kernels/channel_norm.h"
+
 namespace anymps::kernels {
 
 // in: its type and storage; the matrix begins at its address. Results lie side by side in out. False where
 // the kernels do not take the matrix, or gain nothing.
 bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t columns,
                  int64_t row_stride);
+
+// Means and biased variances of the columns of a dense matrix, as results, and what follows from them; in and
+// they are float32. False as above.
+bool column_moments(const at::TensorBase& in, uint64_t rows, uint64_t columns,
+                    const ChannelStatistics& statistics);
 
 }  // namespace anymps::kernels

@@ -23,6 +23,10 @@ using runtime::Grid;
 inline uint64_t address(const at::TensorBase& tensor) {
     return reinterpret_cast<uint64_t>(tensor.const_data_ptr());
 }
+// 0 for an undefined tensor: kernels take it for none.
+inline uint64_t address_or_0(const at::TensorBase& tensor) {
+    return tensor.defined() ? address(tensor) : 0;
+}
 
 class KernelCall {
   public:

@@ -14,7 +14,9 @@ namespace {
 struct PlaneArgs {
     uint64_t x, grad, mean, rstd, out, out2;
     uint32_t images, channels, positions;
+    StatisticsWords statistics;
 };
+static_assert(sizeof(PlaneArgs) == 120);
 
 // A workgroup has no more words in a line than threads, and others are good at larger planes.
 constexpr uint64_t kFewest = 8, kMost = 128;
@@ -31,42 +33,41 @@ bool fits(const at::TensorBase& x, const Planes& planes) {
            planes.channels > 0 && planes.channels <= UINT32_MAX && address(x) % 16 == 0;
 }
 
-void run(const char* kernel, const Planes& planes, const at::TensorBase& x, const at::TensorBase& grad,
-         const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& out,
-         const at::TensorBase& out2) {
-    const auto at = [](const at::TensorBase& tensor) { return tensor.defined() ? address(tensor) : 0; };
-    const PlaneArgs args{at(x),
-                         at(grad),
-                         at(mean),
-                         at(rstd),
-                         at(out),
-                         at(out2),
+struct Operands {
+    at::TensorBase x, grad, mean, rstd, out, out2;
+};
+
+void run(const char* kernel, const Planes& planes, const Operands& t,
+         const ChannelStatistics& statistics = {}) {
+    const PlaneArgs args{address(t.x),
+                         address_or_0(t.grad),
+                         address_or_0(t.mean),
+                         address_or_0(t.rstd),
+                         address_or_0(t.out),
+                         address_or_0(t.out2),
                          static_cast<uint32_t>(planes.images),
                          static_cast<uint32_t>(planes.channels),
-                         static_cast<uint32_t>(planes.positions)};
-    KernelCall(kernel,
-               {tuning().workgroup, tuning().subgroup, code(x.scalar_type()), code(out.scalar_type())})
-        .read(x)
-        .read(grad)
-        .read(mean)
-        .read(rstd)
-        .write(out)
-        .write(out2)
-        .dispatch(args, Grid::linear(planes.channels * x.element_size() / 16));
+                         static_cast<uint32_t>(planes.positions),
+                         words_of(statistics)};
+    KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, code(t.x.scalar_type()), code_or_0(t.out),
+                             0, code_or_0(statistics.running_mean), code_or_0(statistics.running_variance)});
+    call.read(t.x).read(t.grad).read(t.mean).read(t.rstd).write(t.out).write(t.out2);
+    write_statistics(call, statistics);
+    call.dispatch(args, Grid::linear(planes.channels * t.x.element_size() / 16));
 }
 
 }  // namespace
 
 bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
     if (!fits(x, planes)) return false;
-    run(x.scalar_type() == at::kFloat ? "plane_sums_f32" : "plane_sums_16", planes, x, {}, {}, {}, sums, {});
+    run(x.scalar_type() == at::kFloat ? "plane_sums_f32" : "plane_sums_16", planes,
+        {x, {}, {}, {}, sums, {}});
     return true;
 }
 
-bool plane_moments(const at::TensorBase& x, const Planes& planes, const at::TensorBase& variance,
-                   const at::TensorBase& mean) {
+bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelStatistics& statistics) {
     if (x.scalar_type() != at::kFloat || !fits(x, planes)) return false;
-    run("plane_moments", planes, x, {}, {}, {}, variance, mean);
+    run("plane_moments", planes, {x, {}, {}, {}, {}, {}}, statistics);
     return true;
 }
 
@@ -75,7 +76,7 @@ bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const 
                      const at::TensorBase& sums) {
     if (x.scalar_type() != at::kFloat || grad.scalar_type() != at::kFloat) return false;
     if (!fits(x, planes) || !fits(grad, planes)) return false;
-    run("plane_gradients", planes, x, grad, mean, rstd, products, sums);
+    run("plane_gradients", planes, {x, grad, mean, rstd, products, sums});
     return true;
 }
 

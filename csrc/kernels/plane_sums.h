@@ -4,6 +4,8 @@
 
 #include <ATen/core/TensorBase.h>
 
+#include "kernels/channel_norm.h"
+
 namespace anymps::kernels {
 
 struct Planes {
@@ -13,9 +15,8 @@ struct Planes {
 // Each returns false, and does nothing, where other kernels are to take it. Images are [images, channels,
 // positions]. Sums of channels.
 bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums);
-// Biased variances and means; all float32.
-bool plane_moments(const at::TensorBase& x, const Planes& planes, const at::TensorBase& variance,
-                   const at::TensorBase& mean);
+// Biased variances and means, as results, and what follows from them; x and they are float32.
+bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelStatistics& statistics);
 // Sums of grad (x - mean) rstd and of grad; all float32.
 bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
                      const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,

@@ -10,6 +10,7 @@
 #include "kernels/column_sums.h"
 #include "kernels/kernel_call.h"
 #include "kernels/plane_sums.h"
+#include "kernels/short_rows.h"
 #include "kernels/team.h"
 
 namespace anymps::kernels {
@@ -73,6 +74,8 @@ class Call {
                                                {static_cast<uint64_t>(reduced_[1].size), header_.rows,
                                                 static_cast<uint64_t>(reduced_[0].size)},
                                                outs_[0]))
+            return;
+        if (are_short_rows() && short_row_sums(ins_[0], outs_[0], header_.rows, header_.count, row_.mean))
             return;
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
@@ -153,6 +156,15 @@ class Call {
         return sums_floats_ && kept_.size() == 1 && reduced_.size() == 2 && reduced_[0].stride[0] == item &&
                kept_[0].stride[0] == reduced_[0].size * item &&
                reduced_[1].stride[0] == kept_[0].size * kept_[0].stride[0] &&
+               kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
+    }
+
+    // ... and sums and means of contiguous rows.
+    bool are_short_rows() const {
+        const int64_t item = item_bytes(ins_[0]);
+        return (sums_floats_ || (row_.mean && compute_of(defined_out()->scalar_type()) == Compute::F32)) &&
+               kept_.size() == 1 && reduced_.size() == 1 && reduced_[0].stride[0] == item &&
+               kept_[0].stride[0] == reduced_[0].size * item &&
                kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
     }
 

@@ -32,6 +32,7 @@ struct ReductionRow {
     bool by_output;               // the output's dtype decides the arithmetic type, else the input's
     bool ordered;                 // compares values: uint64 has no kernel
     bool sums;                    // plain sums: those of floats have kernels of their own for some shapes
+    bool mean;                    // plain means, likewise
     const ReductionRow* to_bool;  // the row that takes over when the result is bool, or null
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };

@@ -6,6 +6,7 @@
 #include <anymps/ops/reduction_rows.h>
 
 #include "kernels/channel_norm.h"
+#include "kernels/column_sums.h"
 #include "kernels/plane_sums.h"
 
 namespace anymps::ops {
@@ -58,12 +59,15 @@ kernels::Planes planes_of(const Tensor& input) {
             static_cast<uint64_t>(norm.inner)};
 }
 
-// Mean and biased variance of every channel, float32.
-std::pair<Tensor, Tensor> moments(const Tensor& input) {
-    Tensor mean = empty_floats(input, input.size(1)), variance = empty_floats(input, input.size(1));
-    if (!kernels::plane_moments(input, planes_of(input), variance, mean))
-        kernels::reduce(rows::moments, input, all_but_channels(input), {variance, mean});
-    return {mean, variance};
+// Mean and biased variance of every channel, and what follows from them, into what `statistics` has.
+void find_statistics(const Tensor& input, const kernels::ChannelStatistics& statistics) {
+    const bool last = format_of(input) != at::MemoryFormat::Contiguous;
+    if (last ? kernels::column_moments(input, static_cast<uint64_t>(samples(input)),
+                                       static_cast<uint64_t>(input.size(1)), statistics)
+             : kernels::plane_moments(input, planes_of(input), statistics))
+        return;
+    kernels::reduce(rows::moments, input, all_but_channels(input), {statistics.variance, statistics.mean});
+    kernels::channel_norm_statistics(statistics);
 }
 
 struct Running {
@@ -85,12 +89,12 @@ std::pair<Tensor, Tensor> forward(const Tensor& input_any, const std::optional<T
     norm.bias = dense(optional(bias));
     Tensor save_mean = empty_floats(input, 0), save_rstd = empty_floats(input, 0);
     if (training) {
-        Tensor variance;
-        std::tie(save_mean, variance) = moments(input);
+        const Tensor variance = empty_floats(input, input.size(1));
+        save_mean = empty_floats(input, input.size(1));
         save_rstd = empty_floats(input, input.size(1));
         const auto n = static_cast<double>(samples(input));
-        kernels::channel_norm_statistics({save_mean, variance, save_rstd, running.mean, running.variance, eps,
-                                          running.momentum, n / (n - 1)});
+        find_statistics(input, {save_mean, variance, save_rstd, running.mean, running.variance, eps,
+                                running.momentum, n / (n - 1)});
         norm.mean = save_mean;
         norm.deviation = save_rstd;
     } else {
@@ -255,10 +259,10 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(batch_norm_update_stats)(const Tensor& in
                                                                 const std::optional<Tensor>& running_mean,
                                                                 const std::optional<Tensor>& running_var,
                                                                 double momentum) {
-    auto [mean, variance] = moments(input);
+    Tensor mean = empty_floats(input, input.size(1)), variance = empty_floats(input, input.size(1));
     const auto n = static_cast<double>(samples(input));
-    kernels::channel_norm_statistics(
-        {mean, variance, Tensor(), optional(running_mean), optional(running_var), 0, momentum, n / (n - 1)});
+    find_statistics(input, {mean, variance, Tensor(), optional(running_mean), optional(running_var), 0,
+                            momentum, n / (n - 1)});
     return {mean, variance};
 }
 

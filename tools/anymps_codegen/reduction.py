@@ -39,6 +39,7 @@ class Row:
     indexed: bool = False
     ordered: bool = False
     sums: bool = False
+    mean: bool = False
     empty_dims: str = "all"
     by: str = "input"
     to_bool: str = ""
@@ -151,7 +152,7 @@ def _host_table(rows: list[Row]) -> str:
             "{" + ", ".join(f'"{row.name}_{short}_{part}"' for part in PARTS) + "}" if short in row.types else "{}"
             for short in _COMPUTE_ORDER
         ]
-        properties = (row.indexed, row.by == "output", row.ordered, row.sums)
+        properties = (row.indexed, row.by == "output", row.ordered, row.sums, row.mean)
         flags = ", ".join("true" if flag else "false" for flag in properties)
         text = f'inline constexpr kernels::ReductionRow {row.name}{{"{row.name}", {row.inputs}, {flags}, '
         other = f"&{row.to_bool}" if row.to_bool else "nullptr"

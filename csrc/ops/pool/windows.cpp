@@ -150,7 +150,7 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     PoolArgs args{};
     args.input = kernels::address(t.input);
     args.output = kernels::address(t.output);
-    args.indices = t.indices.defined() ? kernels::address(t.indices) : 0;
+    args.indices = kernels::address_or_0(t.indices);
     args.total = static_cast<uint32_t>(image.tensor().numel());
     args.index = image.index();
     for (int axis = 0; axis < 3; ++axis) {
@@ -241,6 +241,33 @@ bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& ind
     return true;
 }
 
+// Gradients of means of whole planes: each is one value. False where they do not lie in words.
+bool spread_words(const Windows& w, const Tensor& grad_output, const Tensor& grad_input) {
+    const int64_t planes = grad_output.numel();
+    if (!w.adaptive || planes == 0 || !grad_input.is_contiguous() || !grad_output.is_contiguous())
+        return false;
+    for (int64_t axis = 1; axis <= w.spatial; ++axis) {
+        if (grad_output.size(-axis) != 1) return false;
+    }
+    const int64_t size = grad_input.numel() / planes;
+    const auto word = static_cast<uint64_t>(4 * grad_input.element_size());
+    if (size < 4 || grad_input.numel() % 4 != 0 || grad_input.numel() >= (int64_t{1} << 32) ||
+        kernels::address(grad_input) % word != 0)
+        return false;
+    PoolGradientArgs args{};
+    args.input = kernels::address(grad_input);
+    args.output = kernels::address(grad_output);
+    args.across = kernels::FastDivider(narrow(size));
+    args.divisor = static_cast<float>(size);
+    args.total = static_cast<uint32_t>(grad_input.numel() / 4);
+    const uint32_t workgroup = kernels::flat_workgroup();
+    kernels::KernelCall("avg_pool_spread", {workgroup, 0, kernels::code(grad_input.scalar_type())})
+        .read(grad_output)
+        .write(grad_input)
+        .dispatch(args, kernels::flat_grid(uint64_t{args.total}));
+    return true;
+}
+
 void refuse(const char* op, const Tensor& tensor) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" not implemented for '",
                                 c10::toString(tensor.scalar_type()), "'");
@@ -304,6 +331,7 @@ void avg_pool(const char* op, const Windows& windows, const Tensor& input, const
 void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& grad_input) {
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
+    if (spread_words(windows, grad_output, grad_input)) return;
     if (gather_words(windows, grad_output, Tensor(), grad_input)) return;
     launch("avg_pool_backward", windows, {grad_input, grad_output, Tensor(), true});
 }
