@@ -3,9 +3,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 #include <anymps/kernels/pointwise_kernels.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "kernels/multi_tensor_launcher.h"
 
@@ -63,13 +63,14 @@ struct Foreach {
 
     // No result is written twice, or read by another entry: entries run in any order.
     bool independent(TensorList out) const {
-        std::unordered_map<const void*, size_t> writers;
+        ska::flat_hash_map<const void*, size_t> writers;
+        writers.reserve(out.size());
         for (size_t i = 0; i < out.size(); ++i) {
             if (out[i].numel() > 0 && !writers.emplace(out[i].const_data_ptr(), i).second) return false;
         }
         return std::all_of(operands.begin(), operands.end(), [&](const ForeachOperand& operand) {
             if (const auto* one = std::get_if<Tensor>(&operand))
-                return one->is_cpu() || !writers.contains(one->const_data_ptr());
+                return one->is_cpu() || writers.count(one->const_data_ptr()) == 0;
             const auto* list = std::get_if<TensorList>(&operand);
             if (list == nullptr) return true;
             for (size_t i = 0; i < list->size(); ++i) {
@@ -114,6 +115,7 @@ struct Foreach {
                                        : each ? c10::Scalar()
                                               : std::get<c10::Scalar>(operand);
             auto& words = numbers.emplace_back();
+            words.reserve(out.size());
             for (size_t i = 0; i < out.size(); ++i)
                 words.push_back(scalar_argument(each ? (*each)[i] : number, common(i), opmath));
             lists.push_back({{}, false, false, words});

@@ -38,15 +38,6 @@ uint64_t first_word(const TensorListUse& list, size_t row) {
 
 }  // namespace
 
-bool same_dense_layout(at::TensorList tensors) {
-    const at::Tensor& first = tensors.front();
-    if (!first.is_non_overlapping_and_dense()) return false;
-    for (const at::Tensor& t : tensors) {
-        if (t.defined() && (t.sizes() != first.sizes() || t.strides() != first.strides())) return false;
-    }
-    return true;
-}
-
 MultiTensorLauncher& MultiTensorLauncher::read(const at::Tensor& tensor) {
     if (tensor.defined()) reads_.push_back(tensor);
     return *this;
@@ -76,15 +67,20 @@ uint32_t MultiTensorLauncher::group_elements() {
 void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
     // There are few groups, and a row is mostly of the same one as the row before.
     std::vector<std::pair<Constants, std::vector<size_t>>> groups;
-    size_t last = 0;
-    for (size_t row = 0; row < lists_[0].tensors.size(); ++row) {
+    const size_t count = lists_[0].tensors.size();
+    size_t last = 0, before = count;
+    for (size_t row = 0; row < count; ++row) {
         if (lists_[0].tensors[row].numel() == 0) continue;
-        const Constants constants = specialize_(row);
-        if (last >= groups.size() || groups[last].first != constants) {
+        if (before == count || !same_types(row, before)) {
+            const Constants constants = specialize_(row);
             for (last = 0; last < groups.size() && groups[last].first != constants;) ++last;
-            if (last == groups.size()) groups.push_back({constants, {}});
+            if (last == groups.size()) {
+                groups.push_back({constants, {}});
+                groups.back().second.reserve(count);
+            }
         }
         groups[last].second.push_back(row);
+        before = row;
     }
     const size_t most_rows = kMostTableBytes / (8 * (lists_.size() + 1));
     for (const auto& [constants, rows] : groups) {
@@ -93,6 +89,13 @@ void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
             dispatch_rows(part, constants, args, bytes);
         }
     }
+}
+
+bool MultiTensorLauncher::same_types(size_t row, size_t other) const {
+    for (const TensorListUse& list : lists_) {
+        if (!list.tensors.empty() && list.tensors[row].dtype() != list.tensors[other].dtype()) return false;
+    }
+    return true;
 }
 
 bool MultiTensorLauncher::in_place(const TensorListUse& list, size_t row) const {

@@ -33,9 +33,9 @@ struct TensorListUse {
 };
 
 // Groups the rows of `lists` (same length, or empty; the first has tensors) by what `specialize` says of a
-// row, and dispatches kernel once a group with specialization {workgroup, subgroup, what it says}. With
-// `typed` that is the dtype code of each of lists [0, typed). args.tensors is filled in. The tensors of a row
-// must have equal sizes and strides and no gaps: see same_dense_layout().
+// row, which follows from the dtypes of its tensors, and dispatches kernel once a group with specialization
+// {workgroup, subgroup, what it says}. With `typed` that is the dtype code of each of lists [0, typed).
+// args.tensors is filled in. The tensors of a row must have equal sizes and strides and no gaps.
 class MultiTensorLauncher {
   public:
     using Constants = c10::SmallVector<uint32_t, 12>;
@@ -64,6 +64,7 @@ class MultiTensorLauncher {
     void dispatch_bytes(const void* args, size_t bytes);
     void dispatch_rows(std::span<const size_t> rows, const Constants& constants, const void* args,
                        size_t bytes);
+    bool same_types(size_t row, size_t other) const;
     // True where the tensor of a row in this list is one that the first list, which is written, has there,
     // too.
     bool in_place(const TensorListUse& list, size_t row) const;
@@ -73,8 +74,5 @@ class MultiTensorLauncher {
     Specialize specialize_;
     std::vector<at::Tensor> reads_, writes_;
 };
-
-// True when all defined tensors have equal sizes and strides, without gaps or overlaps.
-bool same_dense_layout(at::TensorList tensors);
 
 }  // namespace anymps::kernels

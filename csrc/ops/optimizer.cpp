@@ -70,12 +70,8 @@ struct LearningRate {
             number = value.item<double>();
         }
     }
-    uint64_t address() const { return tensor.defined() ? kernels::address(tensor) : 0; }
+    uint64_t address() const { return kernels::address_or_0(tensor); }
 };
-
-uint64_t optional_address(const OptionalTensor& tensor) {
-    return tensor.has_value() && tensor->defined() ? kernels::address(*tensor) : 0;
-}
 
 Scaler scaler_of(const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
     for (const auto* t : {&grad_scale, &found_inf}) {
@@ -84,38 +80,22 @@ Scaler scaler_of(const OptionalTensor& grad_scale, const OptionalTensor& found_i
                         "grad_scale and found_inf must be float tensors on the mps device");
         }
     }
-    return {optional_address(grad_scale), optional_address(found_inf)};
+    const auto at = [](const OptionalTensor& t) { return kernels::address_or_0(t.value_or(Tensor())); };
+    return {at(grad_scale), at(found_inf)};
 }
 
 // The lists of one optimizer, each row in one dense layout: rows that are not are worked on in contiguous
 // copies, which write_back() copies to where they came from.
 class Lists {
   public:
-    explicit Lists(std::initializer_list<TensorList> lists) {
+    explicit Lists(std::initializer_list<TensorList> lists) : lists_(lists), owned_(lists.size()) {
         for (const TensorList& list : lists) {
             TORCH_CHECK(list.empty() || list.size() == lists.begin()->size(),
                         "Tensor lists must have the same number of tensors, got ", lists.begin()->size(),
                         " and ", list.size());
-            lists_.push_back(list.vec());
         }
         for (size_t row = 0; row < lists_[0].size(); ++row) {
-            std::vector<Tensor> tensors;
-            for (const auto& list : lists_) {
-                if (!list.empty()) tensors.push_back(list[row]);
-            }
-            for (const Tensor& t : tensors) {
-                TORCH_CHECK(t.sizes() == tensors[0].sizes(),
-                            "Tensors of the same index must have the same shape, got ", tensors[0].sizes(),
-                            " and ", t.sizes());
-                TORCH_CHECK(t.is_mps() && t.is_floating_point(),
-                            "fused optimizers need floating point tensors on mps");
-            }
-            if (kernels::same_dense_layout(tensors)) continue;
-            for (auto& list : lists_) {
-                if (list.empty()) continue;
-                copied_.emplace_back(list[row], list[row].contiguous());
-                list[row] = copied_.back().second;
-            }
+            if (!check(row)) copy(row);
         }
     }
     TensorList operator[](size_t i) const { return lists_[i]; }
@@ -126,7 +106,34 @@ class Lists {
     }
 
   private:
-    std::vector<std::vector<Tensor>> lists_;
+    // True where the row has one dense layout.
+    bool check(size_t row) const {
+        const Tensor& first = lists_[0][row];
+        bool dense = first.is_non_overlapping_and_dense();
+        for (const TensorList& list : lists_) {
+            if (list.empty()) continue;
+            const Tensor& t = list[row];
+            TORCH_CHECK(t.sizes() == first.sizes(),
+                        "Tensors of the same index must have the same shape, got ", first.sizes(), " and ",
+                        t.sizes());
+            TORCH_CHECK(t.is_mps() && t.is_floating_point(),
+                        "fused optimizers need floating point tensors on mps");
+            dense &= t.strides() == first.strides();
+        }
+        return dense;
+    }
+
+    void copy(size_t row) {
+        for (size_t i = 0; i < lists_.size(); ++i) {
+            if (lists_[i].empty()) continue;
+            if (owned_[i].empty()) lists_[i] = owned_[i] = lists_[i].vec();
+            copied_.emplace_back(lists_[i][row], lists_[i][row].contiguous());
+            owned_[i][row] = copied_.back().second;
+        }
+    }
+
+    c10::SmallVector<TensorList, 5> lists_;  // the caller's, or owned_
+    std::vector<std::vector<Tensor>> owned_;
     std::vector<std::pair<Tensor, Tensor>> copied_;
 };
 
