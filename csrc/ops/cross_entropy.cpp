@@ -25,6 +25,7 @@ using at::ScalarType;
 using at::Tensor;
 using c10::DispatchKey;
 using kernels::address;
+using kernels::address_or_0;
 using kernels::code;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -64,7 +65,7 @@ Tensor gradient(const Tensor& loss_grad, const Tensor& y, const Tensor& target, 
     CrossEntropyArgs args{address(y),
                           address(grad),
                           address(target),
-                          weight.defined() ? address(weight) : 0,
+                          address_or_0(weight),
                           address(loss_grad),
                           mean ? address(total_weight) : 0,
                           ignored,

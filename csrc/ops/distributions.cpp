@@ -39,8 +39,7 @@ Tensor gradient(const char* kernel, const char* label, const Tensor& a, const Te
     };
     const Tensor first = a.contiguous(), second = dense(b), third = dense(c);
     const GradientArgs args{kernels::address(out), kernels::address(first), kernels::address(second),
-                            third.defined() ? kernels::address(third) : 0,
-                            static_cast<uint64_t>(out.numel())};
+                            kernels::address_or_0(third), static_cast<uint64_t>(out.numel())};
     kernels::KernelCall(kernel, {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type())})
         .read(first)
         .read(second)
@@ -60,8 +59,7 @@ Tensor draw(const char* kernel, const char* label, const Tensor& a, const Tensor
     const Tensor first = a.contiguous(), second = b.defined() ? b.contiguous() : b;
     const auto count = static_cast<uint64_t>(out.numel());
     const uint32_t workgroup = kernels::flat_workgroup();
-    const DistributionArgs args{kernels::address(out), kernels::address(first),
-                                second.defined() ? kernels::address(second) : 0,
+    const DistributionArgs args{kernels::address(out), kernels::address(first), kernels::address_or_0(second),
                                 runtime::reserve_philox(generator, count * runtime::kNumbersPerBlock), count};
     kernels::KernelCall(kernel, {workgroup, 0, kernels::code(out.scalar_type())})
         .read(first)

@@ -61,7 +61,7 @@ kernels::KernelCall prepare(const char* name, const Operands& t, const Options& 
     const Image input(t.input, options.spatial), grid(grid_view, options.spatial),
         output(t.output, options.spatial), gradient(gradient_view, options.spatial);
     args = {kernels::address(t.input), kernels::address(t.grid), kernels::address(t.output),
-            t.grid_gradient.defined() ? kernels::address(t.grid_gradient) : 0};
+            kernels::address_or_0(t.grid_gradient)};
     args.span = narrow(span);
     args.threads = narrow(t.output.numel() / t.input.size(1) * channels / span);
     args.channels = input.size(1);

@@ -72,10 +72,6 @@ void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) 
     }
 }
 
-uint64_t address_or_0(const Tensor& tensor) {
-    return tensor.defined() ? kernels::address(tensor) : 0;
-}
-
 // As in shaders/layer_norm_rows.slang.
 struct NormRows {
     uint64_t x, y, weight, bias, mean, rstd;
@@ -105,9 +101,9 @@ bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, c
     }
     const NormRows args{kernels::address(input),
                         kernels::address(out),
-                        address_or_0(weight),
-                        address_or_0(bias),
-                        address_or_0(mean),
+                        kernels::address_or_0(weight),
+                        kernels::address_or_0(bias),
+                        kernels::address_or_0(mean),
                         kernels::address(rstd),
                         static_cast<uint32_t>(input.numel() / size),
                         static_cast<uint32_t>(size),
@@ -194,8 +190,8 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
     // Registers hold two rows of 16 bits, or of few words.
     const bool early = type != at::kFloat || words <= 6;
     const GradientArgs args{kernels::address(grad),       kernels::address(input),
-                            kernels::address(grad_input), address_or_0(weight),
-                            address_or_0(mean),           kernels::address(rstd),
+                            kernels::address(grad_input), kernels::address_or_0(weight),
+                            kernels::address_or_0(mean),  kernels::address(rstd),
                             kernels::address(partials),   static_cast<uint32_t>(rows),
                             static_cast<uint32_t>(size),  groups};
     kernels::KernelCall("layer_norm_gradients", {threads, t.subgroup, kernels::code(type), parameter_type,
@@ -208,8 +204,8 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
         .write(grad_input)
         .write(partials)
         .dispatch(args, kernels::Grid::linear(groups));
-    const SumArgs sum{kernels::address(partials), address_or_0(grad_weight), address_or_0(grad_bias), groups,
-                      static_cast<uint32_t>(size)};
+    const SumArgs sum{kernels::address(partials), kernels::address_or_0(grad_weight),
+                      kernels::address_or_0(grad_bias), groups, static_cast<uint32_t>(size)};
     kernels::KernelCall("layer_norm_gradient_sums", {t.workgroup, t.subgroup, 0, parameter_type})
         .read(partials)
         .write(grad_weight)

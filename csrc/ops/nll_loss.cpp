@@ -20,6 +20,7 @@ namespace anymps::ops {
 namespace {
 
 using kernels::address;
+using kernels::address_or_0;
 using kernels::code;
 
 // The twin of Args in shaders/nll_loss.slang.
@@ -30,10 +31,6 @@ struct Args {
     uint32_t code, count, classes, grad_stride;
     kernels::FastDivider inner;
 };
-
-uint64_t address_or_0(const Tensor& tensor) {
-    return tensor.defined() ? address(tensor) : 0;
-}
 
 Tensor empty_like(const Tensor& like, IntArrayRef shape, ScalarType dtype) {
     return Tensor(at::detail::empty_mps(shape, like.options().dtype(dtype)));

@@ -92,9 +92,9 @@ class RadixSort {
     void step(const std::string& kernel, uint32_t items, const Tensor& from, const Tensor& from_index,
               const Tensor& to, const Tensor& to_index, const Tensor& counts, runtime::Grid grid) {
         args_.from = kernels::address(from);
-        args_.from_index = from_index.defined() ? kernels::address(from_index) : 0;
+        args_.from_index = kernels::address_or_0(from_index);
         args_.to = kernels::address(to);
-        args_.to_index = to_index.defined() ? kernels::address(to_index) : 0;
+        args_.to_index = kernels::address_or_0(to_index);
         const auto counters = static_cast<uint32_t>(workgroup_ / subgroup_ * kDigits);
         kernels::KernelCall(
             kernel + (item_ == 8 ? "_64" : "_32"),

@@ -76,7 +76,7 @@ void scan_dense(const Tensor& input, const Tensor& out, const Tensor& indices, S
     ScanArgs args{};
     args.input = kernels::address(input);
     args.out = kernels::address(out);
-    args.indices = indices.defined() ? kernels::address(indices) : 0;
+    args.indices = kernels::address_or_0(indices);
     args.rows = static_cast<uint64_t>(input.size(0));
     args.length = static_cast<uint64_t>(input.size(1));
     args.inner = static_cast<uint64_t>(input.size(2));

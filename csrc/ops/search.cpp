@@ -33,7 +33,7 @@ void search_rows(const Tensor& out, const Tensor& values, const Tensor& boundari
     const SearchArgs args{kernels::address(out),
                           kernels::address(values),
                           kernels::address(boundaries),
-                          sorter.defined() ? kernels::address(sorter) : 0,
+                          kernels::address_or_0(sorter),
                           static_cast<uint64_t>(values.numel()),
                           static_cast<uint64_t>(boundaries.dim() == 1 ? values.numel() : values.size(-1)),
                           static_cast<uint64_t>(length)};

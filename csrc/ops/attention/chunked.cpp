@@ -107,11 +107,11 @@ uint32_t lanes_of_words(int64_t columns) {
 // Runs one of the row kernels over the heads [first, first + scores.size(0)).
 void run_rows(std::string kernel, const Attention& a, int64_t first, const Tensor& scores,
               const Tensor& grads, const Tensor& lse, const Tensor& delta) {
-    const auto address = [](const Tensor& t) { return t.defined() ? kernels::address(t) : 0; };
+    using kernels::address_or_0;
     const int64_t count = scores.size(0);
     const Tensor keep = kept(a, first, count);
-    AttentionArgs args{address(scores), address(grads), address(a.bias),
-                       address(lse),    address(delta), address(keep)};
+    AttentionArgs args{address_or_0(scores), address_or_0(grads), address_or_0(a.bias),
+                       address_or_0(lse),    address_or_0(delta), address_or_0(keep)};
     args.batch = static_cast<uint32_t>(count);
     args.rows = static_cast<uint32_t>(a.l());
     args.columns = static_cast<uint32_t>(a.s());

@@ -93,7 +93,7 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
                                 kernels::address(weight),
                                 kernels::address(indices),
                                 kernels::address(offsets),
-                                sample_weights.defined() ? kernels::address(sample_weights) : 0,
+                                kernels::address_or_0(sample_weights),
                                 kernels::address(offset2bag),
                                 kernels::address(bag_size),
                                 kernels::address(max_indices),

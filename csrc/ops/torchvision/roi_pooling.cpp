@@ -51,7 +51,7 @@ void launch(const Pooling& pooling, const Tensor& input, const Tensor& rois, con
     TORCH_CHECK(std::max(input.numel(), output.numel()) <= std::numeric_limits<int32_t>::max(),
                 pooling.kernel, " on MPS: more than 2^31 - 1 elements");
     RoiArgs args{kernels::address(input), kernels::address(rois), kernels::address(output),
-                 indices.defined() ? kernels::address(indices) : 0};
+                 kernels::address_or_0(indices)};
     std::copy_n(input.strides().begin(), 4, args.input_strides);
     std::copy_n(output.strides().begin(), 4, args.output_strides);
     std::copy_n(rois.strides().begin(), 2, args.roi_strides);
