@@ -156,7 +156,7 @@ void profile(std::span<const Contraction> phases, const Plan& plan) {
 
 // What fits runs, and what does not ends at once. Many workgroups that seldom run are not even started.
 Tensor seldom_grid(const HalfChoice* choice, Grid grid) {
-    constexpr uint64_t kMany = 1024;  // take as long as to ask
+    constexpr uint64_t kMany = 512;  // take as long as to ask
     const bool ask = choice != nullptr && !choice->fit && uint64_t{grid.x} * grid.y > kMany;
     return ask ? grid_of(*choice, grid) : Tensor();
 }
@@ -240,6 +240,14 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     args.k = narrow(parts.size(0));
     set_choice(args, choice);
     const uint32_t workgroup = kernels::flat_workgroup();
+    const int64_t g = c.g.count(), matrix = c.affine.rows * g;
+    const uint64_t results = static_cast<uint64_t>(c.groups) * matrix;
+    // Many results of few parts are words of four; these lie in two rows and one image at most.
+    constexpr uint64_t kMostParts = 16;
+    const bool follow = run_of(c.g, c.target.g).stride == 1;
+    const bool quads = uses_shared_memory(runtime::device().info()) && compute == Compute::F32 && follow &&
+                       matrix % 4 == 0 && g >= 4 && args.k <= kMostParts;
+    const bool wide = quads && v.wide_out && c.target.plain_end >= c.g.plain;
     const uint32_t specialization[] = {workgroup,
                                        0,
                                        kernels::code(parts.scalar_type()),
@@ -248,8 +256,8 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
                                        0,
                                        0,
                                        c.target.bias != nullptr,
-                                       0,
-                                       4,
+                                       wide,
+                                       quads ? 4u : 1u,
                                        0,
                                        0,
                                        0,
@@ -260,9 +268,8 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     KernelCall call(kernels::kernel_id(std::string("conv_sum_") + kernels::suffix(compute)), specialization);
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
-    const uint64_t results = static_cast<uint64_t>(c.groups) * c.affine.rows * c.g.count();
     if (choice != nullptr) call.read(choice->ranges->words);
-    const Grid grid = kernels::flat_grid(results);
+    const Grid grid = kernels::flat_grid(quads ? results / 4 : results);
     const Tensor asked = seldom_grid(choice, grid);
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
     if (asked.defined()) return call.dispatch_pointer(&args, sizeof(args), asked);
@@ -374,6 +381,10 @@ Words reads_words(std::span<const Contraction> phases) {
 bool reads_positions(const Contraction& c) {
     const Variant v = variant_of({&c, 1}, Block::Four, false);
     return v.gathered == BlockLayout::RowsWide && v.walk == Walk::Linear && v.wide_out;
+}
+
+bool stores_words(std::span<const Contraction> phases) {
+    return variant_of(phases, Block::Four, false).wide_out;
 }
 
 void sum_parts(const Contraction& c, const Tensor& parts) {

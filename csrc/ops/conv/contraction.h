@@ -97,6 +97,9 @@ Words reads_words(std::span<const Contraction> phases);
 // True where direct tiles can read the gathered factor as it is, and store their results in words.
 bool reads_positions(const Contraction& c);
 
+// True where four results that follow one another are one store.
+bool stores_words(std::span<const Contraction> phases);
+
 // Runs contractions that differ in offsets, digit sizes, steps and starts alone (the phases of a strided
 // gradient), as few dispatches. Phases without k write the bias or 0; ones without results are left out.
 // longest_part: k is cut into parts no longer than this, summed in order (of one contraction only).
