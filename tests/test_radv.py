@@ -19,7 +19,7 @@ DRIVERS = glob.glob("/usr/share/vulkan/icd.d/radeon_icd*.json")
 # convolution's largest tile, which csrc/ops/matmul/tiles.cpp leaves out there, and a tile for software drivers.
 NOT_FOR_AMD = re.compile(
     r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_halves_32x64_|"
-    r"conv_(direct|panels|pairs|pairs_ahead|weight_lines|weight_rows)\d*_\d+x"
+    r"conv_(direct|panels|pairs|pairs_ahead|pair_panels|weight_lines|weight_rows)\d*_\d+x"
 )
 
 pytestmark = pytest.mark.radv

@@ -88,6 +88,7 @@ constexpr Tile kConvPanels64[] = {{"panels64_256x128", 256, 128, 128, 4336, 3}};
 constexpr Tile kConvPanels128[] = {{"panels128_256x128", 256, 128, 128, 4336, 3}};
 constexpr Tile kConvPairs[] = {{"pairs_64x128", 64, 128, 128, 2750, 3}};
 constexpr Tile kConvPairsOfLongSums[] = {{"pairs_ahead_64x128", 64, 128, 128, 2670, 2}};
+constexpr Tile kConvPairPanels64[] = {{"pair_panels64_256x128", 256, 128, 128, 11000, 3}};
 constexpr uint64_t kLongSum = 512;
 constexpr Tile kConvParts2[] = {
     {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
@@ -126,6 +127,7 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
+            if (p.direct == Direct::Pairs && p.k == 64) return kConvPairPanels64;
             if (p.direct == Direct::Pairs && p.k >= kLongSum) return kConvPairsOfLongSums;
             if (p.direct == Direct::Pairs) return kConvPairs;
             if (p.direct == Direct::Positions) {
