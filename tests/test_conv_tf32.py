@@ -117,6 +117,17 @@ def test_wide_ranges_keep_their_bits(name):
     check(PLAIN, x, w, g=g, epsilon=EXACT, compared=("grad x", "grad w") if name == "gradient" else None)
 
 
+@pytest.mark.parametrize("name", ["channel", "position", "image", "filter", "column", "tap"])
+def test_wide_ranges_of_few_positions_keep_their_bits(name):
+    """Images and weights that are read in words which belong to several channels."""
+    small = device()["kind"] == "software"
+    images_, channels, filters = (3, 16, 24) if small else (64, 128, 256)
+    x, w = images((images_, channels, 7, 7), (filters, channels, 3, 3))
+    part = {"channel": x[:, 3], "position": x[..., 3, 4], "image": x[1], "filter": w[5], "column": w[:, 5]}
+    part.get(name, w[..., 1, 1]).mul_(1e-12)
+    check(PLAIN, x, w, epsilon=EXACT)
+
+
 def test_what_is_small_within_the_range_is_rounded_too():
     """Halves of such a channel are subnormal in part: its block's largest element loses no more than 2^-13 by them."""
     x, w = images(*sizes())

@@ -10,8 +10,10 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "ops/conv/depthwise.h"
 #include "ops/conv/direct.h"
 #include "ops/conv/image.h"
+#include "ops/conv/phases.h"
 #include "ops/conv/weight.h"
 #include "runtime/device.h"
 
@@ -67,8 +70,9 @@ struct Convolution {
     // x from y and w, whose outer dimension and channels have changed places. Positions of x that leave the
     // same remainder by the stride are reached by the same taps: each such phase is a contraction of its own,
     // with a step of 1. Those without taps are the bias, or are left out.
-    std::vector<Contraction> backward(const Image& y, const Image& w, const Tensor* bias,
-                                      const Image& x) const {
+    // planes: where there are some, the phases go there and not to x.
+    std::vector<Contraction> backward(const Image& y, const Image& w, const Tensor* bias, const Image& x,
+                                      const Tensor* planes = nullptr) const {
         std::vector<Contraction> phases;
         const Triple& s = axes.stride;
         for (int64_t index = 0; index < s[0] * s[1] * s[2]; ++index) {
@@ -94,10 +98,36 @@ struct Convolution {
                 c.target.offset += phase[axis] * x.strides[axis];
                 c.target.g.spatial[axis] = s[axis] * x.strides[axis];
             }
+            if (planes != nullptr) {
+                const Triple& sizes = c.g.spatial;
+                const int64_t plane = c.g.positions();
+                c.target = {planes,
+                            static_cast<int64_t>(phases.size()) * planes->stride(0),
+                            plane,
+                            {{sizes[1] * sizes[2], sizes[2], 1}, plane * x.channels * groups},
+                            plane * x.channels,
+                            nullptr};
+            }
             if (c.k.count() == 0) c.affine.offset = 0;
             if (c.k.count() > 0 || bias != nullptr) phases.push_back(c);
         }
         return phases;
+    }
+
+    // A bit for each phase of the gradient of x that taps reach.
+    uint32_t reached(const Image& w, const Image& x) const {
+        const Triple& s = axes.stride;
+        uint32_t result = 0;
+        for (int64_t index = 0; index < s[0] * s[1] * s[2]; ++index) {
+            const Triple phase{index / (s[1] * s[2]), index / s[2] % s[1], index % s[2]};
+            bool taps = true;
+            for (int axis = 0; axis < 3; ++axis)
+                taps = taps && Phase(phase[axis], x.sizes[axis], w.sizes[axis], s[axis], axes.padding[axis],
+                                     axes.dilation[axis])
+                                       .taps > 0;
+            if (taps) result |= 1u << index;
+        }
+        return result;
     }
 
     // w from x and y. Sums are long: batch times positions of y.
@@ -166,6 +196,8 @@ Image run(std::vector<Contraction> plain, const Build& build, const Image& first
         run_contractions(reads_words(read).both() ? std::move(read) : std::move(plain), longest_sum, choice);
         return images.first;
     };
+    const bool floats = ranges != nullptr;
+    const HalfChoice fit{ranges, true}, others{ranges, false};
     if (!first_is_affine && plain.size() == 1 && may_be_direct_pairs(plain[0], taps)) {
         std::vector<Contraction> direct = build(first, second);
         const std::vector<Tensor> weights = direct_weights(direct, first, second, nullptr);
@@ -174,23 +206,22 @@ Image run(std::vector<Contraction> plain, const Build& build, const Image& first
     }
     if (!first_is_affine && may_be_direct(plain, first, taps, ranges)) {
         const bool positions = taps == 1 && reads_positions(plain[0]);
-        const bool floats = ranges != nullptr;
-        const Image image = positions ? first.as(floats ? Form::Halves : Form::Plain) : in_blocks(first);
-        Image by = second;
-        if (floats) by.form = Form::Halves;
+        const Image read = positions ? first : in_blocks(first, ranges);
+        Image image = read, by = second;
+        if (floats) {
+            image = positions ? read.as(Form::Halves) : halves_in_blocks(read);
+            by.form = Form::Halves;
+        }
         std::vector<Contraction> direct = build(image, by);
         const std::vector<Tensor> weights = direct_weights(direct, image, second, ranges);
-        if (!floats) {
-            run_contractions(std::move(direct), longest_sum);
-            return first;
-        }
-        const HalfChoice fit{ranges, true}, others{ranges, false};
-        run_contractions(std::move(direct), longest_sum, &fit);
-        run_contractions(std::move(plain), longest_sum, &others);
+        run_contractions(std::move(direct), longest_sum, floats ? &fit : nullptr);
+        if (floats && positions)
+            run_contractions(std::move(plain), longest_sum, &others);
+        else if (floats)
+            run_as({read, packed(second, groups, Form::PairsOrHalves, ranges)}, &others);
         return first;
     }
-    if (ranges != nullptr) {
-        const HalfChoice fit{ranges, true}, others{ranges, false};
+    if (floats) {
         const auto images = pack(as_they_are ? Form::Halves : Form::PairsOrHalves);
         const Image by_first = images.first.as(Form::Halves), by_second = images.second.as(Form::Halves);
         std::vector<Contraction> halves = build(by_first, by_second);
@@ -227,26 +258,40 @@ bool worth_halves(double products, double elements, int64_t taps) {
                     : products * kGainOfOneTap > kStart + elements * kRange;
 }
 
-// Which of the three is computed of the two others.
+// Which of the three is computed of the two others, by kernels that may want to know of ranges.
 struct Uses {
     bool forward, backward, weight;
 };
 
+// Planes for the phases of the gradient of x, where these are not stored as they lie in it.
+std::optional<Phases> phases_apart(const Convolution& convolution, const Image& w, const Tensor* bias,
+                                   const Image& x) {
+    if (bias != nullptr || w.tensor.numel() == 0 || !Phases::suit(x, convolution.axes)) return {};
+    const uint32_t reached = convolution.reached(w, x);
+    if (reached == 0) return {};
+    return Phases(x, convolution.axes, reached);
+}
+
+const Tensor* planes_of(const std::optional<Phases>& apart) {
+    return apart ? &apart->planes : nullptr;
+}
+
 // Finds out whether images fit halves, where the contractions that use them may ask for it.
-std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image& x, Image& w, Image& y) {
+std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image& x, Image& w, Image& y,
+                                      const std::optional<Phases>& apart = {}) {
     constexpr int64_t kFewestRows = 8;
     const int64_t groups = convolution.groups;
     if (!may_be_halves(x.tensor) || (groups > 1 && std::min(w.outer, w.channels) < kFewestRows)) return {};
     Image read_x = x;
     // Pairs need not know of ranges.
-    const bool whole = convolution.axes.stride == Triple{1, 1, 1};
-    const auto takes_pairs = [&](const Contraction& c) { return may_be_direct_pairs(c, w.positions()); };
-    if (uses.backward && whole && takes_pairs(convolution.backward(y, transposed(w), nullptr, x)[0]))
+    const auto takes_pairs = [&](std::span<const Contraction> some) {
+        return some.size() == 1 && may_be_direct_pairs(some[0], w.positions());
+    };
+    if (uses.backward && takes_pairs(convolution.backward(y, transposed(w), nullptr, x, planes_of(apart))))
         uses.backward = false;
     skip_positions(convolution, read_x, w, y);
-    if (uses.forward && takes_pairs(convolution.forward(read_x, w, nullptr, y))) uses.forward = false;
-    if (uses.weight && may_be_weight_by_rows(convolution.weight(read_x, y, w), read_x, y))
-        uses.weight = false;
+    if (uses.forward && takes_pairs(std::array{convolution.forward(read_x, w, nullptr, y)}))
+        uses.forward = false;
     if (!uses.forward && !uses.backward && !uses.weight) return {};
     struct Factor {
         bool used;
@@ -288,27 +333,36 @@ void run_forward(Convolution convolution, Image x, const Image& w, const Tensor*
 
 // Returns y as it was read, which the gradient of the weight may share.
 Image run_backward(const Convolution& convolution, const Image& y, const Image& w, const Tensor* bias,
-                   const Image& x, const HalfRanges* ranges) {
+                   const Image& x, const HalfRanges* ranges, const std::optional<Phases>& apart) {
     const Image turned = transposed(w);
     const auto build = [&](const Image& from, const Image& by) {
-        return convolution.backward(from, by, bias, x);
+        return convolution.backward(from, by, bias, x, planes_of(apart));
     };
     auto phases = build(y, turned);
     const Triple& stride = convolution.axes.stride;
-    if (static_cast<int64_t>(phases.size()) < stride[0] * stride[1] * stride[2]) x.tensor.zero_();
+    const bool all = static_cast<int64_t>(phases.size()) == stride[0] * stride[1] * stride[2];
+    if (!all && !apart) x.tensor.zero_();
     if (phases.empty()) return y;
-    return run(std::move(phases), build, y, y, turned, w.positions(), ranges);
+    const Image read = run(std::move(phases), build, y, y, turned, w.positions(), ranges);
+    if (apart) apart->join(x, convolution.axes);
+    return read;
+}
+
+// The gradient of the weight: what computes it is chosen before anybody looks for ranges.
+bool is_weight_by_rows(Convolution convolution, Image x, const Image& y, const Image& w) {
+    skip_positions(convolution, x, w, y);
+    return may_be_weight_by_rows(convolution.weight(x, y, w), x, y);
 }
 
 // read_y: y as the gradient of the input has read it, or y.
 void run_weight(Convolution convolution, Image x, const Image& y, const Image& read_y, const Image& w,
-                const HalfRanges* ranges) {
+                const HalfRanges* ranges, bool by_rows) {
     skip_positions(convolution, x, w, y);
     const auto build = [&](const Image& by, const Image& from) {
         return std::vector{convolution.weight(from, by, w)};
     };
     std::vector<Contraction> plain = build(y, x);
-    if (may_be_weight_by_rows(plain[0], x, y)) return weight_by_rows(plain[0], x, y, kLongestSum);
+    if (by_rows) return weight_by_rows(plain[0], x, y, kLongestSum);
     if (may_be_weight_by_lines(plain[0], convolution.axes, x, y))
         return weight_by_lines(plain[0], x, y, kLongestSum);
     run(std::move(plain), build, y, read_y, x, w.positions(), ranges, true, kLongestSum);
@@ -374,8 +428,9 @@ Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& 
     const Convolution convolution{axes, groups};
     Image x = image_of(input, groups), w = weight_of(weight, groups), y = image_of(out, groups);
     if (transposed) {
-        const auto ranges = find_ranges(convolution, {false, true, false}, y, w, x);
-        run_backward(convolution, x, w, bias_or_null, y, pointer(ranges));
+        const auto apart = phases_apart(convolution, w, bias_or_null, y);
+        const auto ranges = find_ranges(convolution, {false, true, false}, y, w, x, apart);
+        run_backward(convolution, x, w, bias_or_null, y, pointer(ranges), apart);
     } else {
         const auto ranges = find_ranges(convolution, {true, false, false}, x, w, y);
         run_forward(convolution, x, w, bias_or_null, y, pointer(ranges));
@@ -393,33 +448,39 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
     const MemoryFormat format = result_format(input, weight);
     Tensor grad_input, grad_weight, grad_bias;
     Image w = weight_of(weight, groups), x = image_of(input, groups), g = image_of(grad_output, groups);
+    // The large image and the small one.
+    Image &large = transposed ? g : x, &small = transposed ? x : g;
+    if (output_mask[0]) grad_input = fresh(input.sizes(), input, format);
     std::optional<HalfRanges> found;
+    std::optional<Phases> apart;
+    bool by_rows = false;
     if (!by_channel && weight.numel() > 0 && grad_output.numel() > 0) {
-        found = transposed ? find_ranges(convolution, {output_mask[0], false, output_mask[1]}, g, w, x)
-                           : find_ranges(convolution, {false, output_mask[0], output_mask[1]}, x, w, g);
+        if (output_mask[0] && !transposed && grad_input.numel() > 0)
+            apart = phases_apart(convolution, w, nullptr, image_of(grad_input, groups));
+        by_rows = output_mask[1] && is_weight_by_rows(convolution, large, small, w);
+        const bool others = output_mask[1] && !by_rows;
+        found =
+            find_ranges(convolution, {transposed && output_mask[0], !transposed && output_mask[0], others},
+                        large, w, small, apart);
     }
     const HalfRanges* ranges = pointer(found);
     Image read = g;
     if (output_mask[0]) {
-        grad_input = fresh(input.sizes(), input, format);
         const Image result = image_of(grad_input, groups);
         if (grad_input.numel() > 0 && by_channel)
             depthwise(grad_output, weight, nullptr, grad_input, axes, !transposed);
         else if (grad_input.numel() > 0 && transposed)
             run_forward(convolution, g, w, nullptr, result, ranges);
         else if (grad_input.numel() > 0)
-            read = run_backward(convolution, g, w, nullptr, result, ranges);
+            read = run_backward(convolution, g, w, nullptr, result, ranges, apart);
     }
     if (output_mask[1]) {
         grad_weight = fresh(weight.sizes(), weight, format);
         const Image result = weight_of(grad_weight, groups);
         if (grad_weight.numel() > 0 && by_channel)
-            depthwise_weight(transposed ? grad_output : input, transposed ? input : grad_output, grad_weight,
-                             axes);
-        else if (grad_weight.numel() > 0 && transposed)
-            run_weight(convolution, g, x, x, result, ranges);
+            depthwise_weight(large.tensor, small.tensor, grad_weight, axes);
         else if (grad_weight.numel() > 0)
-            run_weight(convolution, x, g, read, result, ranges);
+            run_weight(convolution, large, small, transposed ? small : read, result, ranges, by_rows);
     }
     if (output_mask[2]) {
         std::vector<int64_t> dims{0};

@@ -75,22 +75,24 @@ bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64
         if (c.k.count() == 0) return false;
     // Single results, positions apart, take longer to store than few products.
     constexpr int64_t kFewestOfPhases = 256;
-    if (plain.size() > 1 && image.channels < kFewestOfPhases) return false;
+    if (plain.size() > 1 && image.channels < kFewestOfPhases && !stores_words(plain)) return false;
     const Contraction& c = plain[0];
     const bool floats = image.tensor.scalar_type() == at::kFloat;
     const auto type = floats ? at::kHalf : image.tensor.scalar_type();
     if (c.groups != 1 || c.affine.rows < kPanel || image.channels % kChannels != 0 || taps > kMostTaps)
         return false;
-    // Of floats, tiles in shared memory are no slower where few channels go to many rows.
-    constexpr int64_t kMostRows = 256, kFewestChannels = 512;
-    const bool long_enough = c.affine.rows <= kMostRows && c.k.count() >= kFewestChannels;
-    if (floats != (ranges != nullptr) || (floats && !long_enough)) return false;
+    if (floats != (ranges != nullptr)) return false;
     const Arithmetic arithmetic = arithmetic_of(c);
+    if (floats && arithmetic != Arithmetic::F32x2) return false;
     if (!floats && arithmetic != Arithmetic::F16 && arithmetic != Arithmetic::BF16) return false;
     if (!lanes_hold_factors(type)) return false;
-    if (taps == 1 && plain.size() == 1 && reads_positions(c)) return true;
-    return !floats && !reads_words(plain).gathered &&
-           image.outer * image.positions() * image.channels * 2 < kMostBytes;
+    // Of floats as they are, tiles in shared memory are no slower where few channels go to many rows.
+    constexpr int64_t kMostRows = 256, kFewestChannels = 512;
+    const bool long_enough = c.affine.rows <= kMostRows && c.k.count() >= kFewestChannels;
+    if (taps == 1 && plain.size() == 1 && reads_positions(c)) return !floats || long_enough;
+    // Of packed ones neither, and several taps have not been measured.
+    if (floats && (taps > 1 || c.affine.rows >= c.k.count())) return false;
+    return !reads_words(plain).gathered && image.outer * image.positions() * image.channels * 2 < kMostBytes;
 }
 
 std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, const Image& image,
@@ -112,10 +114,10 @@ std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, c
 
 bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
     constexpr double kMostIntensity = 105;
-    constexpr int64_t kShort = 128, kWide = 256;
+    constexpr int64_t kPanels = 64, kShort = 128, kWide = 256;
     const int64_t rows = c.affine.rows, k = c.k.count();
     if (taps != 1 || c.groups != 1 || rows < kPanel || k % kChannels != 0) return false;
-    if (intensity(rows, k) > kMostIntensity || (k <= kShort && rows >= kWide)) return false;
+    if (intensity(rows, k) > kMostIntensity || (k > kPanels && k <= kShort && rows >= kWide)) return false;
     if (!may_be_halves(*c.gathered.tensor)) return false;
     if (arithmetic_of(c) != Arithmetic::F32x2) return false;
     return reads_positions(c) && lanes_hold_factors(at::kBFloat16);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "kernels/geometry.h"
@@ -203,6 +204,12 @@ Image Image::as(Form way) const {
 
 namespace {
 
+Image by_blocks(Image image) {
+    image.strides = {image.sizes[1] * image.sizes[2] * 16, image.sizes[2] * 16, 16};
+    image.block_stride = image.positions() * 16;
+    return image;
+}
+
 Image pack(const Image& image, int64_t groups, Form form, const HalfRanges* ranges, bool blocks) {
     TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
     const Image source = blocks ? image : joined(image);
@@ -230,10 +237,7 @@ Image pack(const Image& image, int64_t groups, Form form, const HalfRanges* rang
     result.strides[1] = image.sizes[2] * result.strides[2];
     result.strides[0] = image.sizes[1] * result.strides[1];
     result.outer_stride = positions * groups * padded;
-    if (blocks) {
-        result.strides = {image.sizes[1] * image.sizes[2] * 16, image.sizes[2] * 16, 16};
-        result.block_stride = positions * 16;
-    }
+    if (blocks && form == Form::Plain) result = by_blocks(result);
     TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
                 result.outer_stride, " elements is too large for the mps device");
     args.to = kernels::address(memory);
@@ -261,18 +265,40 @@ Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ra
     return ready ? image : pack(image, groups, form, ranges, false);
 }
 
-Image in_blocks(const Image& image) {
-    return pack(image, 1, Form::Plain, nullptr, true);
+Image in_blocks(const Image& image, const HalfRanges* ranges) {
+    return pack(image, 1, ranges != nullptr ? Form::PairsOrHalves : Form::Plain, ranges, true);
+}
+
+Image halves_in_blocks(Image image) {
+    return by_blocks(image.as(Form::Halves));
 }
 
 void find_range(const Image& image, int64_t groups) {
     if (image.tensor.numel() == 0) return;
     Image seen = image;
     // Of few positions blocks would be small: those of the outer dimension join them.
-    if (image.positions() < kBlock && image.sizes[0] == 1) {
+    const bool rows = image.channel_stride == image.positions() && is_flat(image) && groups == 1;
+    if (image.positions() > 1 && image.positions() < kBlock && rows) {
+        // All channels' positions are one row of the outer dimension.
+        seen.sizes = {1, 1, image.channels * image.positions()};
+        seen.strides = {0, 0, 1};
+        seen.channels = image.outer;
+        seen.channel_stride = image.outer_stride;
+        seen.outer = 1;
+    } else if (image.positions() < kBlock && image.sizes[0] == 1) {
         seen.sizes[0] = image.outer;
         seen.strides[0] = image.outer_stride;
         seen.outer = 1;
+    }
+    // Channels that only together are words are read as one: of neighbours 16 have still blocks of one
+    // position, and every channel has blocks of its own.
+    constexpr int64_t kWord = 4;
+    const int64_t joined = kWord / std::gcd(seen.positions(), kWord);
+    if (image.positions() >= 2 * kBlock && rows && seen.channels % joined == 0) {
+        seen.sizes = {1, 1, seen.positions() * joined};
+        seen.channels /= joined;
+        seen.channel_stride *= joined;
+        seen.strides = {0, 0, 1};
     }
     const bool by_channel = seen.channel_stride == 1;
     const int64_t step = position_stride(seen);

@@ -47,8 +47,11 @@ Image transposed(Image weight);
 Image packed(const Image& image, int64_t groups, Form form, const HalfRanges* ranges = nullptr);
 
 // An image of one group, of whole blocks, as shaders/lib/conv_direct_image.slang reads it: [outer, 16
-// channels, position, 16].
-Image in_blocks(const Image& image);
+// channels, position, 16]. Of floats the halves lie so, where all ranges fit; else pairs as `packed` has
+// them.
+Image in_blocks(const Image& image, const HalfRanges* ranges);
+// What in_blocks has made of floats: the blocks of halves.
+Image halves_in_blocks(Image image);
 
 // Finds out what belongs at image.range.
 void find_range(const Image& image, int64_t groups);
