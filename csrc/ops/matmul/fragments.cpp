@@ -23,8 +23,8 @@ struct FragmentArgs {
     int64_t groups() const { return int64_t{matrices} * panels * steps; }
 };
 
-constexpr int64_t kPanel = 64;           // rows, and k of a workgroup
-constexpr int64_t kStepElements = 1024;  // of a panel and 16 k
+constexpr int64_t kPanel = 64;  // rows, and k of a workgroup
+constexpr int64_t kStep = 16;   // k that products have at once
 constexpr uint32_t kWarps = 8;
 constexpr double kMostElements = 1 << 29;  // that get a copy, of a gigabyte then
 constexpr double kLeastProducts = 1 << 30;
@@ -45,8 +45,21 @@ FragmentArgs arguments(const Matrices& factor, int64_t batch, int64_t rows, int6
     return args;
 }
 
-Fragments::Factor factor_at(const FragmentArgs& args) {
-    return {args.to, 4 * args.steps, args.matrices == 1 ? 0 : args.panels};
+uint32_t steps(const FragmentArgs& args) {
+    return static_cast<uint32_t>(kPanel / kStep) * args.steps;
+}
+
+// Panels of so many rows, for all that workgroups store of a matrix.
+uint32_t panels(const FragmentArgs& args, int64_t rows) {
+    return static_cast<uint32_t>(ceil_div(args.panels * kPanel, rows));
+}
+
+int64_t elements(const FragmentArgs& args, int64_t rows) {
+    return int64_t{args.matrices} * panels(args, rows) * rows * steps(args) * kStep;
+}
+
+Fragments::Factor factor_at(const FragmentArgs& args, int64_t rows) {
+    return {args.to, steps(args), args.matrices == 1 ? 0 : panels(args, rows)};
 }
 
 }  // namespace
@@ -75,13 +88,13 @@ Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_
     struct {
         FragmentArgs a, b;
     } args{arguments(a, batch, m, k), arguments(b, batch, n, k)};
+    const int64_t rows_b = plan.tile->panel, first = elements(args.a, kPanel);
     // The product loads one step ahead.
-    const int64_t steps = 4 * (args.a.groups() + args.b.groups()) + 1;
-    tensor = at::empty({steps * kStepElements}, a.tensor->options());
+    tensor = at::empty({first + elements(args.b, rows_b) + kPanel * kStep}, a.tensor->options());
     args.a.to = kernels::address(tensor);
-    args.b.to = args.a.to + 4 * args.a.groups() * kStepElements * 2;
-    this->a = factor_at(args.a);
-    this->b = factor_at(args.b);
+    args.b.to = args.a.to + first * a.tensor->element_size();
+    this->a = factor_at(args.a, kPanel);
+    this->b = factor_at(args.b, rows_b);
 
     const auto& info = runtime::device().info();
     const uint32_t lanes = matrix_subgroup(info);
@@ -94,7 +107,8 @@ Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_
             c10::str(args.a.matrices, " of ", m, " x ", k, ", ", args.b.matrices, " of ", n, " x ", k);
         runtime::profile_work(0, profile_label(plan, sizes));
     }
-    kernels::KernelCall(kernel, {kWarps * lanes, lanes, kernels::code(type), 0, 0, a_layout, b_layout})
+    kernels::KernelCall(kernel,
+                        {kWarps * lanes, lanes, kernels::code(type), plan.tile->panel, 0, a_layout, b_layout})
         .read(*a.tensor)
         .read(*b.tensor)
         .write(tensor)

@@ -12,13 +12,13 @@ struct Fragments {
     struct Factor {
         uint64_t address;
         uint32_t steps;           // of 16 k
-        uint32_t panels_a_batch;  // of 64 rows; 0 where all of the batch are the same
+        uint32_t panels_a_batch;  // 0 where all of the batch are the same
     };
 
     at::Tensor tensor;
     Factor a, b;
 
-    // layouts: how granules of eight elements are read (BlockLayout). plan: of the product, for profiles.
+    // layouts: how granules of eight elements are read (BlockLayout). plan: of the product.
     Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,
               uint32_t a_layout, uint32_t b_layout, const Plan& plan);
 };

@@ -31,8 +31,8 @@ constexpr Tile kShared[] = {
 // Matrix units. Costs in the unit of kShared, from the rates measured on an H200 at 4096 x 4096 x 4096; on
 // others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
 constexpr Tile kMatrix16[] = {
-    {"fragments_128x144", 128, 144, 192, 2450, 2, 0, true},
-    {"fragments_128x128", 128, 128, 256, 2250, 2, 18432, true, 0, 8},
+    {"fragments_128x144", 128, 144, 192, 2070, 2, 0, true, 0, 1, 48},
+    {"fragments_128x128", 128, 128, 256, 1910, 2, 18432, true, 0, 8},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
     {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
