@@ -23,9 +23,13 @@ def device():
     return json.loads(torch.ops.anymps.device_info())
 
 
-def sizes():
-    """Of an image and a weight: small ones are not worth the search for the largest magnitude on a GPU."""
-    return ((2, 16, 16, 15), (24, 16, 3, 3)) if device()["kind"] == "software" else ((16, 64, 56, 55), (72, 64, 3, 3))
+@pytest.fixture(params=["shared memory", "direct"])
+def sizes(request):
+    """Of an image and a weight: small ones are not worth the search for the largest magnitude on a GPU. Those for the
+    tiles without shared memory are others on software drivers too, which lack these tiles."""
+    if device()["kind"] == "software":
+        return ((2, 16, 16, 15), (24, 16, 3, 3)) if request.param != "direct" else ((2, 32, 9, 8), (32, 32, 3, 3))
+    return ((16, 64, 56, 55), (72, 64, 3, 3)) if request.param != "direct" else ((16, 128, 28, 27), (128, 128, 3, 3))
 
 
 def has_halves():
@@ -43,16 +47,16 @@ def is_rounded(x, w):
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_ordinary_factors_are_rounded_as_tf32_rounds_them(last):
-    x, w = images(*sizes())
+def test_ordinary_factors_are_rounded_as_tf32_rounds_them(last, sizes):
+    x, w = images(*sizes)
     if last:
         x, w = (t.contiguous(memory_format=LAST[2]) for t in (x, w))
     check(PLAIN, x, w, torch.randn(len(w)), epsilon=ROUNDED)
     assert is_rounded(x, w) == has_halves()
 
 
-def test_any_scale_is_as_good_as_another():
-    x, w = images(*sizes())
+def test_any_scale_is_as_good_as_another(sizes):
+    x, w = images(*sizes)
     for scale_x, scale_w in ((1e-14, 1e-18), (1e25, 1e-20), (1e12, 1e12)):
         check(PLAIN, x * scale_x, w * scale_w, g=torch.randn(len(x), len(w), *x.shape[2:]) * 1e-6, epsilon=ROUNDED)
         assert is_rounded(x * scale_x, w * scale_w) == has_halves()
@@ -93,10 +97,9 @@ def test_one_tap_of_images_that_are_read_as_they_are(offset):
 @pytest.mark.parametrize(
     "name", ["outlier", "channel", "channel_alone", "rows", "image", "filter", "column", "gradient"]
 )
-def test_wide_ranges_keep_their_bits(name):
+def test_wide_ranges_keep_their_bits(name, sizes):
     """Halves would lose what is 1e-12 of the largest element: sums of such terms alone would be 0."""
-    shapes = sizes()
-    x, w, g = images(*shapes, (shapes[0][0], shapes[1][0], *shapes[0][2:]))
+    x, w, g = images(*sizes, (sizes[0][0], sizes[1][0], *sizes[0][2:]))
     if name == "outlier":
         x[1, 3, 4, 5] = 1e30
     elif name == "channel":
@@ -128,25 +131,25 @@ def test_wide_ranges_of_few_positions_keep_their_bits(name):
     check(PLAIN, x, w, epsilon=EXACT)
 
 
-def test_what_is_small_within_the_range_is_rounded_too():
+def test_what_is_small_within_the_range_is_rounded_too(sizes):
     """Halves of such a channel are subnormal in part: its block's largest element loses no more than 2^-13 by them."""
-    x, w = images(*sizes())
+    x, w = images(*sizes)
     x[:, 3] *= 2e-7
     w[:, torch.arange(w.shape[1]) != 3] = 0
     check(PLAIN, x, w, epsilon=ROUNDED, compared=("y",))
     assert is_rounded(x, w) == has_halves()
 
 
-def test_zeros_and_few_numbers_among_them():
-    x, w = images(*sizes())
+def test_zeros_and_few_numbers_among_them(sizes):
+    x, w = images(*sizes)
     check(PLAIN, x * 0, w, epsilon=ROUNDED)
     check(PLAIN, x, w * 0, epsilon=ROUNDED)
     check(PLAIN, x * (torch.rand_like(x) < 0.1), w, epsilon=ROUNDED)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 3.4e38, 1e-39])
-def test_what_halves_cannot_hold(value):
-    x, w = images(*sizes())
+def test_what_halves_cannot_hold(value, sizes):
+    x, w = images(*sizes)
     x[0, 3, 4, 5] = value
     if value < 1:
         x[1, 4] = value
@@ -155,9 +158,9 @@ def test_what_halves_cannot_hold(value):
     )
 
 
-def test_the_gradients_share_a_packed_image():
+def test_the_gradients_share_a_packed_image(sizes):
     """Where one of the three factors is out of range, both gradients take what holds it."""
-    x, w = images(*sizes())
+    x, w = images(*sizes)
     x[0] *= 1e-12
     arguments = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     g = torch.randn_like(F.conv2d(x, w, padding=1))
