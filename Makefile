@@ -9,7 +9,7 @@ TESTS ?= tests
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
 PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-full soak test-exit build lint bench chart profile test-radv test-cuda-wheel
+.PHONY: demo test test-full soak test-exit build lint bench chart profile test-compilers test-cuda-wheel
 
 demo:
 	@tools/setup.sh system
@@ -77,12 +77,12 @@ profile:
 	@tools/setup.sh build
 	@$(PY) benchmarks/models/kernel_profile.py
 
-# Every kernel through AMD's compiler in Mesa, for several GPUs and without one: prints a table of registers and spills.
-test-radv:
+# Every kernel through Mesa's compilers for AMD's GPUs (and others', see the test), without one: prints spilled registers.
+test-compilers:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(VENV)/bin/pytest -m radv tests/test_radv.py
+	@$(VENV)/bin/pytest -m compilers tests/test_compilers.py
 
 # The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
 test-cuda-wheel:

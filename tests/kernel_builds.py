@@ -1,7 +1,7 @@
 """Which kernels a device can build, and what its driver's compiler says of them.
 
-As a program it builds every kernel and prints JSON: {"device": name, "failed": {kernel: message}, "statistics":
-{kernel: {label: value}}}. Statistics need ANYMPS_PIPELINE_STATISTICS=1.
+As a program it builds every kernel and prints JSON: {"device": name, "subgroup_size": lanes, "failed": {kernel:
+message}, "statistics": {kernel: {label: value}}}. Statistics need ANYMPS_PIPELINE_STATISTICS=1.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def buildable_kernels() -> list[str]:
 
 
 def main() -> None:
-    result = {"device": json.loads(torch.ops.anymps.device_info())["name"], "failed": {}, "statistics": {}}
+    info = json.loads(torch.ops.anymps.device_info())
+    result = {"device": info["name"], "subgroup_size": info["subgroup_size"], "failed": {}, "statistics": {}}
     for name in buildable_kernels():
         try:
             result["statistics"][name] = dict(zip(*torch.ops.anymps.kernel_statistics(name, first_constants(name))))

@@ -83,6 +83,7 @@ std::string device_info_json() {
                                            : "discrete GPU")
         .raw("features", features_json(info))
         .number("compute_units", info.compute_units)
+        .number("subgroup_size", info.subgroup_size)
         .number("min_subgroup_size", info.min_subgroup_size)
         .number("max_subgroup_size", info.max_subgroup_size)
         .number("shared_memory_bytes", info.shared_memory_bytes)

@@ -153,6 +153,17 @@ void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, Dev
     }
 }
 
+// What kernels that work in subgroups ask for where drivers leave a choice. Intel's compiler builds them for
+// 8, 16 or 32 lanes that share as many registers, and names 32. Adreno's have 64 or 128; ballots are read as
+// 64 bits.
+void choose_subgroup_size(DeviceInfo& info) {
+    constexpr uint32_t kLanesOfIntel = 16, kMostLanes = 64;
+    if (!info.subgroup_size_control) return;
+    const uint32_t wanted =
+        info.vendor_id == kIntel ? kLanesOfIntel : std::min(info.subgroup_size, kMostLanes);
+    info.subgroup_size = std::clamp(wanted, info.min_subgroup_size, info.max_subgroup_size);
+}
+
 // For tests: the other way of optional features. "no-matrices": those of products and of sums in memory;
 // "minimal": all of them, and the least subgroup operations and shared memory that Vulkan allows.
 void leave_out_options(DeviceInfo& info, std::string_view caps) {
@@ -215,6 +226,7 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     const char* caps = std::getenv("ANYMPS_CAPS");
     leave_out_options(info, caps ? caps : "");
+    choose_subgroup_size(info);
 
     std::string missing;
     const auto require = [&](VkBool32 present, const char* name) {

@@ -17,6 +17,9 @@ struct MemoryHeap {
     bool device_local;
 };
 
+// Of VkPhysicalDeviceProperties::vendorID.
+constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086;
+
 // What the backend needs to know of a device; plain data, read once.
 struct DeviceInfo {
     std::string name;
@@ -49,7 +52,7 @@ struct DeviceInfo {
 
     uint32_t compute_units = 0;                                                // 0: the driver does not tell
     VkSubgroupFeatureFlags subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;  // in compute shaders
-    uint32_t subgroup_size = 1;                                                // the default one
+    uint32_t subgroup_size = 1;                                                // of kernels, unless they say
     uint32_t min_subgroup_size = 1;
     uint32_t max_subgroup_size = 1;
     uint32_t max_workgroup_size = 0;  // invocations
@@ -60,6 +63,12 @@ struct DeviceInfo {
     uint32_t timestamp_valid_bits = 0;
     uint64_t max_allocation_bytes = 0;
     std::vector<MemoryHeap> heaps;
+
+    // Compute units to fill with work: a guess of the size of such GPUs where the driver does not tell.
+    uint64_t cores() const {
+        if (is_software) return 2;
+        return compute_units != 0 ? compute_units : is_integrated ? 8 : 32;
+    }
 };
 
 struct PhysicalDevice {

@@ -25,6 +25,20 @@ std::vector<uint32_t> specialize_for_software(std::span<const uint32_t> words,
     return specialize(words, values);
 }
 
+// The subgroup size that a pipeline must ask for, or 0: what specialization constant 1 says. Where the driver
+// has a choice, kernels that work in subgroups and leave it out count on the device's own, and others take
+// what is best for them.
+uint32_t required_subgroup_size(const DeviceInfo& info, std::span<const uint32_t> spirv,
+                                std::span<const uint32_t> specialization) {
+    if (!info.subgroup_size_control) return 0;
+    uint32_t size = specialization.size() > 1 ? specialization[1] : 0;
+    if (info.min_subgroup_size != info.max_subgroup_size) {
+        if (!works_in_subgroups(spirv)) return 0;
+        if (size == 0) size = info.subgroup_size;
+    }
+    return size >= info.min_subgroup_size && size <= info.max_subgroup_size ? size : 0;
+}
+
 }  // namespace
 
 std::vector<uint32_t> module_for(const DeviceInfo& info, std::span<const uint32_t> spirv, uint32_t lanes) {
@@ -44,10 +58,8 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
                                           " specialization constants; the limit is 32.");
     }
     const DeviceInfo& info = device.info();
-    const bool has_size = specialization.size() > 1 && specialization[1] != 0 && info.subgroup_size_control &&
-                          specialization[1] >= info.min_subgroup_size &&
-                          specialization[1] <= info.max_subgroup_size;
-    std::vector<uint32_t> words = module_for(info, spirv, has_size ? specialization[1] : info.subgroup_size);
+    const uint32_t lanes = required_subgroup_size(info, spirv, specialization);
+    std::vector<uint32_t> words = module_for(info, spirv, lanes != 0 ? lanes : info.subgroup_size);
     if (info.is_software) words = specialize_for_software(words, specialization);
     if (const uint32_t shared = shared_memory_of(words, specialization); shared > info.shared_memory_bytes) {
         throw Error(VK_ERROR_FEATURE_NOT_PRESENT, "Kernel " + name + " takes " + std::to_string(shared) +
@@ -83,10 +95,10 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     create.stage.pSpecializationInfo = &values;
     create.layout = device.pipeline_layout();
     if (info.pipeline_statistics) create.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    if (has_size) {
-        subgroup.requiredSubgroupSize = specialization[1];
+    if (lanes != 0) {
+        subgroup.requiredSubgroupSize = lanes;
         create.stage.pNext = &subgroup;
-        if (specialization[0] % specialization[1] == 0) {
+        if (!specialization.empty() && specialization[0] % lanes == 0) {
             create.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         }
     }

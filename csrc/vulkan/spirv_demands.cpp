@@ -64,6 +64,10 @@ VkSubgroupFeatureFlags subgroup_features_of(std::span<const uint32_t> spirv) {
     return features;
 }
 
+bool works_in_subgroups(std::span<const uint32_t> spirv) {
+    return subgroup_features_of(spirv) != 0 || has_capability(spirv, kCooperativeMatrixCapability);
+}
+
 bool has_capability(std::span<const uint32_t> spirv, uint32_t capability) {
     bool has = false;
     for_each_instruction(spirv.subspan(kHeaderWords), [&](Words words) {

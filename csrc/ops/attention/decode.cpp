@@ -51,7 +51,7 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     args.out = strided(result);
     const uint64_t rows = a.z() * a.l(), keys = a.s();
     const auto& info = runtime::device().info();
-    const uint64_t enough = kGroupsOfCore * (info.compute_units != 0 ? info.compute_units : 32);
+    const uint64_t enough = kGroupsOfCore * info.cores();
     const uint64_t wanted = std::min(ceil_div(enough, rows), keys / kShortestPart);
     args.part = static_cast<uint32_t>(ceil_div(keys, std::max<uint64_t>(1, wanted)));
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));

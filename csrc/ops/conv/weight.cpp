@@ -134,8 +134,7 @@ int64_t part_of(const WeightTile& tile, int64_t tiles, int64_t results, int64_t 
     constexpr int64_t kMostElements = 16 << 20, kShortest = 16;
     constexpr double kStart = 3, kBytesOfMicrosecond = 3e6;
     const int64_t multiple = 2 * tile.shares, longest = longest_sum / 16 * tile.shares;
-    const uint32_t cores = runtime::device().info().compute_units;
-    const int64_t wave = (cores != 0 ? cores : 64) * tile.resident;
+    const int64_t wave = runtime::device().info().cores() * tile.resident;
     const int64_t most = std::max<int64_t>(1, kMostElements / results);
     const int64_t least = std::clamp<int64_t>(ceil_div(steps, longest), 1, most);
     int64_t best = 0;

@@ -109,8 +109,6 @@ constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 128, 1};
 constexpr Tile kVector[] = {{"vector_1", 1, 16, 256, 1}, {"vector_4", 4, 16, 256, 1}};
 constexpr uint64_t kFewRows = 4;
 
-constexpr uint32_t kAmd = 0x1002;  // VkPhysicalDeviceProperties::vendorID
-
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
 
 uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
@@ -137,7 +135,7 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
             if (p.direct != Direct::None) return kConvDirect;
             // Of the largest, AMD's compiler spills registers.
             if (p.convolution && !device.is_software)
-                return std::span<const Tile>(kConv16).subspan(device.vendor_id == kAmd ? 1 : 0);
+                return std::span<const Tile>(kConv16).subspan(device.vendor_id == vulkan::kAmd ? 1 : 0);
             return device.is_software ? usable(kMatrixSoftware) : usable(kMatrix16);
         case Arithmetic::F32x1:
             return kMatrixParts1;
@@ -153,13 +151,11 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
         case Arithmetic::Lanes:
             break;
     }
-    if (p.floating) return kShared;
-    return kRegister;
-}
-
-uint64_t cores(const vulkan::DeviceInfo& device) {
-    if (device.is_software) return 2;
-    return device.compute_units != 0 ? device.compute_units : 64;  // not all drivers tell
+    if (!p.floating) return kRegister;
+    // Before Xe2 a lane of Intel's has half the registers. By its compiler's estimate a result of the largest
+    // takes 527 cycles there, with spills, and 317 with the next; not measured on such a GPU.
+    const bool spills = device.vendor_id == vulkan::kIntel && device.min_subgroup_size < 16 && !p.convolution;
+    return std::span<const Tile>(kShared).subspan(spills ? 1 : 0);
 }
 
 // What cutting k costs beside the products, in the unit of the tiles' costs.
@@ -184,8 +180,8 @@ const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
 // The time of so many workgroups for each k: full cores first; one that is not full hides less of the
 // latencies.
 uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint64_t groups) {
-    const uint64_t wave = cores(device) * tile.resident;
-    const uint64_t last = ceil_div(groups % wave, cores(device));
+    const uint64_t wave = device.cores() * tile.resident;
+    const uint64_t last = ceil_div(groups % wave, device.cores());
     const uint64_t idle = last != 0 && last < tile.resident ? tile.cost / 2 : 0;
     return (groups / wave * tile.resident + last) * tile.cost + idle;
 }
@@ -203,7 +199,7 @@ void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
 // Lets workgroups share the tiles of the last wave where that leaves half of it idle or more: none then has
 // more than a part of a tile. Pieces have as many k each, whole steps of fragments.
 void share_last(const vulkan::DeviceInfo& device, Plan& plan, const Problem& p, uint64_t groups) {
-    const uint64_t wave = cores(device) * plan.tile->resident, last = groups % wave;
+    const uint64_t wave = device.cores() * plan.tile->resident, last = groups % wave;
     uint32_t ways = 1;
     while (last != 0 && 2 * ways <= plan.tile->most_ways && last * 2 * ways <= wave) ways *= 2;
     constexpr uint64_t kStep = 64;
@@ -262,7 +258,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
 // Few rows: k is cut where the results of one part do not fill the device.
 Plan plan_of_few(const vulkan::DeviceInfo& device, const Problem& p, const Tile& tile,
                  uint64_t shortest_part) {
-    const uint64_t groups = groups_of(tile, p.batch, p.m, p.n), enough = 2 * cores(device);
+    const uint64_t groups = groups_of(tile, p.batch, p.m, p.n), enough = 2 * device.cores();
     uint64_t parts = least_parts(p);
     if (groups < enough) parts = std::max(parts, std::min(enough / groups, p.k / shortest_part));
     Plan plan{&tile, false, 1, 0};
@@ -340,7 +336,7 @@ uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_
 
 uint64_t groups_of_marked(const vulkan::DeviceInfo& device, uint64_t groups) {
     constexpr uint64_t kMostMarks = 32;  // of a workgroup, which has a word for them
-    return ceil_div(groups, std::clamp<uint64_t>(groups / (2 * cores(device)), 1, kMostMarks));
+    return ceil_div(groups, std::clamp<uint64_t>(groups / (2 * device.cores()), 1, kMostMarks));
 }
 
 Plan plan_by_model(const vulkan::DeviceInfo& device, const Problem& p) {

@@ -84,6 +84,13 @@ TEST(Spirv, SubgroupOperationsAreThoseOfTheCapabilities) {
                                      VK_SUBGROUP_FEATURE_BALLOT_BIT});
 }
 
+TEST(Spirv, ModulesThatWorkInSubgroupsAreKnown) {
+    EXPECT_FALSE(works_in_subgroups(join({kHeader, kShader, kEntry, kRest})));
+    EXPECT_TRUE(works_in_subgroups(join({kHeader, kShader, {op(17, 2), 61}, kEntry, kRest})));
+    EXPECT_TRUE(works_in_subgroups(
+        join({kHeader, kShader, {op(17, 2), kCooperativeMatrixCapability}, kEntry, kRest})));
+}
+
 TEST(Spirv, ADamagedModuleIsAnError) {
     EXPECT_THROW(module_for_device(Words{1, 2}, {}), Error);
     EXPECT_THROW(module_for_device(join({kHeader, {op(17, 9), 1}}), {}), Error);
