@@ -78,31 +78,33 @@ def preloaded(shim):
     return str(library)
 
 
+@pytest.fixture
+def run_above(run_python, tmp_path):
+    """Runs a program of this folder on the compiler for a GPU; skips where this machine lacks it."""
+
+    def run(compiler, program, **env):
+        drivers = glob.glob(f"/usr/share/vulkan/icd.d/{compiler.driver}_icd*.json")
+        if compiler.shim is None:
+            assert drivers, f"Mesa's driver {compiler.driver} is not installed (package mesa-vulkan-drivers)"
+        else:
+            env["LD_PRELOAD"] = preloaded(compiler.shim)
+            if not drivers:
+                pytest.skip(f"this machine's Mesa has no driver {compiler.driver}")
+        env |= compiler.env
+        env |= {"VK_DRIVER_FILES": drivers[0], "VK_ICD_FILENAMES": drivers[0], "ANYMPS_CACHE_DIR": str(tmp_path)}
+        done = run_python(pathlib.Path(__file__).parent / program, env=env, timeout=3600)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done
+
+    return run
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("gpu", COMPILERS)
-def test_the_compiler_builds_every_kernel(gpu, run_python, table, tmp_path):
+def test_the_compiler_builds_every_kernel(gpu, run_above, table):
     compiler = COMPILERS[gpu]
-    drivers = glob.glob(f"/usr/share/vulkan/icd.d/{compiler.driver}_icd*.json")
-    if compiler.shim is None:
-        assert drivers, f"Mesa's driver {compiler.driver} is not installed (package mesa-vulkan-drivers)"
-    env = dict(compiler.env)
-    if compiler.shim is not None:
-        env["LD_PRELOAD"] = preloaded(compiler.shim)
-        if not drivers:
-            pytest.skip(f"this machine's Mesa has no driver {compiler.driver}")
-    done = run_python(
-        pathlib.Path(__file__).parent / "kernel_builds.py",
-        env={
-            "VK_DRIVER_FILES": drivers[0],
-            "VK_ICD_FILENAMES": drivers[0],
-            "ANYMPS_PIPELINE_STATISTICS": "1",
-            "ANYMPS_CACHE_DIR": str(tmp_path),
-            "MESA_SHADER_CACHE_DISABLE": "true",  # what comes from it has no statistics
-            **env,
-        },
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    # What comes from Mesa's cache has no statistics.
+    done = run_above(compiler, "kernel_builds.py", ANYMPS_PIPELINE_STATISTICS="1", MESA_SHADER_CACHE_DISABLE="true")
     result = json.loads(done.stdout.splitlines()[-1])
     assert compiler.name in result["device"] and len(result["statistics"]) > 500
     assert result["subgroup_size"] <= MOST_LANES
@@ -119,3 +121,15 @@ def test_the_compiler_builds_every_kernel(gpu, run_python, table, tmp_path):
     spilling = [item for item in spills if item[0] > 0]
     worst = ", ".join(f"`{name}` {count:.0f}" for count, name in spilling[:3])
     table.append(f"| {gpu} | {result['subgroup_size']} | {len(kernels)} | {len(spilling)} | {worst} |")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("gpu", [name for name, compiler in COMPILERS.items() if compiler.shim is not None])
+def test_what_operators_launch_is_valid(gpu, run_above):
+    """Sizes of workgroups and subgroups, shared memory and constants as operators choose them, within what the device
+    allows: the validation layer says nothing. AMD's null device has no memory to launch with."""
+    done = run_above(COMPILERS[gpu], "null_launches.py", VK_INSTANCE_LAYERS="VK_LAYER_KHRONOS_validation")
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert COMPILERS[gpu].name in result["device"] and result["launched"] > 100
+    assert not result["errors"]
+    assert "VUID" not in done.stdout + done.stderr
