@@ -28,7 +28,7 @@ struct Tile {
     bool fragments = false;  // multiplies factors that a pass stores as fragments before
     uint32_t start = 0;      // of a workgroup beyond what all have, in k
     uint32_t most_ways = 1;  // how many workgroups can share a tile, by rows and by k
-    uint32_t panel = 64;     // rows of the right factor's fragments that follow one another
+    uint32_t panel = 64;  // rows of the right factor's fragments: twin of right_panel in lib/fragments.slang
 };
 
 // How the device can best multiply factors of these types. f32_parts: how
