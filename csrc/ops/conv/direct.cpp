@@ -88,10 +88,13 @@ bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64
     if (!lanes_hold_factors(type)) return false;
     // Of floats as they are, tiles in shared memory are no slower where few channels go to many rows.
     constexpr int64_t kMostRows = 256, kFewestChannels = 512;
-    const bool long_enough = c.affine.rows <= kMostRows && c.k.count() >= kFewestChannels;
-    if (taps == 1 && plain.size() == 1 && reads_positions(c)) return !floats || long_enough;
-    // Of packed ones neither, and several taps have not been measured.
-    if (floats && (taps > 1 || c.affine.rows >= c.k.count())) return false;
+    const int64_t rows = c.affine.rows, k = c.k.count();
+    if (taps == 1 && plain.size() == 1 && reads_positions(c))
+        return !floats || (rows <= kMostRows && k >= kFewestChannels);
+    // Of packed ones neither, nor of several taps with few channels; strides have not been measured.
+    constexpr int64_t kFewestOfTaps = 128;
+    const bool strided = plain.size() > 1 || c.gathered.row_step != Triple{1, 1, 1};
+    if (floats && (taps == 1 ? rows >= k : strided || image.channels < kFewestOfTaps)) return false;
     return !reads_words(plain).gathered && image.outer * image.positions() * image.channels * 2 < kMostBytes;
 }
 
