@@ -93,6 +93,25 @@ def test_long_rows_at_any_address(op, dtype):
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("extra", [-5, 0, 3, 4096])
+def test_rows_about_as_long_as_threads_keep(op, extra):
+    """512 threads keep seven words of 16 bytes each; also rows with infinities and NaN on either side of that."""
+    size, nan, inf = 4 * 512 * 7 + extra, float("nan"), float("inf")
+    x, grad = torch.randn(3 + 8 * size) * 3, torch.randn(3 + 8 * size)
+    rows = x[3:].view(8, size)
+    rows[1], rows[2, : size // 2], rows[3, size - 9 :] = -inf, -inf, -inf
+    rows[4, 0], rows[5, size - 1], rows[6, size - 5] = nan, nan, inf
+    leaf = x.to("mps").requires_grad_()
+    out = op(leaf[3:].view(8, size), 1)
+    (actual,) = torch.autograd.grad(out, leaf, grad[3:].view(8, size).to("mps"))
+    leaf = x.double().requires_grad_()
+    wide = op(leaf[3:].view(8, size), 1)
+    (expected,) = torch.autograd.grad(wide, leaf, grad[3:].view(8, size).double())
+    check(out.detach(), wide.detach().float())
+    check(actual, expected.float(), 2e-5)
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_infinities(op):
     nan, inf = float("nan"), float("inf")
     rows = [[-inf, -inf, -inf], [-inf, 1.0, 2.0], [inf, 1.0, 2.0], [inf, inf, 0.0], [nan, 1.0, 2.0], [-inf, nan, 0.0]]

@@ -39,11 +39,22 @@ bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
     });
 }
 
-kernels::KernelCall long_rows(const char* direction, const Tensor& like, bool log) {
+kernels::KernelCall long_rows(bool backward, const Tensor& like, bool log) {
+    constexpr uint32_t kThreads = 512, kMostThreads = 1024;
+    constexpr int64_t kKept = 7 * 4;  // floats of a thread
+    constexpr uint32_t kNvidia = 0x10de;
+    const auto& device = runtime::device().info();
     const auto& t = kernels::tuning();
-    const uint32_t workgroup = runtime::device().info().max_workgroup_size >= 512 ? 512 : t.workgroup;
-    const std::string name =
-        std::string("softmax_long_") + direction + (like.scalar_type() == at::kFloat ? "_f32" : "_16");
+    const bool floats = like.scalar_type() == at::kFloat;
+    // Lanes of Intel's GPUs have no registers left for a part of a row.
+    const bool kept = floats && device.vendor_id != vulkan::kIntel;
+    // Twice as many threads keep twice as much; other compilers spill with so many.
+    const bool wide = kept && backward && device.vendor_id == kNvidia && like.size(-1) > kThreads * kKept &&
+                      device.max_workgroup_size >= kMostThreads;
+    const uint32_t most = wide ? kMostThreads : kThreads;
+    const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
+    const char* type_name = kept ? "_f32_kept" : floats ? "_f32" : "_16";
+    const std::string name = std::string("softmax_long_") + (backward ? "backward" : "forward") + type_name;
     const uint32_t type = kernels::code(like.scalar_type());
     return {name, {workgroup, t.subgroup, type, 0, 0, 0, 0, 0, workgroup, 1, 0, 0, log}};
 }
@@ -88,7 +99,7 @@ void forward(const Tensor& self, int64_t dim_, const Tensor& out, bool log) {
     if (are_long_rows(dim, {self, out})) {
         const LongRows args{kernels::address(self), kernels::address(out), 0,
                             static_cast<uint32_t>(self.size(dim)), 0};
-        long_rows("forward", self, log)
+        long_rows(false, self, log)
             .read(self)
             .write(out)
             .dispatch(args, kernels::Grid::linear(self.numel() / self.size(dim)));
@@ -103,7 +114,7 @@ void backward(const Tensor& grad, const Tensor& output, int64_t dim_, const Tens
     if (are_long_rows(dim, {grad, output, grad_input})) {
         const LongRows args{kernels::address(grad), kernels::address(output), kernels::address(grad_input),
                             static_cast<uint32_t>(grad.size(dim)), 0};
-        long_rows("backward", grad, log)
+        long_rows(true, grad, log)
             .read(grad)
             .read(output)
             .write(grad_input)
