@@ -81,6 +81,25 @@ def test_many_rows_of_words(dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_gradients_of_rows_of_words(dtype):
+    """Rows that GPUs share among a team of subgroups: ends of teams and of words, and not all of the gradients."""
+    for shape in ((1024, 516), (1027, 1020), (2061, 128), (1031, 132), (1025, 1024), (1039, 4)):
+        x, w, b = (torch.randn(s).to(dtype).float() for s in (shape, shape[1:], shape[1:]))
+        grad = torch.randn(shape).to(dtype).float()
+        _, *statistics = torch.native_layer_norm(x, shape[1:], w, b, 1e-5)
+        on_mps = [shape[1:], *(t.to("mps") for t in statistics)]
+        for mask in ([True, True, True], [True, True, False], [True, False, True]):
+            for weight in (w, None):
+                ones = torch.ones(shape[1:]) if weight is None else weight  # the CPU takes no None here
+                expected = torch.ops.aten.native_layer_norm_backward(grad, x, shape[1:], *statistics, ones, b, mask)
+                g, y, v, c = (None if t is None else t.to("mps", dtype) for t in (grad, x, weight, b))
+                actual = torch.ops.aten.native_layer_norm_backward(g, y, *on_mps, v, c, mask)
+                for a, e, wanted in zip(actual, expected, mask, strict=True):
+                    check(a, e if wanted else None)
+        compare(lambda x, w, n=shape[1:]: F.rms_norm(x, n, w), (x, w), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_planes_that_are_no_whole_words(dtype):
     """Words of four elements reach into the next channel."""
     for shape in ((4, 8, 7, 7), (4, 6, 1, 5), (8, 2, 3, 3), (1, 8, 3, 5), (23, 16, 7, 7), (9, 12, 11)):

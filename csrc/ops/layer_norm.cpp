@@ -10,6 +10,8 @@
 #include "kernels/kernel_call.h"
 #include "kernels/row_launcher.h"
 #include "kernels/team.h"
+#include "runtime/device.h"
+#include "vulkan/instance.h"
 
 namespace anymps::ops {
 
@@ -158,16 +160,18 @@ struct SumArgs {
     uint32_t groups, size;
 };
 
-// All gradients in one reading, where rows are contiguous words that a subgroup can keep; false elsewhere.
+// All gradients in one reading, where rows are contiguous words that a team of lanes can keep; false
+// elsewhere.
 bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, const Tensor& mean,
                       const Tensor& rstd, const Tensor& weight, const Tensor& grad_input,
                       const Tensor& grad_weight, const Tensor& grad_bias) {
-    constexpr uint32_t kMostElements = 1024, kMostWords = 8, kThreads = 128, kGroups = 264, kSide = 32;
+    // Few registers a thread, so that four workgroups of 128 threads run a core: 64 lanes a row.
+    constexpr uint32_t kMostElements = 1024, kLanes = 64, kThreads = 128, kGroupsOfCore = 4, kSide = 4;
     constexpr int64_t kLeastRows = 1024;
     const auto& t = kernels::tuning();
     const int64_t rows = size == 0 ? 0 : input.numel() / size;
-    if (t.software || !grad_input.defined() || rows < kLeastRows || rows > UINT32_MAX || size % 4 != 0 ||
-        size > kMostElements || size > int64_t{4} * kMostWords * t.subgroup)
+    if (t.software || !grad_input.defined() || rows < kLeastRows || rows > UINT32_MAX / 2 || size % 4 != 0 ||
+        size > kMostElements)
         return false;
     for (const Tensor* tensor : {&grad, &input, &grad_input, &weight, &mean, &rstd}) {
         if (!tensor->defined()) continue;
@@ -181,21 +185,24 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
     for (const Tensor* tensor : {&mean, &rstd})
         if (tensor->defined() && tensor->scalar_type() != at::kFloat) return false;
     if (grad.scalar_type() != type || grad_input.scalar_type() != type) return false;
+    const bool rms = !mean.defined();
+    const int64_t columns = rms ? size : 2 * size;
     const uint32_t threads = std::max(kThreads, t.subgroup);
-    const auto groups =
-        static_cast<uint32_t>(std::min<uint64_t>(kGroups, kernels::ceil_div(rows, threads / t.subgroup)));
-    const Tensor partials = empty_as(input, {groups, 2 * size}, at::kFloat);
-    const auto words = static_cast<uint32_t>(kernels::ceil_div(size, 4 * t.subgroup));
+    // Subgroups of a row; of one where each of its lanes has a word at most.
+    const uint32_t share = size <= 4 * t.subgroup ? 1 : std::max(1u, kLanes / t.subgroup);
+    const uint32_t lanes = share * t.subgroup;
+    const auto groups = static_cast<uint32_t>(std::min<uint64_t>(
+        kGroupsOfCore * runtime::device_info().cores(), kernels::ceil_div(rows, threads / lanes)));
+    const Tensor partials = empty_as(input, {groups, columns}, at::kFloat);
+    const auto words = static_cast<uint32_t>(kernels::ceil_div(size, 4 * lanes));
     const uint32_t parameter_type = kernels::code(parameter.scalar_type());
-    // Registers hold two rows of 16 bits, or of few words.
-    const bool early = type != at::kFloat || words <= 6;
     const GradientArgs args{kernels::address(grad),       kernels::address(input),
                             kernels::address(grad_input), kernels::address_or_0(weight),
                             kernels::address_or_0(mean),  kernels::address(rstd),
                             kernels::address(partials),   static_cast<uint32_t>(rows),
                             static_cast<uint32_t>(size),  groups};
     kernels::KernelCall("layer_norm_gradients", {threads, t.subgroup, kernels::code(type), parameter_type,
-                                                 weight.defined(), !mean.defined(), words, early})
+                                                 weight.defined(), rms, words, share})
         .read(grad)
         .read(input)
         .read(weight)
@@ -206,11 +213,11 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
         .dispatch(args, kernels::Grid::linear(groups));
     const SumArgs sum{kernels::address(partials), kernels::address_or_0(grad_weight),
                       kernels::address_or_0(grad_bias), groups, static_cast<uint32_t>(size)};
-    kernels::KernelCall("layer_norm_gradient_sums", {t.workgroup, t.subgroup, 0, parameter_type})
+    kernels::KernelCall("layer_norm_gradient_sums", {t.workgroup, t.subgroup, 0, parameter_type, 0, rms})
         .read(partials)
         .write(grad_weight)
         .write(grad_bias)
-        .dispatch(sum, kernels::Grid::linear(kernels::ceil_div(2 * size, kSide)));
+        .dispatch(sum, kernels::Grid::linear(kernels::ceil_div(columns, 4 * kSide)));
     return true;
 }
 
