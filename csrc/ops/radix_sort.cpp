@@ -12,6 +12,7 @@
 #include "kernels/team.h"
 #include "ops/scan.h"
 #include "runtime/device.h"
+#include "vulkan/instance.h"
 
 namespace anymps::ops {
 namespace {
@@ -24,7 +25,6 @@ constexpr uint32_t kItems = 16;  // of a thread, at most
 constexpr uint32_t kFewItems = 8;
 constexpr uint32_t kMostThreads = 256;
 constexpr uint32_t kMostSubgroups = 8;
-constexpr uint32_t kMostLanes = 64;
 constexpr uint32_t kSharedBytes = 18 << 10;
 
 // Rows up to here are quicker by runs and merges.
@@ -130,7 +130,7 @@ bool sorts_by_radix(const Tensor& rows) {
                 " elements are too long for the mps device");
     const auto& info = runtime::device_info();
     return !kernels::tuning().software && info.shared_memory_bytes >= kSharedBytes &&
-           info.max_workgroup_size >= kMostThreads && info.subgroup_size <= kMostLanes &&
+           info.max_workgroup_size >= kMostThreads && info.subgroup_size <= vulkan::kMostLanes &&
            rows.size(1) > kShortestTile;
 }
 

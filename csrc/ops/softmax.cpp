@@ -9,6 +9,7 @@
 #include "kernels/row_launcher.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
+#include "vulkan/instance.h"
 
 namespace anymps::ops {
 
@@ -41,16 +42,15 @@ bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
 
 kernels::KernelCall long_rows(bool backward, const Tensor& like, bool log) {
     constexpr uint32_t kThreads = 512, kMostThreads = 1024;
-    constexpr int64_t kKept = 7 * 4;  // floats of a thread
-    constexpr uint32_t kNvidia = 0x10de;
+    constexpr int64_t kKept = 7 * 4;  // floats of a thread: words of kernels _f32_kept by four
     const auto& device = runtime::device().info();
     const auto& t = kernels::tuning();
     const bool floats = like.scalar_type() == at::kFloat;
     // Lanes of Intel's GPUs have no registers left for a part of a row.
     const bool kept = floats && device.vendor_id != vulkan::kIntel;
     // Twice as many threads keep twice as much; other compilers spill with so many.
-    const bool wide = kept && backward && device.vendor_id == kNvidia && like.size(-1) > kThreads * kKept &&
-                      device.max_workgroup_size >= kMostThreads;
+    const bool wide = kept && backward && device.vendor_id == vulkan::kNvidia &&
+                      like.size(-1) > kThreads * kKept && device.max_workgroup_size >= kMostThreads;
     const uint32_t most = wide ? kMostThreads : kThreads;
     const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
     const char* type_name = kept ? "_f32_kept" : floats ? "_f32" : "_16";

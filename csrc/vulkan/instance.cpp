@@ -154,10 +154,9 @@ void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, Dev
 }
 
 // What kernels that work in subgroups ask for where drivers leave a choice. Intel's compiler builds them for
-// 8, 16 or 32 lanes that share as many registers, and names 32. Adreno's have 64 or 128; ballots are read as
-// 64 bits.
+// 8, 16 or 32 lanes that share as many registers, and names 32. Adreno's have 64 or 128.
 void choose_subgroup_size(DeviceInfo& info) {
-    constexpr uint32_t kLanesOfIntel = 16, kMostLanes = 64;
+    constexpr uint32_t kLanesOfIntel = 16;
     if (!info.subgroup_size_control) return;
     const uint32_t wanted =
         info.vendor_id == kIntel ? kLanesOfIntel : std::min(info.subgroup_size, kMostLanes);

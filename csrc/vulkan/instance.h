@@ -18,7 +18,10 @@ struct MemoryHeap {
 };
 
 // Of VkPhysicalDeviceProperties::vendorID.
-constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086;
+constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de, kIntel = 0x8086;
+
+// Lanes of a subgroup at most: kernels read ballots as 64 bits.
+constexpr uint32_t kMostLanes = 64;
 
 // What the backend needs to know of a device; plain data, read once.
 struct DeviceInfo {
