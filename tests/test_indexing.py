@@ -213,6 +213,16 @@ def test_embedding_gradient_of_rows_that_meet(dtype, deterministic, deterministi
             torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("count", [300, 9375])
+def test_embedding_gradient_leaves_out_padding_beyond_the_table(count):
+    i = torch.where(torch.rand(count) < 0.3, 259, torch.randint(0, 256, (count,)))
+    for width in (3, 8):
+        grad = torch.randn(count, width)
+        wanted = torch.zeros(256, width).index_add(0, i[i != 259], grad[i != 259])
+        got = torch.ops.aten.embedding_dense_backward(grad.to("mps"), i.to("mps"), 256, 259, False)
+        torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_out_of_range_is_reported_and_the_device_goes_on():
     x = torch.randn(4, 5, device="mps")
     bad = torch.tensor([9], device="mps")

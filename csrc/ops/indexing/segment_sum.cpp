@@ -38,8 +38,10 @@ void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, 
     TORCH_CHECK(count <= UINT32_MAX / 2 && chunks * width <= UINT32_MAX, op, ": ", count, " rows of ", width,
                 " elements are too many for the mps device");
     const at::Tensor dense = index.contiguous();
-    // An index out of range may lie anywhere in this order: what is written then does not matter.
-    const auto bits = static_cast<uint32_t>(std::bit_width(static_cast<uint64_t>(out.size(0) - 1)));
+    // `skip` may be beyond out. Another index out of range may lie anywhere in this order: what is written
+    // then does not matter.
+    const auto bits =
+        static_cast<uint32_t>(std::bit_width(static_cast<uint64_t>(std::max(out.size(0) - 1, skip))));
     const at::Tensor order = sorted_order(dense.view({1, -1}), false, bits);
     const at::Tensor partials = at::empty({2, chunks, width}, rows.options().dtype(at::kFloat));
     const auto error = runtime::encoder().error_slot(op);
