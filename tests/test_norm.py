@@ -110,8 +110,10 @@ def test_planes_that_are_no_whole_words(dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_group_norm_of_many_small_planes_in_words(dtype):
-    """Groups that a workgroup of a GPU reads at once for their gradients."""
-    for samples, channels, size, groups in ((8, 2048, 49, 32), (64, 256, 36, 16), (256, 64, 25, 2), (65, 256, 50, 8)):
+    """Groups that a workgroup of a GPU keeps in registers for their gradients."""
+    shapes = ((8, 2048, 49, 32), (64, 256, 36, 16), (256, 64, 25, 2), (65, 256, 50, 8))
+    shapes += ((3, 35, 20, 7), (2, 12, 4, 3), (1, 60, 49, 15), (2, 64, 196, 2), (2, 6, 784, 3), (1, 1024, 4, 1))
+    for samples, channels, size, groups in shapes:
         x, w, b = torch.randn(samples, channels, size), torch.randn(channels), torch.randn(channels)
         compare(lambda x, w, b, n=groups: F.group_norm(x, n, w, b), (x, w, b), dtype)
         compare(lambda x, n=groups: F.group_norm(x, n), (x,), dtype)

@@ -4,7 +4,7 @@
 #include <anymps/ops/reduction_rows.h>
 
 #include "kernels/channel_norm.h"
-#include "kernels/short_rows.h"
+#include "kernels/group_gradients.h"
 
 namespace anymps::ops {
 
@@ -104,28 +104,25 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
     const Tensor mean = mean_any.contiguous(), rstd = rstd_any.contiguous();
     // Per sample and channel: sums of the gradient, and of its products with the normalised input.
     const Tensor products = empty_floats(input, {N, C}), sums = empty_floats(input, {N, C});
-    const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
-    const auto spread = [&](const Tensor& t) {
-        return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW});
-    };
-    Tensor group_products = empty_floats(input, {g.statistics()}),
-           totals = empty_floats(input, {g.statistics()});
+    Tensor grad_input, grad_weight, grad_bias;
+    if (output_mask[0]) grad_input = Tensor(at::detail::empty_mps(input.sizes(), input.options()));
     const auto count = [](int64_t n) { return static_cast<uint64_t>(n); };
-    const bool done =
-        kernels::short_row_gradients({grad, input, mean, rstd, weight, products, sums, group_products, totals,
-                                      count(N * C), count(HxW), count(g.depth()), count(C)});
+    const bool done = kernels::group_gradients({grad, input, mean, rstd, weight, products, sums, grad_input,
+                                                count(N * C), count(HxW), count(g.depth()), count(C)});
     if (!done) {
+        const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
+        const auto spread = [&](const Tensor& t) {
+            return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW});
+        };
         const Tensor x = split(input);
         kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)},
                         kernels::dim_mask(x, 3),
                         {products.view({N, group, g.depth()}), sums.view({N, group, g.depth()})});
     }
-    Tensor grad_input, grad_weight, grad_bias;
-    if (output_mask[0]) {
-        grad_input = Tensor(at::detail::empty_mps(input.sizes(), input.options()));
+    if (output_mask[0] && !done) {
         ChannelNorm norm = norm_of(g, mean, rstd, weight);
-        norm.sums = done ? totals : group_sums(sums, weight, g);
-        norm.products = done ? group_products : group_sums(products, weight, g);
+        norm.sums = group_sums(sums, weight, g);
+        norm.products = group_sums(products, weight, g);
         norm.inverse_size = 1.0 / static_cast<double>(g.depth() * HxW);
         kernels::channel_norm_backward(norm, grad, input, grad_input);
     }

@@ -1,0 +1,83 @@
+#include "kernels/group_gradients.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+#include "kernels/team.h"
+
+namespace anymps::kernels {
+namespace {
+
+// As in shaders/group_gradients.slang.
+struct GroupGradientArgs {
+    uint64_t x, grad, mean, rstd, weight, products, sums, grad_x;
+    FastDivider size;
+    uint32_t groups, depth, channels;
+    float inverse_size;
+};
+static_assert(sizeof(GroupGradientArgs) == 96);
+
+constexpr uint32_t kFewestThreads = 64;
+constexpr uint64_t kMostWords = 7;  // of a thread
+
+// Elements of a word; 0 where groups do not fit in words.
+uint64_t width_of(const GroupGradients& g) {
+    const auto type = g.x.scalar_type();
+    const uint64_t width = type == at::kFloat ? 4 : at::isReducedFloatingType(type) ? 8 : 0;
+    const bool aligned = address(g.x) % 16 == 0 && address(g.grad) % 16 == 0;
+    const bool floats = g.mean.scalar_type() == at::kFloat && g.rstd.scalar_type() == at::kFloat;
+    if (width == 0 || !aligned || !floats || g.grad.scalar_type() != type || g.size < width) return 0;
+    return g.rows != 0 && g.rows <= UINT32_MAX && g.depth * g.size % width == 0 ? width : 0;
+}
+
+// Threads side by side for a row, so that all rows are added up at once.
+uint32_t lanes_of_row(uint64_t depth, uint32_t threads) {
+    uint32_t lanes = 1;
+    while (2 * lanes * depth <= threads && 2 * lanes <= tuning().subgroup) lanes *= 2;
+    return lanes;
+}
+
+}  // namespace
+
+bool group_gradients(const GroupGradients& g) {
+    const uint64_t width = tuning().software || tuning().workgroup != 256 ? 0 : width_of(g);
+    const uint64_t words = width == 0 ? 0 : g.depth * g.size / width;
+    uint32_t threads = std::max(kFewestThreads, tuning().subgroup);
+    while (threads < tuning().workgroup && words > kMostWords * threads) threads *= 2;
+    if (words == 0 || words > kMostWords * threads) return false;
+    const auto rounded = [](uint64_t n) { return static_cast<uint32_t>(ceil_div(n, 64) * 64); };
+    const GroupGradientArgs args{address(g.x),
+                                 address(g.grad),
+                                 address(g.mean),
+                                 address(g.rstd),
+                                 address_or_0(g.weight),
+                                 address(g.products),
+                                 address(g.sums),
+                                 address_or_0(g.grad_x),
+                                 FastDivider(static_cast<uint32_t>(g.size)),
+                                 static_cast<uint32_t>(g.rows / g.depth),
+                                 static_cast<uint32_t>(g.depth),
+                                 static_cast<uint32_t>(g.channels),
+                                 static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
+    const char* ahead = words > 4 * threads ? "7" : words > 2 * threads ? "4" : "2";
+    const uint32_t weight = g.weight.defined() ? code(g.weight.scalar_type()) : 0;
+    KernelCall(std::string("group_gradients_") + ahead + (width == 4 ? "_f32" : "_16"),
+               {threads, tuning().subgroup, code(g.x.scalar_type()), code(at::kFloat), weight, 0, 0, 0,
+                lanes_of_row(g.depth, threads), rounded(words), rounded(g.depth)})
+        .read(g.x)
+        .read(g.grad)
+        .read(g.mean)
+        .read(g.rstd)
+        .read(g.weight)
+        .write(g.products)
+        .write(g.sums)
+        .write(g.grad_x)
+        .dispatch(args, Grid::linear(args.groups));
+    return true;
+}
+
+}  // namespace anymps::kernels
