@@ -8,6 +8,7 @@
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "runtime/device.h"
 
 namespace anymps::kernels {
 namespace {
@@ -22,7 +23,8 @@ struct GroupGradientArgs {
 static_assert(sizeof(GroupGradientArgs) == 96);
 
 constexpr uint32_t kFewestThreads = 64;
-constexpr uint64_t kMostWords = 7;  // of a thread
+constexpr uint64_t kFewWords = 4;   // of a thread, where threads suffice
+constexpr uint64_t kMostWords = 7;  // Intel's compiler spills them: 87 registers of a lane of 16
 
 // Elements of a word; 0 where groups do not fit in words.
 uint64_t width_of(const GroupGradients& g) {
@@ -47,8 +49,9 @@ bool group_gradients(const GroupGradients& g) {
     const uint64_t width = tuning().software || tuning().workgroup != 256 ? 0 : width_of(g);
     const uint64_t words = width == 0 ? 0 : g.depth * g.size / width;
     uint32_t threads = std::max(kFewestThreads, tuning().subgroup);
-    while (threads < tuning().workgroup && words > kMostWords * threads) threads *= 2;
-    if (words == 0 || words > kMostWords * threads) return false;
+    while (threads < tuning().workgroup && words > kFewWords * threads) threads *= 2;
+    const bool intel = runtime::device().info().vendor_id == vulkan::kIntel;
+    if (words == 0 || words > (intel ? kFewWords : kMostWords) * threads) return false;
     const auto rounded = [](uint64_t n) { return static_cast<uint32_t>(ceil_div(n, 64) * 64); };
     const GroupGradientArgs args{address(g.x),
                                  address(g.grad),
@@ -63,7 +66,7 @@ bool group_gradients(const GroupGradients& g) {
                                  static_cast<uint32_t>(g.depth),
                                  static_cast<uint32_t>(g.channels),
                                  static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
-    const char* ahead = words > 4 * threads ? "7" : words > 2 * threads ? "4" : "2";
+    const char* ahead = words > kFewWords * threads ? "7" : words > 2 * threads ? "4" : "2";
     const uint32_t weight = g.weight.defined() ? code(g.weight.scalar_type()) : 0;
     KernelCall(std::string("group_gradients_") + ahead + (width == 4 ? "_f32" : "_16"),
                {threads, tuning().subgroup, code(g.x.scalar_type()), code(at::kFloat), weight, 0, 0, 0,
