@@ -97,6 +97,60 @@ def test_one_tap_of_images_that_are_read_as_they_are(offset, channels, filters):
             check(arguments, x, w, epsilon=EXACT, compared=("y", "grad w"))
 
 
+def spoil(t, name):
+    """Numbers that the guess of a range may not expect; True where halves cannot hold them."""
+    if name == "sparse":
+        t *= torch.rand_like(t) < 0.001
+    elif name in ("zeros", "one"):
+        t *= 0
+        t[1, 3, 4, 5] = 5 * (name == "one")
+    elif name == "outlier":
+        t[1, 3, 4, 5] = 40 * t.abs().max()
+    elif name == "large":
+        t *= 1e20
+    elif name == "tiny":
+        t *= 1e-25
+    elif name == "huge":
+        t[1, 3, 4, 5] = 1e30
+    else:
+        {"channel": t[:, 3], "position": t[..., 4, 5], "image": t[1]}[name].mul_(1e-12)
+    return name in ("tiny", "huge", "channel", "position", "image")
+
+
+@pytest.mark.parametrize("shape, filters", [((4, 512, 28, 28), 256), ((16, 256, 28, 28), 128)])
+@pytest.mark.parametrize(
+    "name", ["sparse", "zeros", "one", "outlier", "large", "tiny", "huge", "channel", "position", "image"]
+)
+def test_one_tap_whose_product_finds_out_the_range(name, shape, filters):
+    """Of the image in the forward pass, of the gradient of the output in that of the first shape."""
+    if device()["kind"] == "software":
+        shape, filters = (2, shape[1] // 8, 8, 8), filters // 8
+    arguments = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    x, w, g = images(shape, (filters, shape[1], 1, 1), (shape[0], filters, *shape[2:]))
+    exact = spoil(x, name)
+    check(arguments, x, w, g=g, epsilon=ROUNDED)
+    if exact:
+        check(arguments, x, w, g=g, epsilon=EXACT, compared=("y", "grad w"))
+    x = torch.randn(shape)
+    exact = spoil(g, name)
+    check(arguments, x, w, g=g, epsilon=ROUNDED)
+    if exact:
+        check(arguments, x, w, g=g, epsilon=EXACT, compared=("grad x", "grad w"))
+
+
+def test_one_tap_whose_gradient_lies_otherwise_than_its_input():
+    """Then another kernel runs than the layout of the input had promised."""
+    count, channels, filters, side = (2, 64, 32, 8) if device()["kind"] == "software" else (8, 512, 256, 28)
+    x, w, g = images((count, channels, side, side), (filters, channels, 1, 1), (count, filters, side, side))
+    g[1, 3, 4, 5] = 1000
+    rest = None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, False, False]
+    want = torch.ops.aten.convolution_backward(g.double(), x.double(), w.double(), *rest)[0]
+    last = w.to("mps").as_strided(w.shape, (channels, 1, channels, channels))
+    have = torch.ops.aten.convolution_backward(g.to("mps"), x.to("mps"), last, *rest)[0]
+    assert have.is_contiguous(memory_format=LAST[2])
+    assert (have.cpu() - want).abs().max() <= ROUNDED * want.abs().max()
+
+
 @pytest.mark.parametrize(
     "name", ["outlier", "channel", "channel_alone", "rows", "image", "filter", "column", "gradient"]
 )

@@ -38,7 +38,11 @@ class KernelCall {
     // Names the storage of a tensor as read or written; undefined tensors are skipped.
     KernelCall& read(const at::TensorBase& tensor) { return access(tensor, false); }
     KernelCall& write(const at::TensorBase& tensor) { return access(tensor, true); }
-    // A part of a storage: writes of other parts need not wait for it.
+    // A part of a storage, or other memory: what writes other parts need not wait for it.
+    KernelCall& read(uint64_t address, uint64_t bytes) {
+        accesses_.push_back({address, bytes, false});
+        return *this;
+    }
     KernelCall& write(uint64_t address, uint64_t bytes) {
         accesses_.push_back({address, bytes, true});
         return *this;
@@ -58,10 +62,10 @@ class KernelCall {
     void dispatch_pointer(const void* args, size_t bytes, Grid grid) {
         runtime::encoder().dispatch_pointer(pipeline_, args, bytes, grid, accesses_);
     }
-    // grid: three words of workgroup counts that an earlier kernel has written.
-    void dispatch_pointer(const void* args, size_t bytes, const at::TensorBase& grid) {
-        read(grid);
-        runtime::encoder().dispatch_pointer(pipeline_, args, bytes, address(grid), accesses_);
+    // grid: the address of three words of workgroup counts that an earlier kernel has written.
+    void dispatch_pointer(const void* args, size_t bytes, uint64_t grid) {
+        read(grid, 3 * sizeof(uint32_t));
+        runtime::encoder().dispatch_pointer(pipeline_, args, bytes, grid, accesses_);
     }
 
   private:

@@ -1,8 +1,5 @@
 #include "ops/half_range.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-
 namespace anymps::ops {
 namespace {
 
@@ -14,21 +11,20 @@ struct HalfGridArgs {
 
 }  // namespace
 
-HalfRanges::HalfRanges(int64_t count, at::TensorOptions options)
-    : words(at::zeros({count, 2}, options.dtype(at::kInt))), count(count) {}
-
-at::Tensor grid_of(const HalfChoice& choice, kernels::Grid grid) {
+runtime::ZeroedWords grid_of(const HalfChoice& choice, kernels::Grid grid) {
     const HalfRanges& ranges = *choice.ranges;
-    const at::Tensor result = at::empty({3}, ranges.words.options());
+    const runtime::ZeroedWords result(1);
     HalfGridArgs args{};
-    args.grid = kernels::address(result);
+    args.grid = result.address();
     args.ranges = ranges.address();
     args.count = static_cast<uint32_t>(ranges.count);
     args.fit = choice.fit;
     args.groups[0] = grid.x;
     args.groups[1] = grid.y;
     args.groups[2] = grid.z;
-    kernels::KernelCall("half_grid", {1}).read(ranges.words).write(result).dispatch(args, {1, 1, 1});
+    kernels::KernelCall call("half_grid", {1});
+    ranges.read_by(call);
+    call.write(result.address(), sizeof(args.groups)).dispatch(args, {1, 1, 1});
     return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "kernels/flat_grid.h"
@@ -155,14 +156,15 @@ void profile(std::span<const Contraction> phases, const Plan& plan) {
 }
 
 // What fits runs, and what does not ends at once. Many workgroups that seldom run are not even started.
-Tensor seldom_grid(const HalfChoice* choice, Grid grid) {
+std::optional<runtime::ZeroedWords> seldom_grid(const HalfChoice* choice, Grid grid) {
     constexpr uint64_t kMany = 512;  // take as long as to ask
     const bool ask = choice != nullptr && !choice->fit && uint64_t{grid.x} * grid.y > kMany;
-    return ask ? grid_of(*choice, grid) : Tensor();
+    if (!ask) return {};
+    return grid_of(*choice, grid);
 }
 
 void set_choice(ConvArgs& args, const HalfChoice* choice) {
-    if (choice == nullptr) return;
+    if (choice == nullptr || choice->sees) return;
     args.ranges = choice->ranges->address();
     args.range_count = static_cast<uint32_t>(choice->ranges->count);
     args.fit = choice->fit;
@@ -192,7 +194,11 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
     set_choice(args[0], choice);
     const Contraction& c = phases[0];
     const bool floats = c.direct == Direct::Positions && c.gathered.tensor->scalar_type() == at::kFloat;
-    const char* arithmetic = floats ? "floats" : matrix ? suffix(plan.arithmetic) : kernels::suffix(compute);
+    const bool sees = choice != nullptr && choice->sees;
+    const char* arithmetic = sees     ? "seen"
+                             : floats ? "floats"
+                             : matrix ? suffix(plan.arithmetic)
+                                      : kernels::suffix(compute);
     const std::string kernel = std::string("conv_") + tile.kernel + (rows ? "_swapped_" : "_") + arithmetic;
     const FragmentPlaces places = c.direct != Direct::None ? places_of(c) : FragmentPlaces{};
     const uint32_t specialization[] = {
@@ -223,12 +229,13 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
     call.read(*c.gathered.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     if (c.weights != nullptr) call.read(*c.weights);
-    if (choice != nullptr) call.read(choice->ranges->words);
+    if (choice != nullptr) choice->ranges->read_by(call);
+    if (sees) call.write(c.gathered.range, HalfRanges::kFound);
     const Grid grid = Grid::linear(groups * args.size());
-    const Tensor asked = seldom_grid(choice, grid);
+    const auto asked = seldom_grid(choice, grid);
     if (runtime::profiling()) profile(phases, plan);
     const size_t bytes = args.size() * sizeof(ConvArgs);
-    if (asked.defined()) return call.dispatch_pointer(args.data(), bytes, asked);
+    if (asked) return call.dispatch_pointer(args.data(), bytes, asked->address());
     call.dispatch_pointer(args.data(), bytes, grid);
 }
 
@@ -268,11 +275,11 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     KernelCall call(kernels::kernel_id(std::string("conv_sum_") + kernels::suffix(compute)), specialization);
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
-    if (choice != nullptr) call.read(choice->ranges->words);
+    if (choice != nullptr) choice->ranges->read_by(call);
     const Grid grid = kernels::flat_grid(quads ? results / 4 : results);
-    const Tensor asked = seldom_grid(choice, grid);
+    const auto asked = seldom_grid(choice, grid);
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
-    if (asked.defined()) return call.dispatch_pointer(&args, sizeof(args), asked);
+    if (asked) return call.dispatch_pointer(&args, sizeof(args), asked->address());
     call.dispatch_pointer(args, grid);
 }
 

@@ -197,15 +197,19 @@ Image run(std::vector<Contraction> plain, const Build& build, const Image& first
         return images.first;
     };
     const bool floats = ranges != nullptr;
-    const HalfChoice fit{ranges, true}, others{ranges, false};
-    if (!first_is_affine && plain.size() == 1 && may_be_direct_pairs(plain[0], taps)) {
+    const bool may_direct = !first_is_affine && may_be_direct(plain, first, taps, ranges);
+    const bool positions = may_direct && taps == 1 && reads_positions(plain[0]);
+    const bool sees = first.seen && positions;
+    // Results may lie in other ways than was thought when the image was left to the product.
+    if (first.seen && !first_is_affine && !sees) find_range(first, groups);
+    const HalfChoice fit{ranges, true, sees}, others{ranges, false};
+    if (!first_is_affine && !sees && plain.size() == 1 && may_be_direct_pairs(plain[0], taps)) {
         std::vector<Contraction> direct = build(first, second);
         const std::vector<Tensor> weights = direct_weights(direct, first, second, nullptr);
         run_contractions(std::move(direct), longest_sum);
         return first;
     }
-    if (!first_is_affine && may_be_direct(plain, first, taps, ranges)) {
-        const bool positions = taps == 1 && reads_positions(plain[0]);
+    if (may_direct) {
         const Image read = positions ? first : in_blocks(first, ranges);
         Image image = read, by = second;
         if (floats) {
@@ -283,15 +287,15 @@ std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image&
     const int64_t groups = convolution.groups;
     if (!may_be_halves(x.tensor) || (groups > 1 && std::min(w.outer, w.channels) < kFewestRows)) return {};
     Image read_x = x;
-    // Pairs need not know of ranges.
-    const auto takes_pairs = [&](std::span<const Contraction> some) {
-        return some.size() == 1 && may_be_direct_pairs(some[0], w.positions());
+    // Whoever takes pairs need not know of ranges.
+    const auto looks = [&](std::span<const Contraction> some, const Image& read, Image& image) {
+        image.seen = some.size() == 1 && may_see_range(some[0], read, w.positions());
+        return image.seen || some.size() != 1 || !may_be_direct_pairs(some[0], w.positions());
     };
-    if (uses.backward && takes_pairs(convolution.backward(y, transposed(w), nullptr, x, planes_of(apart))))
-        uses.backward = false;
+    if (uses.backward)
+        uses.backward = looks(convolution.backward(y, transposed(w), nullptr, x, planes_of(apart)), y, y);
     skip_positions(convolution, read_x, w, y);
-    if (uses.forward && takes_pairs(std::array{convolution.forward(read_x, w, nullptr, y)}))
-        uses.forward = false;
+    if (uses.forward) uses.forward = looks(std::array{convolution.forward(read_x, w, nullptr, y)}, read_x, x);
     if (!uses.forward && !uses.backward && !uses.weight) return {};
     struct Factor {
         bool used;
@@ -310,14 +314,20 @@ std::optional<HalfRanges> find_ranges(Convolution convolution, Uses uses, Image&
     }
     const double products = static_cast<double>(y.outer) * groups * y.channels * y.positions() * w.channels *
                             w.positions() * (uses.forward + uses.backward + uses.weight);
-    if (!worth_halves(products, elements, w.positions())) return {};
-    HalfRanges ranges(count, x.tensor.options());
+    if (!worth_halves(products, elements, w.positions())) {
+        x.seen = y.seen = false;
+        return {};
+    }
+    HalfRanges ranges(count);
     for (const Factor& f : factors) {
         if (!f.used) continue;
         f.image.range = ranges.address(--count);
         Image read = f.read;
         read.range = f.image.range;
-        find_range(read, groups);
+        if (f.image.seen)
+            guess_range(read, groups);
+        else
+            find_range(read, groups);
     }
     return ranges;
 }

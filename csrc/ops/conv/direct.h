@@ -19,6 +19,9 @@ bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64
 std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, const Image& image,
                                        const Image& weights, const HalfRanges* ranges);
 
+// True where direct tiles read floats of one tap as they are, and may find out their range on the way.
+bool may_see_range(const Contraction& plain, const Image& image, int64_t taps);
+
 // True where direct tiles may compute a convolution of floats of one tap as pairs of bf16.
 bool may_be_direct_pairs(const Contraction& plain, int64_t taps);
 

@@ -24,6 +24,7 @@ constexpr int64_t kGranule = 8;
 // As in shaders/conv_pack.slang.
 constexpr uint32_t kTile = 2048, kThreads = 256;
 constexpr uint64_t kMostRangeGroups = 2112;  // each begins and ends with a wait
+constexpr uint64_t kGuessGroups = 132;       // a wave of an H200: as short as a kernel can be
 constexpr int64_t kBlock = 16;               // elements of which conv_range takes the largest
 
 struct PackArgs {
@@ -44,7 +45,7 @@ struct RangeArgs {
     int64_t from_spatial[3];
     FastDivider height, width;
     FastDivider across, down, groups;
-    uint32_t positions, channels, threads, step;
+    uint32_t positions, channels, threads, step, spread;
 };
 
 void set_axes(Image& image) {
@@ -253,7 +254,7 @@ Image pack(const Image& image, int64_t groups, Form form, const HalfRanges* rang
                              {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
                               tile_channels, image.channel_stride == 1, flat, halves, whole, blocks});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
-    if (halves) call.read(ranges->words);
+    if (halves) ranges->read_by(call);
     call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(args.tiles));
     return result;
 }
@@ -273,8 +274,10 @@ Image halves_in_blocks(Image image) {
     return by_blocks(image.as(Form::Halves));
 }
 
-void find_range(const Image& image, int64_t groups) {
-    if (image.tensor.numel() == 0) return;
+namespace {
+
+// The image in the form in which conv_range has whole blocks and words.
+Image ranged(const Image& image, int64_t groups) {
     Image seen = image;
     // Of few positions blocks would be small: those of the outer dimension join them.
     const bool rows = image.channel_stride == image.positions() && is_flat(image) && groups == 1;
@@ -300,6 +303,12 @@ void find_range(const Image& image, int64_t groups) {
         seen.channel_stride *= joined;
         seen.strides = {0, 0, 1};
     }
+    return seen;
+}
+
+void look(const Image& image, int64_t groups, bool guess) {
+    if (image.tensor.numel() == 0) return;
+    const Image seen = ranged(image, groups);
     const bool by_channel = seen.channel_stride == 1;
     const int64_t step = position_stride(seen);
     const int64_t vector = vector_of(seen, groups, step == 1) >= 4 ? 4 : 1;
@@ -322,13 +331,29 @@ void find_range(const Image& image, int64_t groups) {
     args.channels = static_cast<uint32_t>(seen.channels);
     args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
                                         groups * seen.outer);
-    const auto workgroups =
-        static_cast<uint32_t>(std::min<uint64_t>(ceil_div(args.threads, kThreads), kMostRangeGroups));
-    args.step = workgroups * kThreads;
-    kernels::KernelCall call("conv_range_" + std::to_string(vector), {kThreads, 0, by_channel, step != 0});
-    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
-    call.read(image.tensor).write(image.range, HalfRanges::kBytes);
+    const uint64_t all = ceil_div(args.threads, kThreads);
+    const auto workgroups = static_cast<uint32_t>(std::min(all, guess ? kGuessGroups : kMostRangeGroups));
+    args.step = guess ? args.threads : workgroups * kThreads;
+    args.spread = guess ? static_cast<uint32_t>(all / workgroups) : 1;
+    kernels::KernelCall call("conv_range_" + std::to_string(vector),
+                             {kThreads, 0, by_channel, step != 0, guess});
+    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes(), guess ? " guess" : ""));
+    call.read(image.tensor);
+    if (guess)
+        call.write(image.range + HalfRanges::kFound, HalfRanges::kBytes - HalfRanges::kFound);
+    else
+        call.write(image.range, HalfRanges::kFound);
     call.dispatch_pointer(args, kernels::Grid::linear(workgroups));
+}
+
+}  // namespace
+
+void find_range(const Image& image, int64_t groups) {
+    look(image, groups, false);
+}
+
+void guess_range(const Image& image, int64_t groups) {
+    look(image, groups, true);
 }
 
 }  // namespace anymps::ops

@@ -22,6 +22,7 @@ struct Image {
     int64_t block_stride = 0;   // where channels come in blocks of 16
     Form form = Form::Plain;
     uint64_t range = 0;  // address of its HalfRange, where it has one
+    bool seen = false;   // by a guess: the product that reads it finds out its range
 
     // Channels follow one another, positions do not.
     bool channels_fastest() const {
@@ -53,7 +54,8 @@ Image in_blocks(const Image& image, const HalfRanges* ranges);
 // What in_blocks has made of floats: the blocks of halves.
 Image halves_in_blocks(Image image);
 
-// Finds out what belongs at image.range.
+// Finds out what belongs at image.range; or, before that is known, about how large the image's elements are.
 void find_range(const Image& image, int64_t groups);
+void guess_range(const Image& image, int64_t groups);
 
 }  // namespace anymps::ops

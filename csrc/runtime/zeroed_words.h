@@ -1,0 +1,30 @@
+// A few words of device memory that begin as zeros, filled for many takers at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace anymps::vulkan {
+class Buffer;
+}
+
+namespace anymps::runtime {
+
+// Slots of 16 bytes that follow one another, nobody else's while this or a copy of it lives: that must be
+// until all commands that use them are recorded, which name them among their accesses. Any thread may take
+// some.
+class ZeroedWords {
+  public:
+    static constexpr uint64_t kSlotBytes = 16;
+
+    // slots: at least 1, and not many.
+    explicit ZeroedWords(uint64_t slots);
+
+    uint64_t address() const { return address_; }
+
+  private:
+    std::shared_ptr<const vulkan::Buffer> chunk_;
+    uint64_t address_;
+};
+
+}  // namespace anymps::runtime
