@@ -12,12 +12,14 @@ import math
 import os
 import re
 import sys
+from time import perf_counter
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import peer  # noqa: E402
 
 GOAL = 0.85
 BUSY = 0.01  # seconds before a row is timed: the row before it kept the GPU awake
+PAUSE, AWAKE = 0.05, 0.3  # ... unless the host compiled for so long: then copies wake it
 BERT, WIDE, LARGE, LOGITS = (8192, 768), (8192, 3072), (65536, 1024), (8192, 50257)
 IMAGES = ((128, 256, 56, 56), (128, 2048, 7, 7))
 PART = 1
@@ -264,7 +266,13 @@ def measure(device):
                     key = f"{name} | {' x '.join(map(str, shape))} | {str(dtype)[6:]}"
                     if not only.search(key):
                         continue
-                    found = [] if name == "dropout" else samples(call())
+                    begin = perf_counter()
+                    result = call()
+                    found = [] if name == "dropout" else samples(result)
+                    del result
+                    pause = perf_counter() - begin
+                    if filler and pause > PAUSE:
+                        filler(AWAKE)
                     time, ahead, whole = seconds(call, device, filler)
                     figures[key] = {
                         "bytes": moved,
@@ -275,7 +283,7 @@ def measure(device):
                         "kernels": kernels(call, device),
                     }
                     line = f"{moved / time / 1e9:.0f} GB/s, {time * 1e6:.1f} us, whole call {whole * 1e6:.1f} us"
-                    line += "" if ahead else ", host"
+                    line += f", after {pause:.2f} s" + ("" if ahead else ", host")
                     print(f"{device} | {key} | {line}", file=sys.stderr, flush=True)
         copies = {}
         for size in sorted({2 ** round(math.log2(f["bytes"])) for f in figures.values()}):
