@@ -107,9 +107,8 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
     Tensor grad_input, grad_weight, grad_bias;
     if (output_mask[0]) grad_input = Tensor(at::detail::empty_mps(input.sizes(), input.options()));
     const auto count = [](int64_t n) { return static_cast<uint64_t>(n); };
-    const bool done = kernels::group_gradients({grad, input, mean, rstd, weight, products, sums, grad_input,
-                                                count(N * C), count(HxW), count(g.depth()), count(C)});
-    if (!done) {
+    if (!kernels::group_gradients({grad, input, mean, rstd, weight, products, sums, grad_input, count(N * C),
+                                   count(HxW), count(g.depth()), count(C)})) {
         const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
         const auto spread = [&](const Tensor& t) {
             return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW});
@@ -118,13 +117,13 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
         kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)},
                         kernels::dim_mask(x, 3),
                         {products.view({N, group, g.depth()}), sums.view({N, group, g.depth()})});
-    }
-    if (output_mask[0] && !done) {
-        ChannelNorm norm = norm_of(g, mean, rstd, weight);
-        norm.sums = group_sums(sums, weight, g);
-        norm.products = group_sums(products, weight, g);
-        norm.inverse_size = 1.0 / static_cast<double>(g.depth() * HxW);
-        kernels::channel_norm_backward(norm, grad, input, grad_input);
+        if (output_mask[0]) {
+            ChannelNorm norm = norm_of(g, mean, rstd, weight);
+            norm.sums = group_sums(sums, weight, g);
+            norm.products = group_sums(products, weight, g);
+            norm.inverse_size = 1.0 / static_cast<double>(g.depth() * HxW);
+            kernels::channel_norm_backward(norm, grad, input, grad_input);
+        }
     }
     const auto over_samples = [&](const Tensor& values) {
         Tensor result(at::detail::empty_mps({C}, (weight.defined() ? weight : input).options()));

@@ -66,6 +66,13 @@ at::Tensor fragments(const Contraction& c, const Image& weights, bool positions,
     return result;
 }
 
+// Whether direct tiles can read floats of one tap where they lie, as factors of `type`.
+bool reads_floats(const Contraction& c, int64_t taps, at::ScalarType type) {
+    if (taps != 1 || c.groups != 1 || c.affine.rows < kPanel || c.k.count() % kChannels != 0) return false;
+    if (!may_be_halves(*c.gathered.tensor) || arithmetic_of(c) != Arithmetic::F32x2) return false;
+    return reads_positions(c) && lanes_hold_factors(type);
+}
+
 }  // namespace
 
 bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64_t taps,
@@ -120,23 +127,18 @@ bool may_see_range(const Contraction& c, const Image& image, int64_t taps) {
     // the look. Fewer channels have tiles of their own, which do not look.
     constexpr int64_t kMostRows = 512, kFewestChannels = 256;
     constexpr int64_t kBlock = 16;  // positions: each image has one of its own, wherever it begins
-    const int64_t rows = c.affine.rows, k = c.k.count(), positions = image.positions();
-    if (taps != 1 || c.groups != 1 || rows < kPanel || rows > kMostRows) return false;
-    if (k < kFewestChannels || k % kChannels != 0) return false;
+    const int64_t positions = image.positions();
+    if (c.affine.rows > kMostRows || c.k.count() < kFewestChannels) return false;
     if (positions < 2 * kBlock || c.g.positions() != positions) return false;
-    if (!may_be_halves(*c.gathered.tensor) || arithmetic_of(c) != Arithmetic::F32x2) return false;
-    return reads_positions(c) && lanes_hold_factors(at::kHalf);
+    return reads_floats(c, taps, at::kHalf);
 }
 
 bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
     constexpr double kMostIntensity = 105;
     constexpr int64_t kPanels = 64, kShort = 128, kWide = 256;
     const int64_t rows = c.affine.rows, k = c.k.count();
-    if (taps != 1 || c.groups != 1 || rows < kPanel || k % kChannels != 0) return false;
     if (intensity(rows, k) > kMostIntensity || (k > kPanels && k <= kShort && rows >= kWide)) return false;
-    if (!may_be_halves(*c.gathered.tensor)) return false;
-    if (arithmetic_of(c) != Arithmetic::F32x2) return false;
-    return reads_positions(c) && lanes_hold_factors(at::kBFloat16);
+    return reads_floats(c, taps, at::kBFloat16);
 }
 
 }  // namespace anymps::ops
