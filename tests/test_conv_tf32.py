@@ -117,7 +117,9 @@ def spoil(t, name):
     return name in ("tiny", "huge", "channel", "position", "image")
 
 
-@pytest.mark.parametrize("shape, filters", [((4, 512, 28, 28), 256), ((16, 256, 28, 28), 128)])
+@pytest.mark.parametrize(
+    "shape, filters", [((4, 512, 28, 28), 256), ((16, 256, 28, 28), 128), ((16, 128, 28, 28), 512), ((8, 128, 28, 28), 320)]
+)
 @pytest.mark.parametrize(
     "name", ["sparse", "zeros", "one", "outlier", "large", "tiny", "huge", "channel", "position", "image"]
 )

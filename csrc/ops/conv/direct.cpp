@@ -28,6 +28,8 @@ struct DirectPackArgs {
 constexpr int64_t kPanel = 64, kChannels = 32;  // that weights are padded to
 constexpr int64_t kFragment = 256;              // elements
 constexpr uint32_t kWarps = 4;
+// Of so many channels to so many rows scaled halves are faster than pairs: tiles of panels read the image once.
+constexpr int64_t kPanelChannels = 128, kWideRows = 256;
 
 // The taps of a contraction as fragments of a left factor.
 at::Tensor fragments(const Contraction& c, const Image& weights, bool positions, const HalfRanges* ranges) {
@@ -124,20 +126,22 @@ std::vector<at::Tensor> direct_weights(std::vector<Contraction>& contractions, c
 
 bool may_see_range(const Contraction& c, const Image& image, int64_t taps) {
     // More rows read the image more often: 256 -> 1024 channels at 14 pixels took 88 us on an H200, 76 with
-    // the look. Fewer channels have tiles of their own, which do not look.
+    // the look. Of fewer channels only tiles that keep their part of the image look.
     constexpr int64_t kMostRows = 512, kFewestChannels = 256;
     constexpr int64_t kBlock = 16;  // positions: each image has one of its own, wherever it begins
-    const int64_t positions = image.positions();
-    if (c.affine.rows > kMostRows || c.k.count() < kFewestChannels) return false;
+    const int64_t positions = image.positions(), rows = c.affine.rows, k = c.k.count();
+    const bool panels = k == kPanelChannels && rows >= kWideRows;
+    if (rows > kMostRows || (k < kFewestChannels && !panels)) return false;
     if (positions < 2 * kBlock || c.g.positions() != positions) return false;
     return reads_floats(c, taps, at::kHalf);
 }
 
 bool may_be_direct_pairs(const Contraction& c, int64_t taps) {
     constexpr double kMostIntensity = 105;
-    constexpr int64_t kPanels = 64, kShort = 128, kWide = 256;
+    constexpr int64_t kPanels = 64;
     const int64_t rows = c.affine.rows, k = c.k.count();
-    if (intensity(rows, k) > kMostIntensity || (k > kPanels && k <= kShort && rows >= kWide)) return false;
+    if (intensity(rows, k) > kMostIntensity || (k > kPanels && k <= kPanelChannels && rows >= kWideRows))
+        return false;
     return reads_floats(c, taps, at::kBFloat16);
 }
 
