@@ -209,6 +209,30 @@ def test_results_do_not_depend_on_what_ran_before(mps):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("sizes", [(32, 4, 8), (5, 5, 5), (67, 130, 33), (31, 255, 64)], ids=str)
+def test_results_do_not_depend_on_what_lies_behind_a_factor(sizes, dtype, mps):
+    """Tiles read words that go over the last row: what is there must decide nothing, not even how results round."""
+    m, n, k = sizes
+
+    def products(a, b, behind):
+        for left in (a, a.t().contiguous().t()):
+            for right in (b, b.t().contiguous().t()):
+                yield followed(left, behind) @ followed(right, behind)
+
+    def followed(matrix, value):
+        size, start = matrix.numel(), 3
+        memory = torch.full((start + size + 64,), value, dtype=dtype, device=mps)
+        view = memory[start : start + size].as_strided(matrix.shape, matrix.stride(), start)
+        return view.copy_(matrix)
+
+    a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
+    expected = [product.cpu() for product in products(a, b, 0.0)]
+    for value in (float("nan"), float("inf"), 1e4):
+        for product, plain in zip(products(a, b, value), expected, strict=True):
+            assert torch.equal(product.cpu(), plain)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(7,), (5, 7), (4, 5, 7), (2, 3, 4, 7), (0, 7)], ids=str)
 def test_linear(dtype, shape):
     w, b = random(9, 7), random(9)
