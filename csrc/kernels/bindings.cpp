@@ -18,7 +18,7 @@ namespace {
 
 // Builds the pipeline of a kernel with the values of its specialization constants that the shader gives.
 void build_kernel(const std::string& name) {
-    pipeline(kernel_id(name), {});
+    pipeline(kernel_id(name), {}).handle();
 }
 
 // What the driver's compiler says of a kernel built with these first specialization constants: names and

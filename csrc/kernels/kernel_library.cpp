@@ -7,6 +7,7 @@
 
 #include "kernels/archive_reader.h"
 #include "kernels/pipeline_table.h"
+#include "runtime/compile_threads.h"
 #include "runtime/device.h"
 
 namespace anymps::kernels {
@@ -66,9 +67,11 @@ const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> speciali
         return *found;
     }
     return table.find_or_create(specialization, [&] {
-        return std::make_unique<vulkan::Pipeline>(runtime::device(),
-                                                  label(self.archive.name(id), specialization),
-                                                  self.archive.spirv(id), specialization);
+        auto created = std::make_unique<vulkan::Pipeline>(runtime::device(),
+                                                          label(self.archive.name(id), specialization),
+                                                          self.archive.spirv(id), specialization);
+        runtime::compile_later(*created);
+        return created;
     });
 }
 

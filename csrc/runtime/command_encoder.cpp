@@ -12,6 +12,7 @@
 
 #include "runtime/address_map.h"
 #include "runtime/argument_ring.h"
+#include "runtime/deferred_commands.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 #include "vulkan/buffer.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr uint32_t kMostGroups = 65535;          // in one dimension, on Intel and on software drivers
 constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
+constexpr uint64_t kMostDeferredBytes = 4096;  // of an upload that is kept rather than waited for
 constexpr size_t kMostStaging = 4;               // buffers, so that host and device work at the same time
 constexpr uint32_t kErrorWords = 64;
 constexpr uint32_t kMessageCode = 1u << 30;  // the first code of errors with words of their own
@@ -49,6 +51,40 @@ struct Staging {
     uint64_t serial = 0;
 };
 
+// A dispatch as its caller describes it.
+struct Launch {
+    const vulkan::Pipeline& pipeline;
+    std::span<const std::byte> args;
+    bool in_ring;  // args go there and their address is pushed, or they are pushed
+    Grid grid;
+    uint64_t grid_address;  // where the grid is in memory, or 0
+    std::span<const Access> accesses;
+};
+
+// The same with arguments of its own.
+class OwnedLaunch {
+  public:
+    explicit OwnedLaunch(const Launch& launch)
+        : launch_(launch),
+          args_(launch.args.begin(), launch.args.end()),
+          accesses_(launch.accesses.begin(), launch.accesses.end()) {}
+    Launch get() const {
+        Launch result = launch_;
+        result.args = args_;
+        result.accesses = accesses_;
+        return result;
+    }
+
+  private:
+    Launch launch_;
+    std::vector<std::byte> args_;
+    std::vector<Access> accesses_;
+};
+
+std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
+    return {static_cast<const std::byte*>(data), bytes};
+}
+
 }  // namespace
 
 Grid Grid::linear(uint64_t groups) {
@@ -69,29 +105,24 @@ class CommandEncoder::Impl {
         std::memset(errors_.host(), 0, errors_.bytes());
     }
 
-    void dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid,
-                  std::span<const Access> accesses) {
-        if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-        const uint64_t groups = uint64_t{grid.x} * grid.y * grid.z;
-        record(pipeline.name(), groups, accesses, [&](VkCommandBuffer commands) {
-            bind(commands, pipeline, push, push_bytes);
-            device_.api().vkCmdDispatch(commands, grid.x, grid.y, grid.z);
-        });
+    // Now, or later if its pipeline or that of a command before it is still being compiled.
+    void launch(const Launch& launch) {
+        TORCH_CHECK(launch.args.size() <= ArgumentRing::kMostBytes, "kernel arguments of ", launch.args.size(),
+                    " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
+        if (can_record(&launch.pipeline)) return record_launch(launch);
+        deferred_.push(&launch.pipeline,
+                       [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
     }
 
-    void dispatch_indirect(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
-                           uint64_t grid, std::span<const Access> accesses) {
-        const BufferRange counts = find_buffer(grid, sizeof(VkDispatchIndirectCommand));
-        // Barriers before other commands leave out this stage, which would hold up the queue.
-        VkCommandBuffer commands = prepare({});
-        barrier(commands, kDeviceStages | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
-                kReads | kWrites | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
-        hazards_.clear();
-        record(pipeline.name(), 0, accesses, [&](VkCommandBuffer commands) {
-            bind(commands, pipeline, push, push_bytes);
-            device_.api().vkCmdDispatchIndirect(commands, counts.buffer->handle(), counts.offset);
-        });
+    // The same for a command of no kernel.
+    template <class Command>
+    void in_order(Command command) {
+        if (can_record(nullptr)) return command();
+        deferred_.push(nullptr, command);
     }
+
+    // Everything that callers have asked for is recorded then.
+    void record_deferred() { deferred_.record_all(); }
 
     ArgumentRing::Slice reserve(uint64_t bytes) {
         ArgumentRing::Slice slice;
@@ -104,11 +135,9 @@ class CommandEncoder::Impl {
     }
 
     // The device address of a copy in the argument ring.
-    uint64_t arguments(const void* args, uint64_t bytes) {
-        TORCH_CHECK(bytes <= ArgumentRing::kMostBytes, "kernel arguments of ", bytes,
-                    " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
-        const ArgumentRing::Slice slice = reserve(bytes);
-        std::memcpy(slice.host, args, bytes);
+    uint64_t arguments(std::span<const std::byte> args) {
+        const ArgumentRing::Slice slice = reserve(args.size());
+        std::memcpy(slice.host, args.data(), args.size());
         return slice.address;
     }
 
@@ -132,12 +161,14 @@ class CommandEncoder::Impl {
             std::memcpy(host, src, bytes);
             return;
         }
-        if (bytes <= ArgumentRing::kMostBytes) {
-            const ArgumentRing::Slice slice = reserve(bytes);
-            std::memcpy(slice.host, src, bytes);
-            copy_regions(dst, ring_.buffer().handle(), slice.offset, slice.address, bytes);
+        if (bytes <= kMostDeferredBytes && !can_record(nullptr)) {
+            deferred_.push(nullptr, [this, dst, kept = std::vector<std::byte>(src, src + bytes)] {
+                upload_by_ring(dst, kept);
+            });
             return;
         }
+        record_deferred();
+        if (bytes <= ArgumentRing::kMostBytes) return upload_by_ring(dst, bytes_at(src, bytes));
         for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
             const uint64_t part = std::min(kStagingBytes, bytes - done);
             Staging& staging = next_staging();
@@ -145,6 +176,12 @@ class CommandEncoder::Impl {
             copy_regions(dst + done, staging.buffer->handle(), 0, staging.buffer->address(), part);
             staging.serial = submit();
         }
+    }
+
+    void upload_by_ring(uint64_t dst, std::span<const std::byte> bytes) {
+        const ArgumentRing::Slice slice = reserve(bytes.size());
+        std::memcpy(slice.host, bytes.data(), bytes.size());
+        copy_regions(dst, ring_.buffer().handle(), slice.offset, slice.address, bytes.size());
     }
 
     // Records the copy of one part into staging memory and submits it.
@@ -283,17 +320,57 @@ class CommandEncoder::Impl {
         return found != error_messages_.end() ? found->first : "an assertion failed";
     }
 
-    bool idle() { return !recording_ && semaphore_.value() >= serial_; }
+    // Nothing that was asked for is still to be done.
+    bool idle() { return deferred_.empty() && !recording_ && semaphore_.value() >= serial_; }
 
-    void bind(VkCommandBuffer commands, const vulkan::Pipeline& pipeline, const void* push,
-              size_t push_bytes) {
+    // Whether a command of this kernel (or of none) can be recorded at once: all before it are.
+    bool can_record(const vulkan::Pipeline* pipeline) {
+        if (!deferred_.empty()) [[unlikely]] {
+            deferred_.record_built();
+            if (!deferred_.empty()) return false;
+        }
+        // A profile notes what the caller has said of its next command, so that is recorded at once.
+        return pipeline == nullptr || pipeline->built() || active_profile() != nullptr;
+    }
+
+    void record_launch(const Launch& launch) {
+        uint64_t address = 0;
+        std::span<const std::byte> push = launch.args;
+        if (launch.in_ring) {
+            address = arguments(launch.args);
+            push = bytes_at(&address, sizeof(address));
+        }
+        if (launch.grid_address != 0) return dispatch_indirect(launch, push);
+        const Grid& grid = launch.grid;
+        if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+        const uint64_t groups = uint64_t{grid.x} * grid.y * grid.z;
+        record(launch.pipeline.name(), groups, launch.accesses, [&](VkCommandBuffer commands) {
+            bind(commands, launch.pipeline, push);
+            device_.api().vkCmdDispatch(commands, grid.x, grid.y, grid.z);
+        });
+    }
+
+    void dispatch_indirect(const Launch& launch, std::span<const std::byte> push) {
+        const BufferRange counts = find_buffer(launch.grid_address, sizeof(VkDispatchIndirectCommand));
+        // Barriers before other commands leave out this stage, which would hold up the queue.
+        VkCommandBuffer commands = prepare({});
+        barrier(commands, kDeviceStages | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
+                kReads | kWrites | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
+        hazards_.clear();
+        record(launch.pipeline.name(), 0, launch.accesses, [&](VkCommandBuffer commands) {
+            bind(commands, launch.pipeline, push);
+            device_.api().vkCmdDispatchIndirect(commands, counts.buffer->handle(), counts.offset);
+        });
+    }
+
+    void bind(VkCommandBuffer commands, const vulkan::Pipeline& pipeline, std::span<const std::byte> push) {
         const auto& api = device_.api();
         if (bound_ != pipeline.handle()) {
             api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
             bound_ = pipeline.handle();
         }
         api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                               static_cast<uint32_t>((push_bytes + 3) & ~size_t{3}), push);
+                               static_cast<uint32_t>((push.size() + 3) & ~size_t{3}), push.data());
     }
 
     void barrier(VkCommandBuffer commands, VkPipelineStageFlags stages, VkAccessFlags accesses) {
@@ -386,6 +463,7 @@ class CommandEncoder::Impl {
     VkPipeline bound_ = VK_NULL_HANDLE;
     uint64_t serial_ = 0;
     Hazards hazards_;
+    DeferredCommands deferred_;
     ArgumentRing ring_;
     vulkan::Buffer errors_;
     std::vector<std::string> error_ops_;
@@ -399,27 +477,25 @@ CommandEncoder::~CommandEncoder() = default;
 void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
                               Grid grid, std::span<const Access> accesses) {
     std::lock_guard lock(impl_->mutex_);
-    impl_->dispatch(pipeline, push, push_bytes, grid, accesses);
+    impl_->launch({pipeline, bytes_at(push, push_bytes), false, grid, 0, accesses});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       Grid grid, std::span<const Access> accesses) {
     std::lock_guard lock(impl_->mutex_);
-    const uint64_t address = impl_->arguments(args, bytes);
-    impl_->dispatch(pipeline, &address, sizeof(address), grid, accesses);
+    impl_->launch({pipeline, bytes_at(args, bytes), true, grid, 0, accesses});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       uint64_t grid, std::span<const Access> accesses) {
     std::lock_guard lock(impl_->mutex_);
-    const uint64_t address = impl_->arguments(args, bytes);
-    impl_->dispatch_indirect(pipeline, &address, sizeof(address), grid, accesses);
+    impl_->launch({pipeline, bytes_at(args, bytes), true, {}, grid, accesses});
 }
 
 void CommandEncoder::copy(uint64_t dst, uint64_t src, uint64_t bytes) {
     if (bytes == 0) return;
     std::lock_guard lock(impl_->mutex_);
-    impl_->copy(dst, src, bytes);
+    impl_->in_order([impl = impl_.get(), dst, src, bytes] { impl->copy(dst, src, bytes); });
 }
 
 void CommandEncoder::upload(uint64_t dst, const void* src, uint64_t bytes) {
@@ -432,6 +508,7 @@ void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
     if (bytes == 0) return;
     {
         std::lock_guard lock(impl_->mutex_);
+        impl_->record_deferred();
         impl_->download(static_cast<std::byte*>(dst), src, bytes);
     }
     impl_->check_errors();
@@ -440,16 +517,18 @@ void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
 void CommandEncoder::fill(uint64_t dst, uint8_t byte, uint64_t bytes) {
     if (bytes == 0) return;
     std::lock_guard lock(impl_->mutex_);
-    impl_->fill(dst, byte, bytes);
+    impl_->in_order([impl = impl_.get(), dst, byte, bytes] { impl->fill(dst, byte, bytes); });
 }
 
 void CommandEncoder::write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
     std::lock_guard lock(impl_->mutex_);
+    impl_->record_deferred();
     impl_->write_timestamp(pool, index);
 }
 
 uint64_t CommandEncoder::submit() {
     std::lock_guard lock(impl_->mutex_);
+    impl_->record_deferred();
     return impl_->submit();
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/command_encoder.h"
+#include "runtime/compile_threads.h"
 #include "runtime/device.h"
 
 namespace anymps::runtime {
@@ -47,6 +48,7 @@ void drain() noexcept {
         if (device_created()) {
             auto& stream = encoder();
             stream.wait(stream.submit());
+            finish_compiling();
         }
     } catch (const std::exception&) {
         // A lost device or an unreadable /proc is of no interest any more.

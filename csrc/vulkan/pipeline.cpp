@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "vulkan/check.h"
@@ -70,17 +71,25 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
         throw Error(VK_ERROR_FEATURE_NOT_PRESENT,
                     "Kernel " + name + " takes arithmetic in halves; " + info.name + " has none.");
     }
-    const auto& api = device.api();
+    source_ = {std::move(words), {specialization.begin(), specialization.end()}, lanes};
+}
+
+VkResult Pipeline::compile(const Source& source) const {
+    const DeviceInfo& info = device_.info();
+    const auto& api = device_.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-    module_info.codeSize = words.size() * sizeof(uint32_t);
-    module_info.pCode = words.data();
+    module_info.codeSize = source.words.size() * sizeof(uint32_t);
+    module_info.pCode = source.words.data();
     VkShaderModule module = VK_NULL_HANDLE;
-    VK_CHECK(api.vkCreateShaderModule(device.handle(), &module_info, nullptr, &module));
+    if (const VkResult result = api.vkCreateShaderModule(device_.handle(), &module_info, nullptr, &module);
+        result < 0) {
+        return result;
+    }
 
     std::array<VkSpecializationMapEntry, kMaxSpecialization + 1> entries;
     std::array<uint32_t, kMaxSpecialization + 1> constants;
-    const auto count = static_cast<uint32_t>(specialization.size());
-    std::copy(specialization.begin(), specialization.end(), constants.begin());
+    const auto count = static_cast<uint32_t>(source.specialization.size());
+    std::copy(source.specialization.begin(), source.specialization.end(), constants.begin());
     constants[count] = info.fused_multiply_add;
     for (uint32_t i = 0; i <= count; ++i) entries[i] = {i < count ? i : kFusedConstant, i * 4, 4};
     const VkSpecializationInfo values{count + 1, entries.data(), (count + 1) * 4, constants.data()};
@@ -93,30 +102,46 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     create.stage.module = module;
     create.stage.pName = "main";
     create.stage.pSpecializationInfo = &values;
-    create.layout = device.pipeline_layout();
+    create.layout = device_.pipeline_layout();
     if (info.pipeline_statistics) create.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    if (lanes != 0) {
+    if (const uint32_t lanes = source.subgroup_size; lanes != 0) {
         subgroup.requiredSubgroupSize = lanes;
         create.stage.pNext = &subgroup;
-        if (!specialization.empty() && specialization[0] % lanes == 0) {
+        if (count > 0 && source.specialization[0] % lanes == 0) {
             create.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         }
     }
     const VkResult result =
-        api.vkCreateComputePipelines(device.handle(), device.pipeline_cache(), 1, &create, nullptr, &handle_);
-    api.vkDestroyShaderModule(device.handle(), module, nullptr);
-    if (result < 0) {
-        throw Error(result, "The driver of " + info.name + " could not compile kernel " + name + " (" +
-                                result_name(result) + ").");
+        api.vkCreateComputePipelines(device_.handle(), device_.pipeline_cache(), 1, &create, nullptr, &handle_);
+    api.vkDestroyShaderModule(device_.handle(), module, nullptr);
+    return result;
+}
+
+void Pipeline::build() const {
+    std::call_once(once_, [this] {
+        result_ = compile(source_);
+        source_ = {};
+        if (result_ >= 0) {
+            device_.set_name(VK_OBJECT_TYPE_PIPELINE, reinterpret_cast<uint64_t>(handle_), name_);
+        }
+        built_.store(true, std::memory_order_release);
+    });
+}
+
+VkPipeline Pipeline::handle() const {
+    if (!built()) build();
+    if (result_ < 0) {
+        throw Error(result_, "The driver of " + device_.info().name + " could not compile kernel " + name_ +
+                                 " (" + result_name(result_) + ").");
     }
-    device.set_name(VK_OBJECT_TYPE_PIPELINE, reinterpret_cast<uint64_t>(handle_), name);
+    return handle_;
 }
 
 std::vector<std::pair<std::string, double>> Pipeline::statistics() const {
     std::vector<std::pair<std::string, double>> result;
-    if (!device_.info().pipeline_statistics) return result;
     VkPipelineExecutableInfoKHR executable{VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR};
-    executable.pipeline = handle_;  // a compute pipeline is one executable, number 0
+    executable.pipeline = handle();  // a compute pipeline is one executable, number 0
+    if (!device_.info().pipeline_statistics) return result;
     uint32_t count = 0;
     const auto& api = device_.api();
     VK_CHECK(api.vkGetPipelineExecutableStatisticsKHR(device_.handle(), &executable, &count, nullptr));
