@@ -118,7 +118,8 @@ def spoil(t, name):
 
 
 @pytest.mark.parametrize(
-    "shape, filters", [((4, 512, 28, 28), 256), ((16, 256, 28, 28), 128), ((16, 128, 28, 28), 512), ((8, 128, 28, 28), 320)]
+    "shape, filters",
+    [((4, 512, 28, 28), 256), ((16, 256, 28, 28), 128), ((16, 128, 28, 28), 512), ((8, 128, 28, 28), 320)],
 )
 @pytest.mark.parametrize(
     "name", ["sparse", "zeros", "one", "outlier", "large", "tiny", "huge", "channel", "position", "image"]

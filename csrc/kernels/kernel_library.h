@@ -19,8 +19,8 @@ using KernelId = uint32_t;
 KernelId kernel_id(std::string_view name);
 
 // The pipeline of a kernel for these specialization constants (ids 0, 1, 2...: 0 is the workgroup size, 1 the
-// subgroup size). The first use begins to compile it in another thread; it stays for the life of the device, and
-// on disk. Thread-safe.
+// subgroup size). The first use begins to compile it in another thread; it stays for the life of the device,
+// and on disk. Thread-safe.
 const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> specialization);
 
 // Names of all kernels in the archive, in id order.

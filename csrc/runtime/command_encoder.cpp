@@ -15,6 +15,7 @@
 #include "runtime/deferred_commands.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
+#include "runtime/launch.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 #include "vulkan/pipeline.h"
@@ -26,7 +27,7 @@ namespace {
 
 constexpr uint32_t kMostGroups = 65535;          // in one dimension, on Intel and on software drivers
 constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
-constexpr uint64_t kMostDeferredBytes = 4096;  // of an upload that is kept rather than waited for
+constexpr uint64_t kMostDeferredBytes = 4096;    // of an upload that is kept rather than waited for
 constexpr size_t kMostStaging = 4;               // buffers, so that host and device work at the same time
 constexpr uint32_t kErrorWords = 64;
 constexpr uint32_t kMessageCode = 1u << 30;  // the first code of errors with words of their own
@@ -49,36 +50,6 @@ struct CommandBuffer {
 struct Staging {
     std::unique_ptr<vulkan::Buffer> buffer;
     uint64_t serial = 0;
-};
-
-// A dispatch as its caller describes it.
-struct Launch {
-    const vulkan::Pipeline& pipeline;
-    std::span<const std::byte> args;
-    bool in_ring;  // args go there and their address is pushed, or they are pushed
-    Grid grid;
-    uint64_t grid_address;  // where the grid is in memory, or 0
-    std::span<const Access> accesses;
-};
-
-// The same with arguments of its own.
-class OwnedLaunch {
-  public:
-    explicit OwnedLaunch(const Launch& launch)
-        : launch_(launch),
-          args_(launch.args.begin(), launch.args.end()),
-          accesses_(launch.accesses.begin(), launch.accesses.end()) {}
-    Launch get() const {
-        Launch result = launch_;
-        result.args = args_;
-        result.accesses = accesses_;
-        return result;
-    }
-
-  private:
-    Launch launch_;
-    std::vector<std::byte> args_;
-    std::vector<Access> accesses_;
 };
 
 std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
@@ -107,11 +78,10 @@ class CommandEncoder::Impl {
 
     // Now, or later if its pipeline or that of a command before it is still being compiled.
     void launch(const Launch& launch) {
-        TORCH_CHECK(launch.args.size() <= ArgumentRing::kMostBytes, "kernel arguments of ", launch.args.size(),
-                    " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
+        TORCH_CHECK(launch.args.size() <= ArgumentRing::kMostBytes, "kernel arguments of ",
+                    launch.args.size(), " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
         if (can_record(&launch.pipeline)) return record_launch(launch);
-        deferred_.push(&launch.pipeline,
-                       [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
+        deferred_.push(&launch.pipeline, [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
     }
 
     // The same for a command of no kernel.

@@ -17,9 +17,9 @@ std::atomic<bool> g_started{false};
 
 // Never destroyed: its threads sleep until the process ends.
 c10::ThreadPool& threads() {
-    static auto& pool =
-        *new c10::ThreadPool(static_cast<int>(std::min(c10::TaskThreadPoolBase::defaultNumThreads(), kMostThreads)),
-                             -1, [] { c10::setThreadName("anymps_compile"); });
+    static auto& pool = *new c10::ThreadPool(
+        static_cast<int>(std::min(c10::TaskThreadPoolBase::defaultNumThreads(), kMostThreads)), -1,
+        [] { c10::setThreadName("anymps_compile"); });
     g_started.store(true, std::memory_order_release);
     return pool;
 }

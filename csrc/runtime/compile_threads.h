@@ -7,7 +7,8 @@ class Pipeline;
 
 namespace anymps::runtime {
 
-// Builds it soon, in a thread of as many as the host has cores, 16 at most. It must live as long as the process.
+// Builds it soon, in a thread of as many as the host has cores, 16 at most. It must live as long as the
+// process.
 void compile_later(const vulkan::Pipeline& pipeline);
 
 // Returns when nothing is being compiled any more: a driver must not be at work when the process ends.

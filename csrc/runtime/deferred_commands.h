@@ -16,16 +16,16 @@ class DeferredCommands {
   public:
     bool empty() const { return commands_.empty(); }
 
-    // record: records the command, once. pipeline: what it needs, or nullptr. Beyond kMost commands the first ones
-    // are recorded, as by record_all().
+    // record: records the command, once. pipeline: what it needs, or nullptr. Beyond kMost commands the first
+    // ones are recorded, as by record_all().
     void push(const vulkan::Pipeline* pipeline, std::function<void()> record);
 
     // Records commands up to the first whose pipeline is not built.
     void record_built();
 
     // Records every command, and builds pipelines or waits for them.
-    // Both throw what a command throws (vulkan::Error where the driver could not compile its kernel); that one is
-    // left out then, and those behind it are still to be recorded.
+    // Both throw what a command throws (vulkan::Error where the driver could not compile its kernel); that
+    // one is left out then, and those behind it are still to be recorded.
     void record_all();
 
   private:

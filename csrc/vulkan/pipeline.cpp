@@ -111,8 +111,8 @@ VkResult Pipeline::compile(const Source& source) const {
             create.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         }
     }
-    const VkResult result =
-        api.vkCreateComputePipelines(device_.handle(), device_.pipeline_cache(), 1, &create, nullptr, &handle_);
+    const VkResult result = api.vkCreateComputePipelines(device_.handle(), device_.pipeline_cache(), 1,
+                                                         &create, nullptr, &handle_);
     api.vkDestroyShaderModule(device_.handle(), module, nullptr);
     return result;
 }

@@ -28,7 +28,8 @@ struct DirectPackArgs {
 constexpr int64_t kPanel = 64, kChannels = 32;  // that weights are padded to
 constexpr int64_t kFragment = 256;              // elements
 constexpr uint32_t kWarps = 4;
-// Of so many channels to so many rows scaled halves are faster than pairs: tiles of panels read the image once.
+// Of so many channels to so many rows scaled halves are faster than pairs: tiles of panels read the image
+// once.
 constexpr int64_t kPanelChannels = 128, kWideRows = 256;
 
 // The taps of a contraction as fragments of a left factor.

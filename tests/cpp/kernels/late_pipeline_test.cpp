@@ -13,8 +13,8 @@ constexpr uint32_t kThreads = 64, kCount = 9;  // of shaders/subgroup_test.slang
 
 std::unique_ptr<vulkan::Pipeline> unbuilt() {
     const uint32_t specialization[] = {kThreads, runtime::device_info().subgroup_size};
-    return std::make_unique<vulkan::Pipeline>(runtime::device(), "late", kernel_spirv(kernel_id("test_subgroup")),
-                                              specialization);
+    return std::make_unique<vulkan::Pipeline>(runtime::device(), "late",
+                                              kernel_spirv(kernel_id("test_subgroup")), specialization);
 }
 
 void exchange(const vulkan::Pipeline& pipeline, const DeviceArray& output, const DeviceArray& input) {
@@ -48,9 +48,10 @@ TEST_F(LatePipeline, FillsCopiesAndUploadsBehindItWait) {
     const DeviceArray input(numbers_), results(kBytes * kCount), copied(kBytes * kCount);
     exchange(*late, results, input);
     EXPECT_FALSE(late->built());
-    stream.fill(input.address(), 7, kBytes);                                   // after the kernel has read it
-    stream.copy(copied.address(), results.address(), kBytes * kCount);         // what the kernel wrote
-    stream.upload(results.address(), sevens_.data(), kBytes);                  // after the copy has read it
+    // After the kernel has read it; what the kernel wrote; after the copy has read it.
+    stream.fill(input.address(), 7, kBytes);
+    stream.copy(copied.address(), results.address(), kBytes * kCount);
+    stream.upload(results.address(), sevens_.data(), kBytes);
     EXPECT_FALSE(late->built());
     EXPECT_EQ(neighbours(copied.download<uint32_t>()), swapped_);
     EXPECT_TRUE(late->built());

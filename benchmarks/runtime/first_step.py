@@ -1,0 +1,53 @@
+"""Seconds of the first step of training, each network in a process of its own, with nothing compiled before.
+
+Then every kernel is compiled (CUDA loads its own): what the next step takes is benchmarks/models/chart.py's. --only
+REGEX measures the networks whose name it finds. Sizes are those of the chart, so a GPU is needed.
+
+    ANYMPS_PEER_PYTHON=python3 python benchmarks/runtime/first_step.py --only "BERT|ResNet50, fp32"
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from time import perf_counter
+
+BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+sys.path[:0] = [BENCHMARKS, os.path.join(BENCHMARKS, "models")]
+import peer  # noqa: E402
+
+NETWORKS = ("ResNet50", "BERT-base", "VGG16", "GPT 124M")
+FIGURES = {f"{name}, {'AMP' if amp else 'fp32'}": (name, amp) for name in NETWORKS for amp in (False, True)}
+
+
+def seconds(figure, device):
+    """In this process: of one step, with the wait for its loss."""
+    from networks import training_step
+
+    name, amp = FIGURES[figure]
+    step = training_step(name, device, amp)
+    peer.synchronize(device)
+    begin = perf_counter()
+    step().item()
+    peer.synchronize(device)
+    return perf_counter() - begin
+
+
+def measure(device):
+    only = re.compile(os.environ.get("ANYMPS_BENCHMARK_ONLY", ""))
+    figures = {}
+    for figure in filter(only.search, FIGURES):
+        with tempfile.TemporaryDirectory() as empty:
+            nowhere = {"ANYMPS_CACHE_DIR": empty, "MESA_SHADER_CACHE_DISABLE": "true", "__GL_SHADER_DISK_CACHE": "0"}
+            command = [sys.executable, os.path.abspath(__file__), "--first", figure, device]
+            result = subprocess.run(command, env=os.environ | nowhere, stdout=subprocess.PIPE, text=True, check=True)
+        figures[figure] = float(result.stdout.split()[-1])
+    return figures
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--first"]:
+        print(seconds(*sys.argv[2:4]))
+    else:
+        peer.run(measure, "s", "First step of training, nothing compiled before")
