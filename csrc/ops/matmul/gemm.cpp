@@ -111,6 +111,10 @@ uint32_t parts_of_f32() {
 Arithmetic arithmetic_of(const Gemm& g) {
     const auto type = g.a.tensor->scalar_type();
     if (type != g.b.tensor->scalar_type()) return Arithmetic::Lanes;
+    // Of small f32 products a tile of matrix units would be padding for the most part, and these add with
+    // truncation: powers of a matrix have it many times over.
+    constexpr int64_t kSmallSide = 32, kShortSum = 16;
+    if (type == at::kFloat && std::max(g.m, g.n) <= kSmallSide && g.k <= kShortSum) return Arithmetic::Lanes;
     return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
                              type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
 }
