@@ -33,11 +33,16 @@ std::optional<bool> order(const int32_t* places) {
     return other;
 }
 
-FragmentPlaces measured(const char* kernel) {
+at::Tensor launch(const char* kernel) {
     const at::Tensor places = at::empty({32, 24}, at::TensorOptions(at::kMPS).dtype(at::kInt));
     kernels::KernelCall(kernel, {32, 32})
         .write(places)
         .dispatch(kernels::address(places), kernels::Grid::linear(1));
+    return places;
+}
+
+FragmentPlaces read(const at::Tensor& places) {
+    if (!places.defined()) return {};
     const at::Tensor found = places.cpu();
     const auto* numbers = found.const_data_ptr<int32_t>();
     const auto sums = order(numbers), left = order(numbers + 8);
@@ -46,15 +51,24 @@ FragmentPlaces measured(const char* kernel) {
     return {true, *sums, *left, right.has_value(), right.value_or(false)};
 }
 
+struct AllPlaces {
+    FragmentPlaces half, bfloat;
+};
+
+// Both at once: whoever reads them waits for all pipelines that are still being compiled.
+AllPlaces measured() {
+    const auto& info = runtime::device().info();
+    at::Tensor half, bfloat;
+    if (info.cooperative_matrix) half = launch("flash_places_f16");
+    if (info.cooperative_matrix_bfloat16) bfloat = launch("flash_places_bf16");
+    return {read(half), read(bfloat)};
+}
+
 }  // namespace
 
 FragmentPlaces fragment_places(at::ScalarType type) {
-    if (type == at::kHalf) {
-        static const FragmentPlaces kPlaces = measured("flash_places_f16");
-        return kPlaces;
-    }
-    static const FragmentPlaces kPlaces = measured("flash_places_bf16");
-    return kPlaces;
+    static const AllPlaces kPlaces = measured();
+    return type == at::kHalf ? kPlaces.half : kPlaces.bfloat;
 }
 
 bool lanes_hold_factors(at::ScalarType type) {
