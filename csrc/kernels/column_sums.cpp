@@ -76,9 +76,9 @@ bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t r
                  int64_t row_stride) {
     const Tuning& t = tuning();
     const auto type = in.scalar_type();
-    const uint64_t width = type == at::kFloat ? 4 : 8;  // columns of a word
+    const uint64_t width = floats_of_word(type);  // columns of a word
     const uint64_t lines = t.workgroup / kSide, least = lines * kLeastOfThread;
-    if (t.software || lines == 0 || (type != at::kFloat && !at::isReducedFloatingType(type))) return false;
+    if (t.software || lines == 0 || width == 0) return false;
     if (rows < least || rows > UINT32_MAX / 2 || columns > UINT32_MAX / 2 || columns % width != 0)
         return false;
     if (row_stride % 16 != 0 || row_stride <= 0 || address(in) % 16 != 0) return false;

@@ -54,6 +54,10 @@ c10::ScalarType integer_of_size(size_t bytes) {
     }
 }
 
+uint32_t floats_of_word(c10::ScalarType type) {
+    return type == c10::ScalarType::Float ? 4 : c10::isReducedFloatingType(type) ? 8 : 0;
+}
+
 Compute compute_of(c10::ScalarType type) {
     switch (dtype_of(type)) {
         case DType::F16:

@@ -29,7 +29,7 @@ constexpr uint64_t kMostWords = 7;  // Intel's compiler spills them: 87 register
 // Elements of a word; 0 where groups do not fit in words.
 uint64_t width_of(const GroupGradients& g) {
     const auto type = g.x.scalar_type();
-    const uint64_t width = type == at::kFloat ? 4 : at::isReducedFloatingType(type) ? 8 : 0;
+    const uint64_t width = floats_of_word(type);
     const bool aligned = address(g.x) % 16 == 0 && address(g.grad) % 16 == 0;
     const bool floats = g.mean.scalar_type() == at::kFloat && g.rstd.scalar_type() == at::kFloat;
     if (width == 0 || !aligned || !floats || g.grad.scalar_type() != type || g.size < width) return 0;

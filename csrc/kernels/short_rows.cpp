@@ -24,8 +24,7 @@ constexpr uint64_t kLongest = 128, kFewest = 16384;
 
 // Elements of a word; 0 where rows do not fit in words.
 uint64_t width_of(const at::TensorBase& x, uint64_t rows, uint64_t size) {
-    const auto type = x.scalar_type();
-    const uint64_t width = type == at::kFloat ? 4 : at::isReducedFloatingType(type) ? 8 : 0;
+    const uint64_t width = floats_of_word(x.scalar_type());
     const bool fits = !tuning().software && tuning().workgroup == 256 && width != 0 && size >= width &&
                       size <= kLongest && rows <= UINT32_MAX / kLongest && rows * size % width == 0 &&
                       address(x) % 16 == 0;

@@ -46,9 +46,9 @@ void drain() noexcept {
         torch::autograd::Engine::get_default_engine().stop();
         wait_for_autograd_threads();
         if (device_created()) {
+            finish_compiling();
             auto& stream = encoder();
             stream.wait(stream.submit());
-            finish_compiling();
         }
     } catch (const std::exception&) {
         // A lost device or an unreadable /proc is of no interest any more.
