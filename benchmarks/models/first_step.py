@@ -1,20 +1,21 @@
 """Seconds of the first step of training, each network in a process of its own, with nothing compiled before.
 
-Then every kernel is compiled (CUDA loads its own): what the next step takes is benchmarks/models/chart.py's. --only
-REGEX measures the networks whose name it finds. Sizes are those of the chart, so a GPU is needed.
+Then every kernel is compiled (CUDA loads its own): what later steps take is chart.py's. --only REGEX measures the
+networks whose name it finds. Sizes are those of the chart, so a GPU is needed.
 
-    ANYMPS_PEER_PYTHON=python3 python benchmarks/runtime/first_step.py --only "BERT|ResNet50, fp32"
+    ANYMPS_PEER_PYTHON=python3 python benchmarks/models/first_step.py --only "BERT|ResNet50, fp32"
 """
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 from time import perf_counter
 
-BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-sys.path[:0] = [BENCHMARKS, os.path.join(BENCHMARKS, "models")]
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 import peer  # noqa: E402
 
 NETWORKS = ("ResNet50", "BERT-base", "VGG16", "GPT 124M")
