@@ -1,6 +1,7 @@
 """Reductions against the CPU: shapes, strides, dtypes, special values, errors."""
 
 import functools
+import json
 import warnings
 
 import pytest
@@ -343,10 +344,12 @@ def test_hash_tensor(dtype, mps):
 def test_hash_of_every_half_number(dtype, mps):
     x = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).view(-1, 1)
     actual, expected = (torch.hash_tensor(t, 1).view(torch.int64).cpu() for t in (x.to(mps), x))
-    # NVIDIA's GPUs make one NaN of all when they widen a half.
-    nan = x.isnan().view(-1)
-    assert torch.equal(actual[~nan], expected[~nan])
-    assert actual[nan].view(torch.float64).isnan().all()
+    if json.loads(torch.ops.anymps.device_info())["kind"] != "software":
+        # NVIDIA's GPUs make one NaN of all when they widen a half.
+        nan = x.isnan().view(-1)
+        assert actual[nan].view(torch.float64).isnan().all()
+        actual, expected = actual[~nan], expected[~nan]
+    assert torch.equal(actual, expected)
 
 
 def test_hash_tensor_errors(raises_as_on_the_cpu):

@@ -335,9 +335,9 @@ class CommandEncoder::Impl {
 
     void bind(VkCommandBuffer commands, const vulkan::Pipeline& pipeline, std::span<const std::byte> push) {
         const auto& api = device_.api();
-        if (bound_ != pipeline.handle()) {
-            api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
-            bound_ = pipeline.handle();
+        if (const VkPipeline handle = pipeline.handle(); handle != bound_) {
+            api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, handle);
+            bound_ = handle;
         }
         api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                static_cast<uint32_t>((push.size() + 3) & ~size_t{3}), push.data());

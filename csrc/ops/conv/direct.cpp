@@ -81,20 +81,20 @@ bool reads_floats(const Contraction& c, int64_t taps, at::ScalarType type) {
 bool may_be_direct(std::span<const Contraction> plain, const Image& image, int64_t taps,
                    const HalfRanges* ranges) {
     constexpr int64_t kMostTaps = 32, kMostBytes = int64_t{1} << 31;
+    const Contraction& c = plain[0];
     const bool floats = image.tensor.scalar_type() == at::kFloat;
     const auto type = floats ? at::kHalf : image.tensor.scalar_type();
     if (floats != (ranges != nullptr)) return false;
-    const Arithmetic arithmetic = arithmetic_of(plain[0]);
+    const Arithmetic arithmetic = arithmetic_of(c);
     if (floats && arithmetic != Arithmetic::F32x2) return false;
     if (!floats && arithmetic != Arithmetic::F16 && arithmetic != Arithmetic::BF16) return false;
     // Asked by the first convolution, when few pipelines are being compiled: what it waits for is known then.
     if (!lanes_hold_factors(type)) return false;
-    for (const Contraction& c : plain)
-        if (c.k.count() == 0) return false;
+    for (const Contraction& phase : plain)
+        if (phase.k.count() == 0) return false;
     // Single results, positions apart, take longer to store than few products.
     constexpr int64_t kFewestOfPhases = 256;
     if (plain.size() > 1 && image.channels < kFewestOfPhases && !stores_words(plain)) return false;
-    const Contraction& c = plain[0];
     if (c.groups != 1 || c.affine.rows < kPanel || image.channels % kChannels != 0 || taps > kMostTaps)
         return false;
     // Of floats as they are, tiles in shared memory are no slower where few channels go to many rows.
