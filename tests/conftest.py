@@ -39,6 +39,12 @@ def mps() -> torch.device:
     return torch.device("mps")
 
 
+@pytest.fixture(scope="session")
+def flushes(mps) -> bool:
+    """Whether subnormal floats are 0 in the device's arithmetic; Vulkan leaves that to drivers."""
+    return (torch.tensor([1e-39], device=mps) * 1.5).cpu().item() == 0.0
+
+
 FALLBACK_OF_THE_RUN = os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK")
 
 

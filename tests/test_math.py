@@ -209,13 +209,13 @@ def test_ldexp_by_integers_is_exact(dtype, exponents, mps):
     torch.testing.assert_close(torch.ldexp(x.to(mps), powers.to(mps)).cpu(), expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_ldexp_of_every_kind(mps):
+def test_ldexp_of_every_kind(mps, flushes):
     x = torch.tensor([1.5, -3.0, 2.0**-140], requires_grad=True)
     far = torch.tensor([[300, -300, 250], [2**40, -(2**40), 1]])
-    assert torch.equal(
-        torch.ldexp(x.detach().to(mps), far.to(mps)).cpu(),
-        torch.tensor([[INF, -0.0, 2.0**110], [INF, -0.0, 2.0**-139]]),
-    )
+    expected = torch.tensor([[INF, -0.0, 2.0**110], [INF, -0.0, 2.0**-139]])
+    if flushes:
+        expected[:, 2] = 0.0
+    assert torch.equal(torch.ldexp(x.detach().to(mps), far.to(mps)).cpu(), expected)
     torch.ldexp(x.to(mps), torch.tensor([1, 2, 3], device=mps)).sum().backward()
     assert torch.equal(x.grad, torch.tensor([2.0, 4.0, 8.0]))
     whole = torch.tensor([1, 2], device=mps)
@@ -240,11 +240,13 @@ def test_incomplete_gamma_in_every_way_to_a_result(op, mps):
 
 
 @pytest.mark.parametrize("op", [torch.igamma, torch.igammac])
-def test_incomplete_gamma_at_the_ends(op, mps):
+def test_incomplete_gamma_at_the_ends(op, mps, flushes):
     inf = torch.inf
     ends = torch.tensor(
         [0, -0.0, 1e-39, 0.5, 1, 8, 20, 21, 200, 201, 1e5, 1.1e5, 1e6, 1e20, 2.5e38, 3.4e38, inf, -inf, -1, -1e-40]
     )
+    if flushes:
+        ends[(ends != 0) & (ends.abs() < torch.finfo(torch.float32).tiny)] = 0.5
     a, x = (t.flatten() for t in torch.meshgrid(ends, ends, indexing="ij"))
     got = op(a.to(mps), x.to(mps)).cpu()
     wanted = op(a.double(), x.double()).float()

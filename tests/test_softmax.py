@@ -87,16 +87,19 @@ def test_long_rows_at_any_address(op, dtype):
         for offset in (0, 1, 3):
             x = torch.randn(offset + 5 * size).to(dtype) * 3
             compare(op, x, torch.randn(5, size).to(dtype), 1, lambda t, o=offset, s=size: t[o:].view(5, s))
-    x = torch.full((3, 4097), -float("inf"), dtype=dtype)
+    x = torch.full((5, 4097), -float("inf"), dtype=dtype)
     x[1, 4096], x[2] = 1.0, float("nan")
+    x[3:] = torch.randn(2, 4097)
+    x[3, 700], x[4, 700] = float("inf"), float("nan")
     check(op(x.to("mps"), 1), op(x, 1))
 
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("extra", [-5, 0, 3, 4096])
-def test_rows_about_as_long_as_threads_keep(op, extra):
-    """512 threads keep seven words of 16 bytes each; also rows with infinities and NaN on either side of that."""
-    size, nan, inf = 4 * 512 * 7 + extra, float("nan"), float("inf")
+@pytest.mark.parametrize("threads", [512, 1024])
+def test_rows_about_as_long_as_threads_keep(op, threads, extra):
+    """Threads keep seven words of 16 bytes each; also rows with infinities and NaN on either side of that."""
+    size, nan, inf = 4 * threads * 7 + extra, float("nan"), float("inf")
     x, grad = torch.randn(3 + 8 * size) * 3, torch.randn(3 + 8 * size)
     rows = x[3:].view(8, size)
     rows[1], rows[2, : size // 2], rows[3, size - 9 :] = -inf, -inf, -inf

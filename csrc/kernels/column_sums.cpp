@@ -7,6 +7,7 @@
 
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "runtime/device.h"
 
 namespace anymps::kernels {
 namespace {
@@ -27,6 +28,7 @@ struct ColumnMomentArgs {
 static_assert(sizeof(ColumnMomentArgs) <= 128);
 
 constexpr uint64_t kSide = 32;
+constexpr uint64_t kGroupsOfCore = 2;  // each ends with sums through shared memory
 constexpr uint64_t kAhead = 8;
 
 // In one block of sums, so that long chains of additions do not lose digits: 64 for each of a part's threads.
@@ -83,7 +85,8 @@ bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t r
         return false;
     if (row_stride % 16 != 0 || row_stride <= 0 || address(in) % 16 != 0) return false;
     const uint64_t groups = ceil_div(columns, kSide * width);
-    const uint64_t wanted = std::max<uint64_t>(1, t.target_groups / groups);
+    const uint64_t wanted =
+        std::max<uint64_t>(1, kGroupsOfCore * runtime::device().info().cores() / groups);
     // Few rows are one part, which needs no second kernel.
     const uint64_t part =
         rows < 4 * least ? rows : std::clamp(ceil_div(rows, wanted), least, lines * kMostOfThread);
