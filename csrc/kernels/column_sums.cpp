@@ -85,8 +85,7 @@ bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t r
         return false;
     if (row_stride % 16 != 0 || row_stride <= 0 || address(in) % 16 != 0) return false;
     const uint64_t groups = ceil_div(columns, kSide * width);
-    const uint64_t wanted =
-        std::max<uint64_t>(1, kGroupsOfCore * runtime::device().info().cores() / groups);
+    const uint64_t wanted = std::max<uint64_t>(1, kGroupsOfCore * runtime::device().info().cores() / groups);
     // Few rows are one part, which needs no second kernel.
     const uint64_t part =
         rows < 4 * least ? rows : std::clamp(ceil_div(rows, wanted), least, lines * kMostOfThread);

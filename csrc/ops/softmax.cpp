@@ -49,8 +49,8 @@ kernels::KernelCall long_rows(bool backward, const Tensor& like, bool log) {
     // Lanes of Intel's GPUs have no registers left for a part of a row.
     const bool kept = floats && device.vendor_id != vulkan::kIntel;
     // Twice as many threads keep twice as much; other compilers spill with so many.
-    const bool wide = kept && device.vendor_id == vulkan::kNvidia &&
-                      like.size(-1) > kThreads * kKept && device.max_workgroup_size >= kMostThreads;
+    const bool wide = kept && device.vendor_id == vulkan::kNvidia && like.size(-1) > kThreads * kKept &&
+                      device.max_workgroup_size >= kMostThreads;
     const uint32_t most = wide ? kMostThreads : kThreads;
     const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
     const char* type_name = kept ? "_f32_kept" : floats ? "_f32" : "_16";
