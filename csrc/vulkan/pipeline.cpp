@@ -74,12 +74,12 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     source_ = {std::move(words), {specialization.begin(), specialization.end()}, lanes};
 }
 
-VkResult Pipeline::compile(const Source& source) const {
+VkResult Pipeline::compile() const {
     const DeviceInfo& info = device_.info();
     const auto& api = device_.api();
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-    module_info.codeSize = source.words.size() * sizeof(uint32_t);
-    module_info.pCode = source.words.data();
+    module_info.codeSize = source_.words.size() * sizeof(uint32_t);
+    module_info.pCode = source_.words.data();
     VkShaderModule module = VK_NULL_HANDLE;
     if (const VkResult result = api.vkCreateShaderModule(device_.handle(), &module_info, nullptr, &module);
         result < 0) {
@@ -88,8 +88,8 @@ VkResult Pipeline::compile(const Source& source) const {
 
     std::array<VkSpecializationMapEntry, kMaxSpecialization + 1> entries;
     std::array<uint32_t, kMaxSpecialization + 1> constants;
-    const auto count = static_cast<uint32_t>(source.specialization.size());
-    std::copy(source.specialization.begin(), source.specialization.end(), constants.begin());
+    const auto count = static_cast<uint32_t>(source_.specialization.size());
+    std::copy(source_.specialization.begin(), source_.specialization.end(), constants.begin());
     constants[count] = info.fused_multiply_add;
     for (uint32_t i = 0; i <= count; ++i) entries[i] = {i < count ? i : kFusedConstant, i * 4, 4};
     const VkSpecializationInfo values{count + 1, entries.data(), (count + 1) * 4, constants.data()};
@@ -104,10 +104,10 @@ VkResult Pipeline::compile(const Source& source) const {
     create.stage.pSpecializationInfo = &values;
     create.layout = device_.pipeline_layout();
     if (info.pipeline_statistics) create.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    if (const uint32_t lanes = source.subgroup_size; lanes != 0) {
+    if (const uint32_t lanes = source_.subgroup_size; lanes != 0) {
         subgroup.requiredSubgroupSize = lanes;
         create.stage.pNext = &subgroup;
-        if (count > 0 && source.specialization[0] % lanes == 0) {
+        if (count > 0 && source_.specialization[0] % lanes == 0) {
             create.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         }
     }
@@ -119,7 +119,7 @@ VkResult Pipeline::compile(const Source& source) const {
 
 void Pipeline::build() const {
     std::call_once(once_, [this] {
-        result_ = compile(source_);
+        result_ = compile();
         source_ = {};
         if (result_ >= 0) {
             device_.set_name(VK_OBJECT_TYPE_PIPELINE, reinterpret_cast<uint64_t>(handle_), name_);

@@ -55,7 +55,7 @@ class Pipeline {
         std::vector<uint32_t> words, specialization;
         uint32_t subgroup_size;  // to ask for, or 0
     };
-    VkResult compile(const Source& source) const;
+    VkResult compile() const;
 
     const Device& device_;
     std::string name_;
