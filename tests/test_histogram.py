@@ -1,6 +1,5 @@
 """histogram and histogramdd: edges, ranges, weights, density."""
 
-
 import pytest
 import torch
 from both_devices import agree, layouts
