@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,12 @@ def mps() -> torch.device:
         report = subprocess.run([sys.executable, "-m", "torch_anymps.info"], capture_output=True, text=True)
         pytest.fail(f"the mps device is not available:\n{report.stdout}{report.stderr}", pytrace=False)
     return torch.device("mps")
+
+
+@pytest.fixture(scope="session")
+def software(mps) -> bool:
+    """Whether the driver runs on the CPU."""
+    return json.loads(torch.ops.anymps.device_info())["kind"] == "software"
 
 
 @pytest.fixture(scope="session")

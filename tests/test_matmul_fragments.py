@@ -22,11 +22,6 @@ TYPES = [torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(scope="module")
-def software(mps):
-    return json.loads(torch.ops.anymps.device_info())["kind"] == "software"
-
-
-@pytest.fixture(scope="module")
 def sizes(software):
     """Rows, columns and k: none a multiple of a tile."""
     return (200, 170, 203) if software else (2500, 2301, 1203)

@@ -1,7 +1,6 @@
 """Reductions against the CPU: shapes, strides, dtypes, special values, errors."""
 
 import functools
-import json
 import warnings
 
 import pytest
@@ -341,10 +340,10 @@ def test_hash_tensor(dtype, mps):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_hash_of_every_half_number(dtype, mps):
+def test_hash_of_every_half_number(dtype, mps, software):
     x = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).view(-1, 1)
     actual, expected = (torch.hash_tensor(t, 1).view(torch.int64).cpu() for t in (x.to(mps), x))
-    if json.loads(torch.ops.anymps.device_info())["kind"] != "software":
+    if not software:
         # NVIDIA's GPUs make one NaN of all when they widen a half.
         nan = x.isnan().view(-1)
         assert actual[nan].view(torch.float64).isnan().all()

@@ -98,7 +98,7 @@ def test_long_rows_at_any_address(op, dtype):
 @pytest.mark.parametrize("extra", [-5, 0, 3, 4096])
 @pytest.mark.parametrize("threads", [512, 1024])
 def test_rows_about_as_long_as_threads_keep(op, threads, extra):
-    """Threads keep seven words of 16 bytes each; also rows with infinities and NaN on either side of that."""
+    """512 or 1,024 threads keep seven words of 16 bytes; rows with infinities and NaN on either side of that, too."""
     size, nan, inf = 4 * threads * 7 + extra, float("nan"), float("inf")
     x, grad = torch.randn(3 + 8 * size) * 3, torch.randn(3 + 8 * size)
     rows = x[3:].view(8, size)

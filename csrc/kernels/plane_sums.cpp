@@ -25,10 +25,10 @@ constexpr uint64_t kMostOfThread = 64;
 
 bool fits(const at::TensorBase& x, const Planes& planes) {
     const Tuning& t = tuning();
-    const auto type = x.scalar_type();
-    if (t.software || (type != at::kFloat && !at::isReducedFloatingType(type))) return false;
+    const uint64_t channels = floats_of_word(x.scalar_type());
+    if (t.software || channels == 0) return false;
     if (planes.positions < kFewest || planes.positions > std::min<uint64_t>(kMost, t.workgroup)) return false;
-    const uint64_t lines = t.workgroup / planes.positions, channels = 16 / x.element_size();
+    const uint64_t lines = t.workgroup / planes.positions;
     return planes.images > 0 && planes.images <= lines * kMostOfThread && planes.channels % channels == 0 &&
            planes.channels > 0 && planes.channels <= UINT32_MAX && address(x) % 16 == 0;
 }
@@ -53,7 +53,7 @@ void run(const char* kernel, const Planes& planes, const Operands& t,
                              0, code_or_0(statistics.running_mean), code_or_0(statistics.running_variance)});
     call.read(t.x).read(t.grad).read(t.mean).read(t.rstd).write(t.out).write(t.out2);
     write_statistics(call, statistics);
-    call.dispatch(args, Grid::linear(planes.channels * t.x.element_size() / 16));
+    call.dispatch(args, Grid::linear(planes.channels / floats_of_word(t.x.scalar_type())));
 }
 
 }  // namespace

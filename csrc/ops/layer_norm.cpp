@@ -87,9 +87,8 @@ bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, c
     constexpr uint32_t kThreads = 128, kMostWords = 8;
     const auto& t = kernels::tuning();
     const auto type = input.scalar_type();
-    const auto word = static_cast<int64_t>(16 / input.element_size());  // elements
-    if (t.software || input.numel() == 0 || (type != at::kFloat && !at::isReducedFloatingType(type)))
-        return false;
+    const int64_t word = kernels::floats_of_word(type);  // elements
+    if (t.software || input.numel() == 0 || word == 0) return false;
     if (size % word != 0 || size > kMostWords * word * t.subgroup || input.numel() / size > UINT32_MAX)
         return false;
     for (const Tensor* tensor : {&input, &out, &weight, &bias}) {
