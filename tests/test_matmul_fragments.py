@@ -58,6 +58,30 @@ def test_last_tiles_are_shared(k, dtype, software):
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("k", [64, 128, 192, 1216])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "batches"])
+def test_all_tiles(layout, k, dtype, software):
+    """While tiles are tuned, calls try every tile in turn, those that take words of eight elements and 64 k, too."""
+    m, n = (200, 168) if software else (2504, 2296)
+    if layout == "batches":
+        function, shapes = torch.baddbmm, lambda m, n, k: [(n,), (3, m, k), (3, k, n)]
+        magnitude = {"magnitude": lambda c, a, b: c + a @ b}
+    else:
+        function, shapes = LAYOUTS[layout]
+        magnitude = {}
+    operands = [torch.randn(shape) for shape in shapes(m, n, k)]
+    torch.ops.anymps.start_tuning()
+    try:
+        for _ in range(16):
+            check(function, *operands, dtype=dtype, **magnitude)
+    finally:
+        trials = torch.ops.anymps.stop_tuning()
+    units = json.loads(torch.ops.anymps.device_info())["features"]["coopmat"]
+    if units and (not software or (os.environ.get("ANYMPS_TILES") == "gpu" and dtype == torch.float16)):
+        assert any("ahead" in trial for trial in trials)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_alpha_beta_and_in_place(dtype, sizes):
     m, n, k = sizes
 

@@ -163,6 +163,19 @@ MatmulArgs arguments(const Gemm& g, Compute compute) {
     return args;
 }
 
+// True where both factors of 16 bits are whole words of 16 bytes, and k whole blocks of 64.
+bool is_whole(const Gemm& g) {
+    constexpr uint32_t kBlock = 64, kLongStride = 1 << 23;  // 128 rows of it are 2 GiB
+    const MatmulArgs args = arguments(g, Compute::F32);
+    const auto whole = [](BlockLayout layout) {
+        return layout == BlockLayout::AlongWide || layout == BlockLayout::RowsWide;
+    };
+    const auto a = granules_of(args.a, 2, args.m, args.k, args.a_m, args.a_k, args.a_z, false);
+    const auto b = granules_of(args.b, 2, args.n, args.k, args.b_n, args.b_k, args.b_z, false);
+    return args.k % kBlock == 0 && args.k > 0 && whole(a) && whole(b) &&
+           std::max({args.a_m, args.a_k, args.b_n, args.b_k}) < kLongStride;
+}
+
 void transpose(Gemm& g) {
     std::swap(g.m, g.n);
     const Matrices a = g.a;
@@ -377,8 +390,10 @@ void Gemm::run() {
         problem.arithmetic = parts_of_f32() == 3 ? Arithmetic::Halves2 : Arithmetic::Halves1;
         problem.may_pack = holds_fragments(at::kHalf);
     }
-    if (problem.arithmetic == Arithmetic::F16 || problem.arithmetic == Arithmetic::BF16)
+    if (problem.arithmetic == Arithmetic::F16 || problem.arithmetic == Arithmetic::BF16) {
         problem.may_pack = can_use_fragments(g.a.tensor->scalar_type(), g.batch, g.m, g.n, g.k);
+        problem.whole_words = is_whole(g);
+    }
     problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
     if (plan.swapped) transpose(g);

@@ -33,6 +33,7 @@ constexpr Tile kShared[] = {
 constexpr Tile kMatrix16[] = {
     {"fragments_128x144", 128, 144, 192, 2070, 2, 0, true, 0, 1, 48},
     {"fragments_128x128", 128, 128, 256, 1910, 2, 18432, true, 0, 8},
+    {"ahead_128x192", 128, 192, 256, 3390, 1, 46080, false, 64, 1, 64, true},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
     {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
@@ -40,6 +41,7 @@ constexpr Tile kMatrix16[] = {
 // CPU drivers take seconds to compile a matrix product: the smallest tiles, for tests.
 constexpr Tile kMatrixSoftware[] = {
     {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true, 0, 2},
+    {"ahead_32x32", 32, 32, 32, 4, 1, 9216, false, 0, 1, 64, true},
     {"matrix_32x32x16", 32, 32, 64, 3, 1, 5120},
 };
 constexpr Tile kMatrixParts3[] = {
@@ -190,7 +192,7 @@ void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
     parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
     const bool sixteen = p.arithmetic == Arithmetic::F16 || p.arithmetic == Arithmetic::BF16;
     const bool halves = is_halves(p.arithmetic) || (p.convolution && sixteen);
-    const uint64_t step = plan.tile->fragments ? 64 : halves ? 32 : 16;
+    const uint64_t step = plan.tile->fragments || plan.tile->ahead ? 64 : halves ? 32 : 16;
     const uint64_t part = std::max<uint64_t>(step, ceil_div(ceil_div(p.k, parts), step) * step);
     plan.part_k = static_cast<uint32_t>(part);
     plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
@@ -213,6 +215,13 @@ uint64_t least_parts(const Problem& p) {
     return std::max<uint64_t>(1, ceil_div(p.k, p.longest_part));
 }
 
+bool can_use(const vulkan::DeviceInfo& device, const Problem& p, const Tile& tile) {
+    if (tile.shared_bytes > device.shared_memory_bytes) return false;
+    // Its threads have 222 registers, of which others' have fewer.
+    const bool enough = device.vendor_id == vulkan::kNvidia || device.is_software;
+    return !tile.ahead || (p.whole_words && enough);
+}
+
 // Tile and number of parts are chosen together: few results fill the cores with large tiles of short parts.
 Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
     const CutCosts& costs = cut_costs(device);
@@ -225,7 +234,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
     // Compiling a larger tile takes longer than it saves, and one kernel serves all small products.
     if (is_small(device, p.batch * p.m * p.n * p.k)) tiles = tiles.last(1);
     for (const Tile& tile : tiles) {
-        if (tile.shared_bytes > device.shared_memory_bytes) continue;
+        if (!can_use(device, p, tile)) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
@@ -356,7 +365,7 @@ std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Proble
     const Plan model = plans[0];
     if (model.tile->m < 8 && model.tile->cost == 1) return plans;  // of few rows
     for (const Tile& tile : tiles_of(device, p)) {
-        if (tile.shared_bytes > device.shared_memory_bytes) continue;
+        if (!can_use(device, p, tile)) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);

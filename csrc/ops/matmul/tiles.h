@@ -29,6 +29,7 @@ struct Tile {
     uint32_t start = 0;      // of a workgroup beyond what all have, in k
     uint32_t most_ways = 1;  // how many workgroups can share a tile, by rows and by k
     uint32_t panel = 64;  // rows of the right factor's fragments: twin of right_panel in lib/fragments.slang
+    bool ahead = false;   // takes whole words and blocks of k (shaders/lib/contract_ahead.slang)
 };
 
 // How the device can best multiply factors of these types. f32_parts: how
@@ -66,6 +67,7 @@ struct Problem {
     bool n_contiguous = false;           // b follows one another along n, in words of four
     bool may_cut = true;                 // k, into parts
     bool may_pack = false;               // factors of 16 bits, as fragments
+    bool whole_words = false;            // those of 16 bytes along k or the rows, and k of 64
     Direct direct = Direct::None;        // of convolutions
     uint64_t longest_part = UINT32_MAX;  // short sums keep the small terms of long ones
     uint64_t variant = 0;                // what else the speed depends on: layouts, windows

@@ -22,8 +22,8 @@ std::string text_of(const Problem& p) {
     std::ostringstream out;
     out << (p.convolution ? "c" : "") << (p.direct == Direct::None ? "" : "d")
         << static_cast<uint32_t>(p.arithmetic) << ':' << p.batch << ':' << p.m << ':' << p.n << ':' << p.k
-        << ':' << p.floating << p.may_swap << p.k_contiguous << p.n_contiguous << p.may_cut << ':'
-        << p.longest_part << ':' << std::hex << p.variant;
+        << ':' << p.floating << p.may_swap << p.k_contiguous << p.n_contiguous << p.may_cut << p.whole_words
+        << ':' << p.longest_part << ':' << std::hex << p.variant;
     return out.str();
 }
 
@@ -37,7 +37,7 @@ uint64_t hash(const Problem& p) {
     uint64_t value = p.variant;
     const uint64_t flags = p.floating | p.may_swap << 1 | p.k_contiguous << 2 | p.may_cut << 3 |
                            p.n_contiguous << 4 | p.convolution << 5 | static_cast<uint64_t>(p.direct) << 16 |
-                           static_cast<uint64_t>(p.arithmetic) << 6;
+                           p.whole_words << 20 | static_cast<uint64_t>(p.arithmetic) << 6;
     for (const uint64_t word : {p.batch, p.m, p.n, p.k, p.longest_part, flags}) {
         value = (value ^ word) * 0x9e3779b97f4a7c15ull;
         value ^= value >> 29;
