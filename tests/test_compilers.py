@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 import pytest
 
 # Fragments laid out as NVIDIA's; csrc/ops/attention/flash.cpp and csrc/ops/conv have other kernels for AMD. And a
-# convolution's largest tile, which csrc/ops/matmul/tiles.cpp leaves out there, and a tile for software drivers.
+# convolution's largest tile and that of products with fragments ahead, which csrc/ops/matmul/tiles.cpp leaves out
+# there, and a tile for software drivers.
 NOT_FOR_AMD = re.compile(
-    r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_halves_32x64_|"
+    r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_ahead_|matmul_halves_32x64_|"
     r"conv_(direct|panels|pairs|pairs_ahead|pair_panels|weight_lines|weight_rows)\d*_\d+x"
 )
 MOST_LANES = 64  # kernels read ballots as 64 bits

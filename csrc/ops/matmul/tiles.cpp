@@ -41,7 +41,7 @@ constexpr Tile kMatrix16[] = {
 // CPU drivers take seconds to compile a matrix product: the smallest tiles, for tests.
 constexpr Tile kMatrixSoftware[] = {
     {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true, 0, 2},
-    {"ahead_32x32", 32, 32, 32, 4, 1, 9216, false, 0, 1, 64, true},
+    {"ahead_32x32", 32, 32, 32, 4, 1, 10240, false, 0, 1, 64, true},
     {"matrix_32x32x16", 32, 32, 64, 3, 1, 5120},
 };
 constexpr Tile kMatrixParts3[] = {
