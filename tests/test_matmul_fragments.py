@@ -12,7 +12,7 @@ import os
 import pytest
 import torch
 from test_matmul import check
-from test_matmul_halves import BATCHES, LAYOUTS, batched
+from test_matmul_halves import BATCHES, LAYOUTS, batched, check_all_tiles
 
 import torch_anymps
 
@@ -65,17 +65,9 @@ def test_all_tiles(layout, k, dtype, software):
     m, n = (200, 168) if software else (2504, 2296)
     if layout == "batches":
         function, shapes = torch.baddbmm, lambda m, n, k: [(n,), (3, m, k), (3, k, n)]
-        magnitude = {"magnitude": lambda c, a, b: c + a @ b}
     else:
         function, shapes = LAYOUTS[layout]
-        magnitude = {}
-    operands = [torch.randn(shape) for shape in shapes(m, n, k)]
-    torch.ops.anymps.start_tuning()
-    try:
-        for _ in range(16):
-            check(function, *operands, dtype=dtype, **magnitude)
-    finally:
-        trials = torch.ops.anymps.stop_tuning()
+    trials = check_all_tiles(function, *[torch.randn(shape) for shape in shapes(m, n, k)], calls=16, dtype=dtype)
     units = json.loads(torch.ops.anymps.device_info())["features"]["coopmat"]
     if units and (not software or (os.environ.get("ANYMPS_TILES") == "gpu" and dtype == torch.float16)):
         assert any("ahead" in trial for trial in trials)

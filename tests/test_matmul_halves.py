@@ -137,16 +137,19 @@ def test_high_precision_is_that_of_tf32(sizes):
     assert ((actual - a.double() @ b.double()).abs() <= limit).all()
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
-def test_all_tiles(layout, sizes):
-    """While tiles are tuned, calls try every tile in turn, and numbers of parts of k."""
-    function, shapes = LAYOUTS[layout]
-    m, n, k = sizes
-    operands = [torch.randn(shape) for shape in shapes(m, n, k // 64 * 64)]
+def check_all_tiles(function, *operands, calls, **options):
+    """While tiles are tuned, calls try every tile in turn, and numbers of parts of k. Returns which they were."""
     torch.ops.anymps.start_tuning()
     try:
-        for _ in range(12):
-            check(function, *operands)
+        for _ in range(calls):
+            check(function, *operands, **options)
     finally:
         trials = torch.ops.anymps.stop_tuning()
-    assert trials
+    return trials
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_all_tiles(layout, sizes):
+    function, shapes = LAYOUTS[layout]
+    m, n, k = sizes
+    assert check_all_tiles(function, *[torch.randn(shape) for shape in shapes(m, n, k // 64 * 64)], calls=12)

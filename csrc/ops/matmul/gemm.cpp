@@ -163,17 +163,21 @@ MatmulArgs arguments(const Gemm& g, Compute compute) {
     return args;
 }
 
-// True where both factors of 16 bits are whole words of 16 bytes, and k whole blocks of 64.
-bool is_whole(const Gemm& g) {
-    constexpr uint32_t kBlock = 64, kLongStride = 1 << 23;  // 128 rows of it are 2 GiB
-    const MatmulArgs args = arguments(g, Compute::F32);
-    const auto whole = [](BlockLayout layout) {
-        return layout == BlockLayout::AlongWide || layout == BlockLayout::RowsWide;
-    };
-    const auto a = granules_of(args.a, 2, args.m, args.k, args.a_m, args.a_k, args.a_z, false);
-    const auto b = granules_of(args.b, 2, args.n, args.k, args.b_n, args.b_k, args.b_z, false);
-    return args.k % kBlock == 0 && args.k > 0 && whole(a) && whole(b) &&
-           std::max({args.a_m, args.a_k, args.b_n, args.b_k}) < kLongStride;
+// True where a factor of so many rows of k lies in whole words of 16 bytes, along k or along the rows.
+bool lies_in_words(const Matrices& factor, int64_t rows, int64_t k, int64_t batch) {
+    const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+    const BlockLayout layout = granules_of(address_of(factor), factor.tensor->element_size(), u(rows), u(k),
+                                           stride32(factor.row, rows), stride32(factor.column, k),
+                                           stride32(factor.batch, batch), false);
+    return layout == BlockLayout::AlongWide || layout == BlockLayout::RowsWide;
+}
+
+// What tiles with fragments ahead ask for. They have offsets of 32 bits for up to 192 rows, or 64 k.
+bool has_whole_words(const Gemm& g) {
+    constexpr int64_t kBlock = 64, kLongStride = 1 << 23;
+    const int64_t longest = std::max({g.a.row, g.a.column, g.b.row, g.b.column});
+    return g.k > 0 && g.k % kBlock == 0 && longest < kLongStride && lies_in_words(g.a, g.m, g.k, g.batch) &&
+           lies_in_words(g.b.transposed(), g.n, g.k, g.batch);
 }
 
 void transpose(Gemm& g) {
@@ -338,12 +342,7 @@ bool worth_a_copy(const Matrices& factor, int64_t rows, int64_t others, const Ge
     if (plan.arithmetic != Arithmetic::F16 && plan.arithmetic != Arithmetic::BF16) return false;
     if (plan.tile->fragments) return false;
     const double products = static_cast<double>(g.batch) * g.m * g.n * g.k;
-    if (!worth_packing(others, products)) return false;
-    const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
-    const BlockLayout layout = granules_of(address_of(factor), factor.tensor->element_size(), u(rows), u(g.k),
-                                           stride32(factor.row, rows), stride32(factor.column, g.k),
-                                           stride32(factor.batch, g.batch), false);
-    return layout != BlockLayout::AlongWide && layout != BlockLayout::RowsWide;
+    return worth_packing(others, products) && !lies_in_words(factor, rows, g.k, g.batch);
 }
 
 // Where self is the output, its elements are gone when tiles are computed again.
@@ -392,7 +391,7 @@ void Gemm::run() {
     }
     if (problem.arithmetic == Arithmetic::F16 || problem.arithmetic == Arithmetic::BF16) {
         problem.may_pack = can_use_fragments(g.a.tensor->scalar_type(), g.batch, g.m, g.n, g.k);
-        problem.whole_words = is_whole(g);
+        problem.whole_words = has_whole_words(g);
     }
     problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
