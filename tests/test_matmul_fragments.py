@@ -74,6 +74,24 @@ def test_all_tiles(layout, k, dtype, software):
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_results_are_rounded_to_nearest_even(dtype, sizes):
+    """Sums of two terms that float holds exactly, a third of them ties, of either sign and many sizes."""
+    m, n, k = sizes[0], sizes[1] // 8 * 8, 64
+    digits = 8 if dtype == torch.bfloat16 else 11
+    a = torch.zeros(m, k)
+    a[:, 0] = torch.randn(m) * torch.randint(-9, 3, (m,)).float().exp2()
+    a = a.to(dtype)
+    last_place = (a[:, 0].float().abs().log2().floor() - digits + 1).exp2()
+    a[:, 1] = (last_place * torch.tensor([0.5, 0.25, 0.75])[torch.randint(3, (m,))]).to(dtype)
+    b = torch.zeros(k, n)
+    b[:2] = torch.randint(0, 2, (2, n)) * 2.0 - 1.0
+    expected = (a.double() @ b.double()).float().to(dtype)
+    normal = expected.abs() >= torch.finfo(dtype).tiny
+    actual = (a.to("mps") @ b.to(dtype).to("mps")).cpu()
+    assert torch.equal(actual[normal], expected[normal])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_alpha_beta_and_in_place(dtype, sizes):
     m, n, k = sizes
 
