@@ -43,16 +43,13 @@ uint32_t workgroup() {
 // `last` is y's bias in the forward pass, the gradient of x in the backward pass.
 void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, const at::TensorBase& y,
          const at::TensorBase& last, uint32_t flags, const at::TensorBase& written) {
-    const int64_t item = y.element_size();
     const bool same_channel = norm.inner % 4 == 0;
     const bool two_channels = !same_channel && norm.inner > 3 && y.numel() % 4 == 0;
     bool vector = same_channel || two_channels || (norm.inner == 1 && norm.channels % 4 == 0);
-    for (const at::TensorBase* tensor : {&x, &y, &written}) {
-        vector &= address_or_0(*tensor) % static_cast<uint64_t>(std::min<int64_t>(16, 4 * item)) == 0;
-    }
     const auto fours = [](const at::TensorBase& t) {
-        return address_or_0(t) % (4 * (t.defined() ? t.element_size() : 1)) == 0;
+        return address_or_0(t) % static_cast<uint64_t>(4 * (t.defined() ? t.element_size() : 1)) == 0;
     };
+    vector &= fours(x) && fours(y) && fours(written);
     const bool parameters = fours(norm.mean) && fours(norm.deviation) && fours(norm.weight) &&
                             (last.is_same(written) || fours(last)) && fours(norm.sums) &&
                             fours(norm.products);
@@ -61,9 +58,9 @@ void run(const char* kernel, const ChannelNorm& norm, const at::TensorBase& x, c
              (norm.depth ? kGroups : 0) | (same_channel ? kSameChannel : 0) |
              (two_channels ? kTwoChannels : 0);
     const uint32_t width = vector ? 4 : 1;
-    KernelCall call(
-        kernel, {workgroup(), 0, code(y.scalar_type()), code(norm.mean.scalar_type()),
-                 code(norm.deviation.scalar_type()), code_or_0(norm.weight), code_or_0(last), width, flags});
+    KernelCall call(kernel, {workgroup(), 0, code(x.scalar_type()), code(norm.mean.scalar_type()),
+                             code(norm.deviation.scalar_type()), code_or_0(norm.weight), code_or_0(last),
+                             width, flags, code(y.scalar_type())});
     call.read(norm.mean).read(norm.deviation).read(norm.weight).read(norm.sums).read(norm.products);
     for (const at::TensorBase* tensor : {&x, &y, &last}) {
         tensor->is_same(written) ? call.write(*tensor) : call.read(*tensor);

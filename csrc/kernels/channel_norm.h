@@ -22,10 +22,10 @@ struct ChannelNorm {
     double inverse_size = 1;         // 1 / elements a statistic
 };
 
-// y = (x - mean) rstd w + b; x and y have the same strides.
+// y = (x - mean) rstd w + b; x and y have the same strides, each a dtype of its own.
 void channel_norm_forward(const ChannelNorm& norm, const at::TensorBase& x, const at::TensorBase& y);
 
-// Gradient of x from that of y; all three have the same strides.
+// Gradient of x, which has its dtype, from that of y; all three have the same strides.
 void channel_norm_backward(const ChannelNorm& norm, const at::TensorBase& grad, const at::TensorBase& x,
                            const at::TensorBase& grad_x);
 

@@ -41,7 +41,9 @@ bool column_moments(const at::TensorBase& in, uint64_t rows, uint64_t columns,
     constexpr uint64_t kWidth = 4;
     const Tuning& t = tuning();
     const uint64_t lines = t.workgroup / kSide, round = lines * kAhead;
-    if (t.software || lines == 0 || in.scalar_type() != at::kFloat || address(in) % 16 != 0) return false;
+    const auto item = static_cast<uint64_t>(in.element_size());
+    if (t.software || lines == 0 || floats_of_word(in.scalar_type()) == 0) return false;
+    if (address(in) % (kWidth * item) != 0) return false;
     if (rows < round || rows > UINT32_MAX / 2 || columns > UINT32_MAX / 2 || columns % kWidth != 0)
         return false;
     const uint64_t groups = ceil_div(columns, kSide * kWidth);
@@ -54,14 +56,14 @@ bool column_moments(const at::TensorBase& in, uint64_t rows, uint64_t columns,
                                                           c10::Device(c10::kMPS), std::nullopt, std::nullopt);
     const ColumnMomentArgs args{address(in),
                                 address(partials),
-                                static_cast<int64_t>(4 * columns),
+                                static_cast<int64_t>(item * columns),
                                 static_cast<uint32_t>(rows),
                                 static_cast<uint32_t>(columns),
                                 static_cast<uint32_t>(part),
                                 static_cast<uint32_t>(parts),
                                 static_cast<uint32_t>(groups),
                                 words_of(statistics)};
-    KernelCall("column_moments", {t.workgroup, t.subgroup, code(at::kFloat)})
+    KernelCall("column_moments", {t.workgroup, t.subgroup, code(in.scalar_type())})
         .read(in)
         .write(partials)
         .dispatch(args, Grid::linear(parts * groups));

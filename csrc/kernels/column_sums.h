@@ -14,8 +14,8 @@ namespace anymps::kernels {
 bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t columns,
                  int64_t row_stride);
 
-// Means and biased variances of the columns of a dense matrix, as results, and what follows from them; in and
-// they are float32. False as above.
+// Means and biased variances of the columns of a dense matrix, as results in float32, and what follows from
+// them. False as above.
 bool column_moments(const at::TensorBase& in, uint64_t rows, uint64_t columns,
                     const ChannelStatistics& statistics);
 

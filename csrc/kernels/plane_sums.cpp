@@ -23,21 +23,25 @@ constexpr uint64_t kFewest = 8, kMost = 128;
 // In one block of sums, so that long chains of additions do not lose digits.
 constexpr uint64_t kMostOfThread = 64;
 
-bool fits(const at::TensorBase& x, const Planes& planes) {
+// What moments and gradients load at once, of any floating type.
+constexpr uint32_t kQuad = 4;
+
+// channels: whose planes are words of as many elements, as many as a plane has positions.
+bool fits(const at::TensorBase& x, const Planes& planes, uint32_t channels) {
     const Tuning& t = tuning();
-    const uint64_t channels = floats_of_word(x.scalar_type());
-    if (t.software || channels == 0) return false;
+    if (t.software || channels == 0 || floats_of_word(x.scalar_type()) == 0) return false;
     if (planes.positions < kFewest || planes.positions > std::min<uint64_t>(kMost, t.workgroup)) return false;
     const uint64_t lines = t.workgroup / planes.positions;
     return planes.images > 0 && planes.images <= lines * kMostOfThread && planes.channels % channels == 0 &&
-           planes.channels > 0 && planes.channels <= UINT32_MAX && address(x) % 16 == 0;
+           planes.channels > 0 && planes.channels <= UINT32_MAX &&
+           address(x) % (channels * static_cast<uint64_t>(x.element_size())) == 0;
 }
 
 struct Operands {
     at::TensorBase x, grad, mean, rstd, out, out2;
 };
 
-void run(const char* kernel, const Planes& planes, const Operands& t,
+void run(const char* kernel, const Planes& planes, uint32_t channels, const Operands& t,
          const ChannelStatistics& statistics = {}) {
     const PlaneArgs args{address(t.x),
                          address_or_0(t.grad),
@@ -50,33 +54,34 @@ void run(const char* kernel, const Planes& planes, const Operands& t,
                          static_cast<uint32_t>(planes.positions),
                          words_of(statistics)};
     KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, code(t.x.scalar_type()), code_or_0(t.out),
-                             0, code_or_0(statistics.running_mean), code_or_0(statistics.running_variance)});
+                             code_or_0(t.grad), code_or_0(statistics.running_mean),
+                             code_or_0(statistics.running_variance)});
     call.read(t.x).read(t.grad).read(t.mean).read(t.rstd).write(t.out).write(t.out2);
     write_statistics(call, statistics);
-    call.dispatch(args, Grid::linear(planes.channels / floats_of_word(t.x.scalar_type())));
+    call.dispatch(args, Grid::linear(planes.channels / channels));
 }
 
 }  // namespace
 
 bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
-    if (!fits(x, planes)) return false;
-    run(x.scalar_type() == at::kFloat ? "plane_sums_f32" : "plane_sums_16", planes,
+    const uint32_t channels = floats_of_word(x.scalar_type());
+    if (!fits(x, planes, channels)) return false;
+    run(x.scalar_type() == at::kFloat ? "plane_sums_f32" : "plane_sums_16", planes, channels,
         {x, {}, {}, {}, sums, {}});
     return true;
 }
 
 bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelStatistics& statistics) {
-    if (x.scalar_type() != at::kFloat || !fits(x, planes)) return false;
-    run("plane_moments", planes, {x, {}, {}, {}, {}, {}}, statistics);
+    if (!fits(x, planes, kQuad)) return false;
+    run("plane_moments", planes, kQuad, {x, {}, {}, {}, {}, {}}, statistics);
     return true;
 }
 
 bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
                      const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,
                      const at::TensorBase& sums) {
-    if (x.scalar_type() != at::kFloat || grad.scalar_type() != at::kFloat) return false;
-    if (!fits(x, planes) || !fits(grad, planes)) return false;
-    run("plane_gradients", planes, {x, grad, mean, rstd, products, sums});
+    if (!fits(x, planes, kQuad) || !fits(grad, planes, kQuad)) return false;
+    run("plane_gradients", planes, kQuad, {x, grad, mean, rstd, products, sums});
     return true;
 }
 

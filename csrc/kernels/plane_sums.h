@@ -15,9 +15,9 @@ struct Planes {
 // Each returns false, and does nothing, where other kernels are to take it. Images are [images, channels,
 // positions]. Sums of channels.
 bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums);
-// Biased variances and means, as results, and what follows from them; x and they are float32.
+// Biased variances and means, as results in float32, and what follows from them.
 bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelStatistics& statistics);
-// Sums of grad (x - mean) rstd and of grad; all float32.
+// Sums of grad (x - mean) rstd and of grad, which may have another dtype than x; the others are float32.
 bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
                      const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,
                      const at::TensorBase& sums);

@@ -5,6 +5,8 @@
 #include <anymps/ops/batch_norm_ops.h>
 #include <anymps/ops/reduction_rows.h>
 
+#include "ops/batch_norm.h"
+
 #include "kernels/channel_norm.h"
 #include "kernels/column_sums.h"
 #include "kernels/plane_sums.h"
@@ -83,7 +85,7 @@ std::pair<Tensor, Tensor> forward(const Tensor& input_any, const std::optional<T
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
     const Tensor out =
-        out_any.is_contiguous(format) ? out_any : at::empty_like(input, input.options(), format);
+        out_any.is_contiguous(format) ? out_any : at::empty_like(input, out_any.options(), format);
     ChannelNorm norm = shape_of(input);
     norm.weight = dense(optional(weight));
     norm.bias = dense(optional(bias));
@@ -111,10 +113,16 @@ std::pair<Tensor, Tensor> forward(const Tensor& input_any, const std::optional<T
 }
 
 Three forward(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-              const Running& running, bool training, double eps) {
-    Tensor out(at::detail::empty_mps(input.sizes(), input.options().memory_format(format_of(input))));
+              const Running& running, bool training, double eps, ScalarType dtype) {
+    Tensor out(
+        at::detail::empty_mps(input.sizes(), input.options().dtype(dtype).memory_format(format_of(input))));
     auto [mean, rstd] = forward(input, weight, bias, running, training, eps, out);
     return {out, mean, rstd};
+}
+
+Three forward(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+              const Running& running, bool training, double eps) {
+    return forward(input, weight, bias, running, training, eps, input.scalar_type());
 }
 
 ThreeOut forward_out(const Tensor& input, const std::optional<Tensor>& weight,
@@ -148,8 +156,8 @@ Tensor fixed_rstd(const Tensor& variance, double eps) {
 }
 
 // The gradient of a parameter from sums in float.
-Tensor as_parameter(const Tensor& sums, const Tensor& weight, const Tensor& input) {
-    return sums.to(weight.defined() ? weight.scalar_type() : input.scalar_type());
+Tensor as_parameter(const Tensor& sums, const Tensor& weight, const Tensor& grad) {
+    return sums.to(weight.defined() ? weight.scalar_type() : grad.scalar_type());
 }
 
 Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optional<Tensor>& weight_opt,
@@ -180,12 +188,17 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
         }
         kernels::channel_norm_backward(norm, grad, input, grad_input);
     }
-    if (wanted[1]) grad_weight = as_parameter(products, weight, input);
-    if (wanted[2]) grad_bias = as_parameter(sums, weight, input);
+    if (wanted[1]) grad_weight = as_parameter(products, weight, grad);
+    if (wanted[2]) grad_bias = as_parameter(sums, weight, grad);
     return {grad_input, grad_weight, grad_bias};
 }
 
 }  // namespace
+
+Three batch_norm(const Tensor& input, const BatchNorm& norm, ScalarType dtype) {
+    return forward(input, norm.weight, norm.bias, {norm.running_mean, norm.running_variance, norm.momentum},
+                   norm.training, norm.eps, dtype);
+}
 
 // -> (output, save_mean, save_invstd); the statistics are float32, and empty in evaluation.
 Three ANYMPS_FUNC(native_batch_norm)(const Tensor& input, const std::optional<Tensor>& weight,
