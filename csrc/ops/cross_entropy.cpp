@@ -17,13 +17,13 @@
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/nll_loss.h"
+#include "ops/plain.h"
 
 namespace anymps::ops {
 namespace {
 
 using at::ScalarType;
 using at::Tensor;
-using c10::DispatchKey;
 using kernels::address;
 using kernels::address_or_0;
 using kernels::code;
@@ -39,16 +39,6 @@ struct CrossEntropyArgs {
     uint32_t size, loss_stride, count;
     kernels::FastDivider parts;
 };
-
-// No subclass, transform, lazy negation or mode has a say.
-bool is_plain(const Tensor& t) {
-    constexpr c10::DispatchKeySet kPlain(
-        {DispatchKey::MPS, DispatchKey::AutogradMPS, DispatchKey::ADInplaceOrView, DispatchKey::AutocastMPS});
-    return t.key_set() == kPlain;
-}
-bool are_modes_off() {
-    return c10::impl::tls_local_dispatch_key_set().included_ == c10::default_included_set;
-}
 
 // log_softmax's gradient of nll_loss's: exp(y) times what the row's loss asks for, less that at the target.
 Tensor gradient(const Tensor& loss_grad, const Tensor& y, const Tensor& target, const Tensor& weight,
@@ -144,16 +134,16 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 // Two dimensions, as F.cross_entropy(logits.view(-1, classes), targets) has them.
 bool is_usual(const Tensor& self, const Tensor& target, const std::optional<Tensor>& weight,
               double smoothing) {
-    const auto is_forward = [](const Tensor& t) { return t._fw_grad(0).defined(); };
     const ScalarType type = self.scalar_type();
     if (!at::GradMode::is_enabled() || !are_modes_off() || !is_plain(self) || !is_plain(target)) return false;
     if (!self.requires_grad() || smoothing != 0.0 || self.dim() != 2 || target.dim() != 1) return false;
     if (self.size(0) != target.size(0) || self.numel() == 0 || !self.is_contiguous()) return false;
     if (type != at::kFloat && !at::isReducedFloatingType(type)) return false;
-    if (target.scalar_type() != at::kLong || !target.is_contiguous() || is_forward(self)) return false;
+    if (target.scalar_type() != at::kLong || !target.is_contiguous() || has_forward_gradient(self))
+        return false;
     if (!weight || !weight->defined()) return true;
     return !takes_floats(type) && is_plain(*weight) && !weight->requires_grad() && weight->is_contiguous() &&
-           weight->scalar_type() == type && !is_forward(*weight);
+           weight->scalar_type() == type && !has_forward_gradient(*weight);
 }
 
 Tensor cross_entropy_loss(const Tensor& self, const Tensor& target, const std::optional<Tensor>& weight,
