@@ -195,6 +195,22 @@ def test_import_creates_no_vulkan_instance(run_python):
     assert done.stdout == "False\n"
 
 
+def test_replacing_a_kernel_of_autocast_is_silent_and_others_are_warned_of(run_python, mps):
+    """PyTorch warns of replaced kernels once a process, which is left to whoever replaces another one."""
+    source = """
+import torch
+kernels = torch._C._dispatch_dump("aten::batch_norm").splitlines()
+print([line for line in kernels if line.startswith("AutocastMPS: ")][0].count("batch_norm_autocast.cpp"), flush=True)
+library = torch.library.Library("aten", "IMPL")
+library.impl("layer_norm", lambda *a: a[0], "AutocastMPS")
+"""
+    for env in ({}, NO_DRIVER):
+        quiet = run_python("import torch, torch_anymps", env=env)
+        assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    done = run_python(source)
+    assert done.stdout == "1\n" and "verriding a previously registered kernel" in done.stderr
+
+
 def test_info_with_a_device(mps):
     report = subprocess.run([sys.executable, "-m", "torch_anymps.info"], capture_output=True, text=True)
     assert (report.returncode, report.stderr) == (0, "")
