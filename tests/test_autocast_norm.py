@@ -114,9 +114,12 @@ def test_channels_last(dtype, training):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(8, 64, 7, 7), (3, 132, 5, 5), (16, 8, 9, 11), (4, 12, 14, 14), (70, 8, 28, 28)])
 def test_words(dtype, shape):
-    """Planes that GPUs read as words of four elements, and rows of channels."""
+    """Planes that GPUs read as words of four elements, and rows of channels: the kernels of float32, but for copies."""
     for layout in (torch.contiguous_format, torch.channels_last):
-        check_with_cpu(Case(of_16_bits(shape, dtype, layout)), True)
+        case = Case(of_16_bits(shape, dtype, layout))
+        check_with_cpu(case, True)
+        actual, own = (kernels(lambda c=case, o=own: c.on_mps(True, o)) for own in (False, True))
+        assert actual == {name for name in own if "copy_f32" not in name}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -132,9 +135,8 @@ def test_any_address(dtype):
         lambda t: t.flatten()[3:1179].view(3, 8, 7, 7),
     ]
     for view, training in itertools.product(views, (True, False)):
-        x = of_16_bits((4, 8, 7, 7), dtype)
-        case = Case(x)
-        channels = view(x).shape[1]
+        case = Case(of_16_bits((4, 8, 7, 7), dtype))
+        channels = view(case.x).shape[1]
         case.w, case.b, *case.running = (t[:channels] for t in (case.w, case.b, *case.running))
         check(case, training, view, exact=False)  # GPUs may read a copy in words, and the slice not
 
@@ -158,9 +160,8 @@ def test_gradients_of_some(dtype):
 
 def test_outlying_values():
     """Infinities and NaN stay in their channels; gradients beyond float16 become infinite."""
-    x = of_16_bits((4, 8, 3, 3), torch.float16)
-    x[0, 1, 0, 0], x[1, 2, 0, 0] = float("nan"), float("inf")
-    case = Case(x)
+    case = Case(of_16_bits((4, 8, 3, 3), torch.float16))
+    case.x[0, 1, 0, 0], case.x[1, 2, 0, 0] = float("nan"), float("inf")
     case.grad *= 1e6
     for training in (True, False):
         actual, own = (case.on_mps(training, own_way) for own_way in (False, True))
@@ -261,7 +262,7 @@ def test_an_image_changed_in_place_is_an_error(module, x):
 
 
 def test_no_conversion_of_images(module):
-    """Convolution and norm, forward and backward: only the convolution's weight and its gradient are converted."""
+    """Convolution and norm, forward and backward."""
     conv = torch.nn.Conv2d(6, 6, 1, bias=False, dtype=torch.bfloat16).to("mps")
     x = torch.randn(4, 6, 5, 5, dtype=torch.bfloat16, device="mps")
     grad = torch.randn(4, 6, 5, 5, device="mps")
@@ -271,12 +272,9 @@ def test_no_conversion_of_images(module):
             y = module(conv(x))
         y.backward(grad)
 
-    def own_way():
-        module(conv(x).float()).backward(grad)
-
     step()  # gradients exist, whose sums are no copies
     assert not [k for k in kernels(step) if "copy" in k]
-    assert [k for k in kernels(own_way) if "copy" in k]
+    assert [k for k in kernels(lambda: module(conv(x).float()).backward(grad)) if "copy" in k]
 
 
 def test_without_gradient(module, x):
