@@ -80,6 +80,8 @@ bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelS
 bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
                      const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,
                      const at::TensorBase& sums) {
+    // Running statistics have the dtype that the module was cast to.
+    if (mean.scalar_type() != at::kFloat || rstd.scalar_type() != at::kFloat) return false;
     if (!fits(x, planes, kQuad) || !fits(grad, planes, kQuad)) return false;
     run("plane_gradients", planes, kQuad, {x, grad, mean, rstd, products, sums});
     return true;
