@@ -17,8 +17,8 @@ struct Planes {
 bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums);
 // Biased variances and means, as results in float32, and what follows from them.
 bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelStatistics& statistics);
-// Sums of grad (x - mean) rstd and of grad, which may have another dtype than x; the sums are float32, and so must
-// mean and rstd be.
+// Sums of grad (x - mean) rstd and of grad, which may have another dtype than x; sums are float32, and so
+// must mean and rstd be.
 bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
                      const at::TensorBase& mean, const at::TensorBase& rstd, const at::TensorBase& products,
                      const at::TensorBase& sums);

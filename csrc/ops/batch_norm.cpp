@@ -72,64 +72,43 @@ void find_statistics(const Tensor& input, const kernels::ChannelStatistics& stat
     kernels::channel_norm_statistics(statistics);
 }
 
-struct Running {
-    Tensor mean, variance;
-    double momentum;
-};
-
 // Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
 // evaluation.
-std::pair<Tensor, Tensor> forward(const Tensor& input_any, const std::optional<Tensor>& weight,
-                                  const std::optional<Tensor>& bias, const Running& running, bool training,
-                                  double eps, const Tensor& out_any) {
+std::pair<Tensor, Tensor> forward(const Tensor& input_any, const BatchNorm& given, const Tensor& out_any) {
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
     const Tensor out =
         out_any.is_contiguous(format) ? out_any : at::empty_like(input, out_any.options(), format);
     ChannelNorm norm = shape_of(input);
-    norm.weight = dense(optional(weight));
-    norm.bias = dense(optional(bias));
+    norm.weight = dense(given.weight);
+    norm.bias = dense(given.bias);
     Tensor save_mean = empty_floats(input, 0), save_rstd = empty_floats(input, 0);
-    if (training) {
+    if (given.training) {
         const Tensor variance = empty_floats(input, input.size(1));
         save_mean = empty_floats(input, input.size(1));
         save_rstd = empty_floats(input, input.size(1));
         const auto n = static_cast<double>(samples(input));
-        find_statistics(input, {save_mean, variance, save_rstd, running.mean, running.variance, eps,
-                                running.momentum, n / (n - 1)});
+        find_statistics(input, {save_mean, variance, save_rstd, given.running_mean, given.running_variance,
+                                given.eps, given.momentum, n / (n - 1)});
         norm.mean = save_mean;
         norm.deviation = save_rstd;
     } else {
-        TORCH_CHECK(running.mean.defined() && running.variance.defined(),
+        TORCH_CHECK(given.running_mean.defined() && given.running_variance.defined(),
                     "running_mean and running_var must be defined in evaluation mode");
-        norm.mean = dense(running.mean);
-        norm.deviation = dense(running.variance);
+        norm.mean = dense(given.running_mean);
+        norm.deviation = dense(given.running_variance);
         norm.variance = true;
-        norm.eps = eps;
+        norm.eps = given.eps;
     }
     kernels::channel_norm_forward(norm, input, out);
     if (!out.is_same(out_any)) out_any.copy_(out);
     return {save_mean, save_rstd};
 }
 
-Three forward(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-              const Running& running, bool training, double eps, ScalarType dtype) {
-    Tensor out(
-        at::detail::empty_mps(input.sizes(), input.options().dtype(dtype).memory_format(format_of(input))));
-    auto [mean, rstd] = forward(input, weight, bias, running, training, eps, out);
-    return {out, mean, rstd};
-}
-
-Three forward(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-              const Running& running, bool training, double eps) {
-    return forward(input, weight, bias, running, training, eps, input.scalar_type());
-}
-
-ThreeOut forward_out(const Tensor& input, const std::optional<Tensor>& weight,
-                     const std::optional<Tensor>& bias, const Running& running, bool training, double eps,
-                     Tensor& out, Tensor& save_mean, Tensor& save_rstd) {
+ThreeOut forward_out(const Tensor& input, const BatchNorm& norm, Tensor& out, Tensor& save_mean,
+                     Tensor& save_rstd) {
     at::native::resize_output(out, input.sizes());
-    auto [mean, rstd] = forward(input, weight, bias, running, training, eps, out);
+    auto [mean, rstd] = forward(input, norm, out);
     at::native::resize_output(save_mean, mean.sizes());
     at::native::resize_output(save_rstd, rstd.sizes());
     save_mean.copy_(mean);
@@ -196,8 +175,10 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
 }  // namespace
 
 Three batch_norm(const Tensor& input, const BatchNorm& norm, ScalarType dtype) {
-    return forward(input, norm.weight, norm.bias, {norm.running_mean, norm.running_variance, norm.momentum},
-                   norm.training, norm.eps, dtype);
+    Tensor out(
+        at::detail::empty_mps(input.sizes(), input.options().dtype(dtype).memory_format(format_of(input))));
+    auto [mean, rstd] = forward(input, norm, out);
+    return {out, mean, rstd};
 }
 
 // -> (output, save_mean, save_invstd); the statistics are float32, and empty in evaluation.
@@ -206,8 +187,8 @@ Three ANYMPS_FUNC(native_batch_norm)(const Tensor& input, const std::optional<Te
                                      const std::optional<Tensor>& running_mean,
                                      const std::optional<Tensor>& running_var, bool training, double momentum,
                                      double eps) {
-    return forward(input, weight, bias, {optional(running_mean), optional(running_var), momentum}, training,
-                   eps);
+    return batch_norm(input, {weight, bias, running_mean, running_var, training, momentum, eps},
+                      input.scalar_type());
 }
 
 ThreeOut ANYMPS_FUNC(native_batch_norm_out)(const Tensor& input, const std::optional<Tensor>& weight,
@@ -216,14 +197,15 @@ ThreeOut ANYMPS_FUNC(native_batch_norm_out)(const Tensor& input, const std::opti
                                             const std::optional<Tensor>& running_var, bool training,
                                             double momentum, double eps, Tensor& out, Tensor& save_mean,
                                             Tensor& save_invstd) {
-    return forward_out(input, weight, bias, {optional(running_mean), optional(running_var), momentum},
-                       training, eps, out, save_mean, save_invstd);
+    return forward_out(input, {weight, bias, running_mean, running_var, training, momentum, eps}, out,
+                       save_mean, save_invstd);
 }
 
 Three ANYMPS_FUNC(_native_batch_norm_legit)(const Tensor& input, const std::optional<Tensor>& weight,
                                             const std::optional<Tensor>& bias, Tensor& running_mean,
                                             Tensor& running_var, bool training, double momentum, double eps) {
-    return forward(input, weight, bias, {running_mean, running_var, momentum}, training, eps);
+    return batch_norm(input, {weight, bias, running_mean, running_var, training, momentum, eps},
+                      input.scalar_type());
 }
 
 ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_out)(const Tensor& input, const std::optional<Tensor>& weight,
@@ -231,14 +213,15 @@ ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_out)(const Tensor& input, const st
                                                    Tensor& running_var, bool training, double momentum,
                                                    double eps, Tensor& out, Tensor& save_mean,
                                                    Tensor& save_invstd) {
-    return forward_out(input, weight, bias, {running_mean, running_var, momentum}, training, eps, out,
+    return forward_out(input, {weight, bias, running_mean, running_var, training, momentum, eps}, out,
                        save_mean, save_invstd);
 }
 
 Three ANYMPS_FUNC(_native_batch_norm_legit_no_stats)(const Tensor& input, const std::optional<Tensor>& weight,
                                                      const std::optional<Tensor>& bias, bool training,
                                                      double momentum, double eps) {
-    return forward(input, weight, bias, {Tensor(), Tensor(), momentum}, training, eps);
+    return batch_norm(input, {weight, bias, std::nullopt, std::nullopt, training, momentum, eps},
+                      input.scalar_type());
 }
 
 ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_no_stats_out)(const Tensor& input,
@@ -246,15 +229,16 @@ ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_no_stats_out)(const Tensor& input,
                                                             const std::optional<Tensor>& bias, bool training,
                                                             double momentum, double eps, Tensor& out,
                                                             Tensor& save_mean, Tensor& save_invstd) {
-    return forward_out(input, weight, bias, {Tensor(), Tensor(), momentum}, training, eps, out, save_mean,
-                       save_invstd);
+    return forward_out(input, {weight, bias, std::nullopt, std::nullopt, training, momentum, eps}, out,
+                       save_mean, save_invstd);
 }
 
 // -> (output, save_mean, save_invstd, reserve); nothing needs reserving.
 std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(_batch_norm_with_update)(
     const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
     Tensor& running_mean, Tensor& running_var, double momentum, double eps) {
-    auto [out, mean, rstd] = forward(input, weight, bias, {running_mean, running_var, momentum}, true, eps);
+    auto [out, mean, rstd] = batch_norm(input, {weight, bias, running_mean, running_var, true, momentum, eps},
+                                        input.scalar_type());
     return {out, mean, rstd, Tensor(at::detail::empty_mps({0}, input.options().dtype(at::kByte)))};
 }
 
@@ -262,7 +246,7 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> ANYMPS_FUNC(_batch_norm_with_upda
     const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
     Tensor& running_mean, Tensor& running_var, double momentum, double eps, Tensor& out, Tensor& save_mean,
     Tensor& save_invstd, Tensor& reserve) {
-    forward_out(input, weight, bias, {running_mean, running_var, momentum}, true, eps, out, save_mean,
+    forward_out(input, {weight, bias, running_mean, running_var, true, momentum, eps}, out, save_mean,
                 save_invstd);
     return {out, save_mean, save_invstd, reserve};
 }

@@ -20,13 +20,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-BatchNorm norm_of(const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-                  const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var,
-                  bool training, double momentum, double eps) {
-    const auto value = [](const std::optional<Tensor>& t) { return t.value_or(Tensor()); };
-    return {value(weight), value(bias), value(running_mean), value(running_var), training, momentum, eps};
-}
-
 struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
     static constexpr bool is_traceable = true;
 
@@ -36,7 +29,7 @@ struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
                           const Optional& bias, const Optional& running_mean, const Optional& running_var,
                           bool training, double momentum, double eps) {
         const at::AutoDispatchBelowADInplaceOrView below;
-        const BatchNorm norm = norm_of(weight, bias, running_mean, running_var, training, momentum, eps);
+        const BatchNorm norm(weight, bias, running_mean, running_var, training, momentum, eps);
         auto [out, mean, rstd] = batch_norm(input, norm, at::kFloat);
         ctx->set_materialize_grads(false);
         // The gradient of training does not ask for running statistics, which go on changing.
@@ -109,7 +102,7 @@ Tensor autocast_batch_norm(const Tensor& input, const std::optional<Tensor>& wei
                            const std::optional<Tensor>& bias, const std::optional<Tensor>& running_mean,
                            const std::optional<Tensor>& running_var, bool training, double momentum,
                            double eps, bool cudnn_enabled) {
-    const BatchNorm norm = norm_of(weight, bias, running_mean, running_var, training, momentum, eps);
+    const BatchNorm norm(weight, bias, running_mean, running_var, training, momentum, eps);
     if (!is_usual(input, norm)) {
         using Signature = decltype(ATEN_FN(batch_norm));
         using Own = at::autocast::WrapFunction<at::autocast::CastPolicy::fp32, at::kMPS, Signature, Signature,
