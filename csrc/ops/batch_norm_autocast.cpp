@@ -84,13 +84,13 @@ bool wants_gradient(const Tensor& input, const BatchNorm& norm) {
 
 // Parameters and statistics as modules have them. Autograd saves no tensor of inference mode.
 bool is_usual(const Tensor& input, const BatchNorm& norm) {
-    if (!are_modes_off() || !is_plain(input) || !at::isReducedFloatingType(input.scalar_type())) return false;
-    if (input.dim() < 2 || input.numel() == 0 || has_forward_gradient(input)) return false;
+    if (!at::isReducedFloatingType(input.scalar_type()) || input.dim() < 2 || input.numel() == 0)
+        return false;
     if (norm.running_mean.defined() != norm.running_variance.defined()) return false;
     if (!norm.training && !norm.running_mean.defined()) return false;
     const auto is_of_channels = [&](const Tensor& t) {
-        return !t.defined() || (is_plain(t) && t.scalar_type() == at::kFloat && t.dim() == 1 &&
-                                t.size(0) == input.size(1) && t.is_contiguous() && !has_forward_gradient(t));
+        return !t.defined() || (t.scalar_type() == at::kFloat && t.dim() == 1 && t.size(0) == input.size(1) &&
+                                t.is_contiguous());
     };
     const auto is_constant = [](const Tensor& t) { return !t.defined() || !t.requires_grad(); };
     return is_of_channels(norm.weight) && is_of_channels(norm.bias) && is_of_channels(norm.running_mean) &&
@@ -98,33 +98,27 @@ bool is_usual(const Tensor& input, const BatchNorm& norm) {
            is_constant(norm.running_variance) && !(wants_gradient(input, norm) && input.is_inference());
 }
 
+using Signature = decltype(ATEN_FN(batch_norm));
+using AutocastToFloat = at::autocast::WrapFunction<at::autocast::CastPolicy::fp32, at::kMPS, Signature,
+                                                   Signature, &ATEN_FN(batch_norm)>::type;
+
 Tensor autocast_batch_norm(const Tensor& input, const std::optional<Tensor>& weight,
                            const std::optional<Tensor>& bias, const std::optional<Tensor>& running_mean,
                            const std::optional<Tensor>& running_var, bool training, double momentum,
                            double eps, bool cudnn_enabled) {
     const BatchNorm norm(weight, bias, running_mean, running_var, training, momentum, eps);
     if (!is_usual(input, norm)) {
-        using Signature = decltype(ATEN_FN(batch_norm));
-        using Own = at::autocast::WrapFunction<at::autocast::CastPolicy::fp32, at::kMPS, Signature, Signature,
-                                               &ATEN_FN(batch_norm)>;
-        return Own::type::call(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                               cudnn_enabled);
+        return AutocastToFloat::call(input, weight, bias, running_mean, running_var, training, momentum, eps,
+                                     cudnn_enabled);
     }
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastMPS);
     if (!wants_gradient(input, norm)) return std::get<0>(anymps::ops::batch_norm(input, norm, at::kFloat));
     return AutocastBatchNorm::apply(input, weight, bias, running_mean, running_var, training, momentum, eps);
 }
 
-// PyTorch warns, once a process and for all operators, that a kernel of its own is replaced.
-struct Quiet : c10::WarningHandler {
-    void process(const c10::Warning&) override {}
-};
-
 TORCH_LIBRARY_IMPL(aten, AutocastMPS, m) {
-    Quiet quiet;
-    const c10::WarningUtils::WarningHandlerGuard handler(&quiet);
-    const c10::WarningUtils::WarnAlways once_remains;  // for whoever replaces the next one
-    m.impl("batch_norm", TORCH_FN(autocast_batch_norm));
+    const QuietReplacement quiet;
+    m.impl("batch_norm", TORCH_FN((PlainOr<&autocast_batch_norm, &AutocastToFloat::call>::call)));
 }
 
 }  // namespace

@@ -135,27 +135,28 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 bool is_usual(const Tensor& self, const Tensor& target, const std::optional<Tensor>& weight,
               double smoothing) {
     const ScalarType type = self.scalar_type();
-    if (!at::GradMode::is_enabled() || !are_modes_off() || !is_plain(self) || !is_plain(target)) return false;
-    if (!self.requires_grad() || smoothing != 0.0 || self.dim() != 2 || target.dim() != 1) return false;
+    if (!at::GradMode::is_enabled() || !self.requires_grad() || smoothing != 0.0 || self.dim() != 2 ||
+        target.dim() != 1)
+        return false;
     if (self.size(0) != target.size(0) || self.numel() == 0 || !self.is_contiguous()) return false;
     if (type != at::kFloat && !at::isReducedFloatingType(type)) return false;
-    if (target.scalar_type() != at::kLong || !target.is_contiguous() || has_forward_gradient(self))
-        return false;
+    if (target.scalar_type() != at::kLong || !target.is_contiguous()) return false;
     if (!weight || !weight->defined()) return true;
-    return !takes_floats(type) && is_plain(*weight) && !weight->requires_grad() && weight->is_contiguous() &&
-           weight->scalar_type() == type && !has_forward_gradient(*weight);
+    return !takes_floats(type) && !weight->requires_grad() && weight->is_contiguous() &&
+           weight->scalar_type() == type;
 }
+
+constexpr auto kComposite = &at::compositeimplicitautograd::cross_entropy_loss_symint;
 
 Tensor cross_entropy_loss(const Tensor& self, const Tensor& target, const std::optional<Tensor>& weight,
                           int64_t reduction, c10::SymInt ignore_index, double label_smoothing) {
-    if (is_usual(self, target, weight, label_smoothing) && !ignore_index.is_symbolic())
+    if (is_usual(self, target, weight, label_smoothing))
         return CrossEntropy::apply(self, target, weight, reduction, ignore_index.expect_int())[0];
-    return at::compositeimplicitautograd::cross_entropy_loss_symint(self, target, weight, reduction,
-                                                                    std::move(ignore_index), label_smoothing);
+    return kComposite(self, target, weight, reduction, std::move(ignore_index), label_smoothing);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("cross_entropy_loss", TORCH_FN(cross_entropy_loss));
+    m.impl("cross_entropy_loss", TORCH_FN((PlainOr<&cross_entropy_loss, kComposite>::call)));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Dropout in one pass: the mask is drawn, stored and applied by the same kernel.
 #include <anymps/ops/dropout_ops.h>
 
+#include <ATen/ops/dropout_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_dropout.h>
@@ -12,6 +13,7 @@
 
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "ops/plain.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -98,8 +100,7 @@ Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& ma
 
 namespace {
 
-// PyTorch's own dropout takes its fused path on CUDA only. On the autograd key too: it has no formula of its
-// own.
+// PyTorch's own dropout takes its fused path on CUDA only. native_dropout has the derivative.
 Tensor dropout(const Tensor& input, double p, bool train) {
     TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
     if (p == 0 || !train || input.numel() == 0) return input;
@@ -110,7 +111,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
     m.impl("dropout", dropout);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("dropout", dropout);
+    m.impl("dropout", TORCH_FN((PlainOr<&dropout, &at::compositeimplicitautograd::dropout>::call)));
 }
 
 }  // namespace

@@ -1,8 +1,14 @@
-// Whether operators with an autograd function of their own may take a call, or leave it to PyTorch's way.
+// Kernels of ours at autograd's keys and for composite operators: plain tensors alone. Fake, functional and
+// batched tensors, subclasses, modes, symbolic sizes and forward gradients go PyTorch's own way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <type_traits>
+#include <utility>
 
 namespace anymps::ops {
 
@@ -23,5 +29,50 @@ inline bool are_modes_off() {
 inline bool has_forward_gradient(const at::Tensor& t) {
     return t._fw_grad(0).defined();
 }
+
+// The same of an operator's arguments: undefined tensors and what is no tensor are plain, symbols are not.
+inline bool is_plain_argument(const at::Tensor& t) {
+    return !t.defined() || (is_plain(t) && !has_forward_gradient(t));
+}
+inline bool is_plain_argument(const std::optional<at::Tensor>& t) {
+    return !t.has_value() || is_plain_argument(*t);
+}
+inline bool is_plain_argument(const c10::SymInt& n) {
+    return !n.is_symbolic();
+}
+template <class T>
+requires(std::is_arithmetic_v<T> ||
+         std::is_same_v<T, std::optional<double>>) bool is_plain_argument(const T&) {
+    return true;
+}
+
+// The kernel of an operator: kOwn, whose first argument may be the call's dispatch keys, where the call is
+// plain; else kComposite, which is PyTorch's.
+template <auto kOwn, auto kComposite>
+struct PlainOr;
+
+template <auto kOwn, class Result, class... Args, Result (*kComposite)(Args...)>
+struct PlainOr<kOwn, kComposite> {
+    static Result call(c10::DispatchKeySet keys, Args... args) {
+        if (!are_modes_off() || !(... && is_plain_argument(args)))
+            return kComposite(std::forward<Args>(args)...);
+        if constexpr (std::is_invocable_v<decltype(kOwn), c10::DispatchKeySet, Args...>) {
+            return kOwn(keys, std::forward<Args>(args)...);
+        } else {
+            return kOwn(std::forward<Args>(args)...);
+        }
+    }
+};
+
+// While it lives kernels of PyTorch's own are replaced without its warning, which comes once a process and
+// for all operators.
+class QuietReplacement {
+    struct Silent : c10::WarningHandler {
+        void process(const c10::Warning&) override {}
+    };
+    Silent silent_;
+    c10::WarningUtils::WarningHandlerGuard handler_{&silent_};
+    c10::WarningUtils::WarnAlways once_remains_;  // for whoever replaces the next one
+};
 
 }  // namespace anymps::ops

@@ -4,11 +4,14 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/linear_ops.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/GradMode.h>
+#include <torch/library.h>
 
 #include "ops/matmul/gemm.h"
+#include "ops/plain.h"
 
 namespace anymps::ops {
 namespace {
@@ -90,9 +93,8 @@ Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std:
 std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& self, const Tensor& grad_output,
                                                                 const Tensor& weight,
                                                                 std::array<bool, 3> output_mask) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex() || !c10::GradMode::is_enabled(),
-                                "linear: second derivatives of complex tensors are not implemented on mps");
-    const Tensor weights = (weight.dim() == 2 ? weight : weight.unsqueeze(0)).conj().resolve_conj();
+    const auto conjugated = [](const Tensor& t) { return t.is_complex() ? t.conj().resolve_conj() : t; };
+    const Tensor weights = conjugated(weight.dim() == 2 ? weight : weight.unsqueeze(0));
     const Tensor grad = weight.dim() == 2 ? grad_output : grad_output.unsqueeze(-1);
     const int64_t in = weights.size(1), out = weights.size(0);
     Tensor grad_input, grad_weight, grad_bias;
@@ -115,7 +117,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
     if (output_mask[1] || output_mask[2]) {
         const Tensor g = grad.reshape({-1, out});
         if (output_mask[1]) {
-            const Tensor x = self.reshape({-1, in}).conj().resolve_conj();
+            const Tensor x = conjugated(self.reshape({-1, in}));
             grad_weight = at::empty(weight.sizes(), weight.options());
             Gemm{"linear_backward",
                  1,
@@ -132,5 +134,24 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
     }
     return {grad_input, grad_weight, grad_bias};
 }
+
+namespace {
+
+constexpr auto kComposite = &at::compositeimplicitautograd::linear;
+
+// By the formula of derivatives.yaml, linear_backward, which the key of nested tensors still leads to. That
+// of second derivatives does not conjugate.
+Tensor differentiable_linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
+                             const std::optional<Tensor>& bias) {
+    if (input.is_complex()) return kComposite(input, weight, bias);
+    return at::_ops::linear::redispatch(keys.add(c10::DispatchKey::AutogradNestedTensor), input, weight,
+                                        bias);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
+    m.impl("linear", TORCH_FN((PlainOr<&differentiable_linear, kComposite>::call)));
+}
+
+}  // namespace
 
 }  // namespace anymps::ops
