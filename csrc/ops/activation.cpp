@@ -3,7 +3,9 @@
 #include <anymps/ops/activation_ops.h>
 
 #include <ATen/TensorIterator.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -128,6 +130,24 @@ Tensor& ANYMPS_FUNC(glu_backward_grad_input)(const Tensor& grad, const Tensor& s
 Tensor ANYMPS_FUNC(glu_backward)(const Tensor& grad, const Tensor& self, int64_t dim) {
     Tensor grad_input = at::empty({0}, self.options());
     return glu_backward_grad_input(grad, self, dim, grad_input);
+}
+
+// Forward derivatives, of [a, b] -> a * sigmoid(b) with the tangent dx of x = [a, b].
+Tensor ANYMPS_FUNC(glu_jvp)(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim) {
+    const Tensor b = x.chunk(2, dim)[1];
+    const auto tangents = dx.chunk(2, dim);
+    return tangents[0] * b.sigmoid() + glu * b.neg().sigmoid() * tangents[1];
+}
+
+// ... and of its gradient [grad * sigmoid(b), grad * a * sigmoid(b) * (1 - sigmoid(b))].
+Tensor ANYMPS_FUNC(glu_backward_jvp)(const Tensor& grad_x, const Tensor& grad_glu, const Tensor& x,
+                                     const Tensor& dgrad_glu, const Tensor& dx, int64_t dim) {
+    const auto grads = grad_x.chunk(2, dim), parts = x.chunk(2, dim), tangents = dx.chunk(2, dim);
+    const Tensor b = parts[1].sigmoid(), slope = parts[1].neg().sigmoid();
+    const Tensor of_a = dgrad_glu * b + grads[0] * slope * tangents[1];
+    const Tensor of_b =
+        (dgrad_glu * parts[0] + grad_glu * tangents[0]) * b * slope + grads[1] * (slope - b) * tangents[1];
+    return at::cat({of_a, of_b}, dim);
 }
 
 // A leaky ReLU whose slopes are drawn from [lower, upper); without training it has their mean.
