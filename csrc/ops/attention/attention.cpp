@@ -1,15 +1,13 @@
-// scaled_dot_product_attention and its fused core with the derivative; which of the ways computes it.
+// The fused core of scaled_dot_product_attention and its derivative; which of the ways computes it.
 #include <anymps/ops/attention/attention_ops.h>
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <numeric>
@@ -52,87 +50,7 @@ Tensor empty_in_order_of(const Tensor& like, IntArrayRef sizes) {
     return at::empty_strided(sizes, strides, like.options());
 }
 
-void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value,
-                  const std::optional<Tensor>& mask, bool causal) {
-    TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
-                "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
-                " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
-    TORCH_CHECK(
-        query.device() == key.device() && query.device() == value.device(),
-        "Expected query, key, and value to have the same device type, but got query.device: ", query.device(),
-        " key.device: ", key.device(), " and value.device: ", value.device(), " instead.");
-    TORCH_CHECK(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
-                "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: ",
-                query.dim(), " key.dim: ", key.dim(), " and value.dim: ", value.dim(), " instead.");
-    TORCH_CHECK(at::isFloatingType(query.scalar_type()),
-                "scaled_dot_product_attention: expected floating point inputs, got ", query.scalar_type());
-    if (!mask.has_value() || !mask->defined()) return;
-    TORCH_CHECK(
-        mask->scalar_type() == at::kBool || mask->scalar_type() == at::kFloat ||
-            mask->dtype() == query.dtype(),
-        "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: ",
-        mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
-    TORCH_CHECK(!causal, "Explicit attn_mask should not be set when is_causal=True");
-}
-
-// Leading dimensions broadcast and merged so that the tensor is [batch, heads, rows, columns].
-Tensor four_dims(const Tensor& t, IntArrayRef leading) {
-    auto sizes = leading.vec();
-    sizes.insert(sizes.end(), {t.size(-2), t.size(-1)});
-    Tensor wide = t.expand(sizes);
-    while (wide.dim() < 4) wide = wide.unsqueeze(0);
-    return wide.dim() == 4 ? wide : wide.flatten(0, wide.dim() - 4);
-}
-
 }  // namespace
-
-Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tensor& key, const Tensor& value,
-                                                 const std::optional<Tensor>& attn_mask, double dropout_p,
-                                                 bool is_causal, std::optional<double> scale,
-                                                 bool enable_gqa) {
-    check_inputs(query, key, value, attn_mask, is_causal);
-    const auto leading = [](const Tensor& t) { return t.sizes().slice(0, t.dim() - 2); };
-    std::vector<int64_t> batch = at::infer_size(leading(key), leading(value));
-    std::vector<int64_t> query_batch = leading(query).vec();
-    std::vector<int64_t> key_batch = batch;
-    if (enable_gqa) {
-        TORCH_CHECK(query.dim() >= 3 && key.size(-3) > 0 && query.size(-3) % key.size(-3) == 0 &&
-                        key.size(-3) == value.size(-3),
-                    "Number of heads in key and value must divide the number of heads in query, got ",
-                    query.sizes(), " and ", key.sizes());
-        // Broadcast all but the heads.
-        const auto outer = at::infer_size(IntArrayRef(query_batch).slice(0, query_batch.size() - 1),
-                                          IntArrayRef(batch).slice(0, batch.size() - 1));
-        key_batch = outer;
-        key_batch.push_back(key.size(-3));
-        query_batch = outer;
-        query_batch.push_back(query.size(-3));
-    } else {
-        query_batch = key_batch = at::infer_size(query_batch, batch);
-    }
-    Tensor bias;
-    if (attn_mask.has_value() && attn_mask->defined()) {
-        auto sizes = query_batch;
-        sizes.insert(sizes.end(), {query.size(-2), key.size(-2)});
-        TORCH_CHECK(at::is_expandable_to(attn_mask->sizes(), sizes),
-                    "The expanded size of the tensor attn_mask ", attn_mask->sizes(),
-                    " must match the attention scores ", IntArrayRef(sizes));
-        bias = four_dims(
-            attn_mask->dim() < 2 ? attn_mask->expand({query.size(-2), key.size(-2)}) : attn_mask->expand([&] {
-                auto s = attn_mask->sizes().vec();
-                s[s.size() - 2] = query.size(-2);
-                s[s.size() - 1] = key.size(-2);
-                return s;
-            }()),
-            query_batch);
-    }
-    const Tensor out = std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
-        four_dims(query, query_batch), four_dims(key, key_batch), four_dims(value, key_batch), bias,
-        dropout_p, is_causal, false, scale));
-    auto sizes = query_batch;
-    sizes.insert(sizes.end(), {query.size(-2), value.size(-1)});
-    return out.view(sizes);
-}
 
 // Saves of dropout only where its numbers begin: the seed and the offset, on the CPU.
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> ANYMPS_FUNC(
@@ -184,11 +102,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(
     if (gradients.bias.defined())
         gradients.bias = at::sum_to(gradients.bias, attn_bias.sizes()).to(attn_bias.scalar_type());
     return {gradients.query, gradients.key, gradients.value, gradients.bias};
-}
-
-TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    // Differentiable through the fused entry's own derivative.
-    m.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention));
 }
 
 }  // namespace anymps::ops
