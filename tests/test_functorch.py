@@ -1,0 +1,463 @@
+"""torch.func's transforms, forward-mode and second derivatives on mps, compared with the CPU.
+
+The kernels of ours for composite operators serve plain tensors; what wraps a tensor goes PyTorch's own way.
+"""
+
+import contextlib
+import copy
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import func, nn
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+MPS = "mps"
+
+
+def both(make, transform):
+    """transform's result for a function and its input, as make() gives them, on mps and on the CPU.
+
+    The CPU's fused attention and recurrent layers have no forward derivatives: there the math does it.
+    """
+    torch.manual_seed(0)
+    function, x = make()
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+        expected = transform(function, x)
+    actual = transform(copy.deepcopy(function).to(MPS), x.to(MPS))
+    return actual, expected
+
+
+class Attention(nn.Module):
+    """scaled_dot_product_attention of one tensor, with the given keywords."""
+
+    def __init__(self, mask=None, **keywords):
+        super().__init__()
+        self.keywords = keywords
+        self.register_buffer("mask", mask)
+
+    def forward(self, x):
+        key = x[:, :1] if self.keywords.get("enable_gqa") else x
+        return F.scaled_dot_product_attention(x.sin(), key, key.cos(), self.mask, **self.keywords)
+
+
+class OfWeight(nn.Module):
+    """A function of an embedding's weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("indices", torch.tensor([[1, 0, 2], [1, 3, 1]]))
+
+    def forward(self, x):
+        return F.embedding(self.indices, x).sin()
+
+
+class OfScores(nn.Module):
+    """Cross entropy of scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("target", torch.tensor([1, 0, 2, 1]))
+
+    def forward(self, x):
+        return F.cross_entropy(x, self.target)
+
+
+class First(nn.Module):
+    """A recurrent or attention module's output without what comes with it."""
+
+    def __init__(self, module, times=1, **keywords):
+        super().__init__()
+        self.module, self.times, self.keywords = module, times, keywords
+
+    def forward(self, x):
+        return self.module(*[x] * self.times, **self.keywords)[0]
+
+
+KEPT = torch.tensor([[True, False, True], [True, True, False], [False, True, True]])
+FUNCTIONS = {
+    "attention": lambda: (Attention(), torch.randn(1, 2, 3, 4)),
+    "causal attention": lambda: (Attention(is_causal=True, scale=0.3), torch.randn(1, 2, 3, 4)),
+    "masked attention": lambda: (Attention(mask=KEPT), torch.randn(1, 2, 3, 4)),
+    "biased attention": lambda: (Attention(mask=torch.randn(3, 3)), torch.randn(1, 2, 3, 4)),
+    "grouped attention": lambda: (Attention(mask=KEPT, enable_gqa=True), torch.randn(1, 2, 3, 4)),
+    "MultiheadAttention": lambda: (First(nn.MultiheadAttention(8, 2), 3), torch.randn(3, 2, 8)),
+    "MultiheadAttention without weights": lambda: (
+        First(nn.MultiheadAttention(8, 2), 3, need_weights=False),
+        torch.randn(3, 2, 8),
+    ),
+    "TransformerEncoderLayer": lambda: (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), torch.randn(3, 2, 8)),
+    "linear": lambda: (nn.Linear(4, 3), torch.randn(2, 4)),
+    "linear of three dimensions": lambda: (nn.Linear(4, 3), torch.randn(2, 3, 4)),
+    "dropout of nothing": lambda: (nn.Sequential(nn.Dropout(0.0), nn.Tanh()), torch.randn(2, 4)),
+    "dropout in evaluation": lambda: (nn.Sequential(nn.Dropout(0.5), nn.Tanh()).eval(), torch.randn(2, 4)),
+    "glu": lambda: (nn.GLU(), torch.randn(2, 4)),
+    "convolution": lambda: (nn.Conv2d(2, 3, 2), torch.randn(2, 2, 3, 3)),
+    "layer_norm": lambda: (nn.LayerNorm(4), torch.randn(2, 4)),
+    "group_norm": lambda: (nn.GroupNorm(2, 4), torch.randn(2, 4, 3)),
+    "batch_norm": lambda: (nn.BatchNorm1d(4, track_running_stats=False), torch.randn(3, 4)),
+    "rms_norm": lambda: (nn.RMSNorm(4), torch.randn(2, 4)),
+    "embedding": lambda: (OfWeight(), torch.randn(4, 3)),
+    "cross_entropy": lambda: (OfScores(), torch.randn(4, 3)),
+    "lstm": lambda: (First(nn.LSTM(4, 3)), torch.randn(2, 2, 4)),
+    "gru": lambda: (First(nn.GRU(4, 3)), torch.randn(2, 2, 4)),
+}
+
+
+def scalar(function):
+    return lambda x: function(x).square().sum()
+
+
+def batched(transform):
+    """Of a batch of three inputs."""
+    return lambda f, x: func.vmap(lambda t: transform(f, t))(torch.stack([x, 2 * x, x.cos()]))
+
+
+TRANSFORMS = {
+    "grad": lambda f, x: func.grad(scalar(f))(x),
+    "vjp": lambda f, x: func.vjp(f, x)[1](f(x).cos())[0],
+    "jvp": lambda f, x: func.jvp(f, (x,), (x.cos(),)),
+    "vmap": batched(lambda f, x: f(x)),
+    "jacrev": lambda f, x: func.jacrev(f)(x),
+    "jacfwd": lambda f, x: func.jacfwd(f)(x),
+    "hessian": lambda f, x: func.hessian(scalar(f))(x),
+    "grad of grad": lambda f, x: func.grad(lambda t: scalar(func.grad(scalar(f)))(t))(x),
+    "jvp of grad": lambda f, x: func.jvp(func.grad(scalar(f)), (x,), (x.cos(),)),
+    "vmap of grad": batched(lambda f, x: func.grad(scalar(f))(x)),
+    "functionalize": lambda f, x: func.functionalize(f)(x),
+}
+
+
+# PyTorch has no rule for batches of recurrent layers, on no device.
+CASES = [
+    case
+    for case in itertools.product(FUNCTIONS, TRANSFORMS)
+    if not (case[0] in ("lstm", "gru") and case[1] in ("vmap", "vmap of grad"))
+]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's rules for batches of glu_jvp
+@pytest.mark.parametrize(("function", "transform"), CASES)
+def test_transforms(mps, function, transform):
+    actual, expected = both(FUNCTIONS[function], TRANSFORMS[transform])
+    torch.testing.assert_close(actual, expected, check_device=False, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_dropout_of_a_batch(mps, attention):
+    """Of vmap's kinds of randomness."""
+    x = torch.eye(20, device=mps).expand(4, 2, 20, 20).clone()
+
+    def function(t):
+        return F.scaled_dot_product_attention(t, t, t, dropout_p=0.5) if attention else F.dropout(t + 1, 0.5)
+
+    same = func.vmap(function, randomness="same")(x)
+    assert all(torch.equal(row, same[0]) for row in same) and (same == 0).any()
+    different = func.vmap(function, randomness="different")(x)
+    assert (different == 0).any() and not torch.equal(different[0], different[1])
+    with pytest.raises(RuntimeError, match="randomness"):
+        func.vmap(function, randomness="error")(x)
+
+
+def second_order(device, given, keywords, backend):
+    """Attention's first and second derivatives: by query, key, value and, where it is a float, the mask."""
+    tensors = [t.to(device).requires_grad_(t.is_floating_point()) for t in given]
+    leaves = [t for t in tensors if t.requires_grad]
+    with sdpa_kernel(backend) if backend else contextlib.nullcontext():
+        out = F.scaled_dot_product_attention(*tensors, **keywords)
+    first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(g.pow(3).sum() for g in first), leaves)
+    return [t.detach().cpu() for t in (*first, *second)]
+
+
+@pytest.mark.parametrize("backend", [None, SDPBackend.MATH])
+@pytest.mark.parametrize(
+    ("mask", "keywords"),
+    [
+        (None, {}),
+        (None, {"is_causal": True, "scale": 0.4}),
+        (torch.tensor([[True, False, True], [False, False, False], [True, True, True], [False, True, True]]), {}),
+        ("float", {}),
+        (None, {"enable_gqa": True}),
+        ("float", {"enable_gqa": True, "dropout_p": 0.0}),
+    ],
+    ids=["plain", "causal", "bool mask", "float mask", "groups", "groups and a mask"],
+)
+def test_second_derivatives_of_attention(mps, mask, keywords, backend):
+    """Gradient penalties, with and without the math backend."""
+    torch.manual_seed(0)
+    heads = 2 if keywords.get("enable_gqa") else 4
+    given = [torch.randn(2, 4, 4, 5), torch.randn(2, heads, 3, 5), torch.randn(2, heads, 3, 6)]
+    if mask is not None:
+        given.append(torch.randn(2, 1, 4, 3) if mask == "float" else mask)
+    expected = second_order("cpu", given, keywords, SDPBackend.MATH)
+    actual = second_order(mps, given, keywords, backend)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_second_derivatives_of_attention_with_dropout(mps):
+    """What the forward pass dropped is dropped in both derivatives."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 20, 4, device=mps, requires_grad=True) for _ in range(3))
+    out = F.scaled_dot_product_attention(query, key, value, dropout_p=0.4)
+    cotangent = torch.randn_like(out).requires_grad_()
+    fused = torch.autograd.grad(out, (query, key, value), cotangent, retain_graph=True)
+    first = torch.autograd.grad(out, (query, key, value), cotangent, create_graph=True)
+    torch.testing.assert_close(first, fused, rtol=1e-4, atol=1e-5)
+    # A linear function of its cotangent: the derivative along v is the product with v.
+    (again,) = torch.autograd.grad(sum((g * g.detach()).sum() for g in first), cotangent, retain_graph=True)
+    torch.testing.assert_close((again * cotangent).sum(), sum(g.square().sum() for g in first), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_second_derivatives_of_attention_in_16_bits(mps, dtype):
+    torch.manual_seed(0)
+    given = [torch.randn(1, 2, 4, 5).to(dtype) for _ in range(3)]
+    expected = second_order("cpu", [t.float() for t in given], {}, SDPBackend.MATH)
+    for got, want in zip(second_order(mps, given, {}, None), expected):
+        assert got.dtype == dtype
+        # the first derivative is rounded to 16 bits before it is cubed
+        torch.testing.assert_close(got.float() / want.abs().max(), want / want.abs().max(), rtol=0, atol=4e-2)
+
+
+def test_gradients_of_batches(mps):
+    """is_grads_batched meets the derivatives of linear, attention and dropout as a batch of cotangents."""
+    results = []
+    for device in ("cpu", mps):
+        torch.manual_seed(0)
+        x, w = torch.randn(1, 2, 3, 4).to(device).requires_grad_(), torch.randn(4, 4).to(device).requires_grad_()
+        out = F.scaled_dot_product_attention(F.linear(x, w), x, x, is_causal=True)
+        grads = torch.stack([out.detach().cos(), out.detach().sin()])
+        results.append(torch.autograd.grad(out, (x, w), grads, is_grads_batched=True))
+    torch.testing.assert_close(results[1], results[0], check_device=False, rtol=1e-4, atol=1e-5)
+
+
+def test_forward_mode(mps):
+    """Dual tensors outside of torch.func."""
+    results = []
+    for device in ("cpu", mps):
+        torch.manual_seed(0)
+        x, w, b = (torch.randn(s).to(device) for s in ((2, 4), (3, 4), (3,)))
+        q = torch.randn(1, 2, 3, 4).to(device)
+        with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH) if device == "cpu" else contextlib.nullcontext():
+            dual, dual_q = (forward_ad.make_dual(t, t.cos()) for t in (x, q))
+            outs = (
+                F.linear(dual, w, b),
+                F.linear(x, forward_ad.make_dual(w, w.sin()), b),
+                F.glu(dual),
+                F.dropout(dual, 0.5, training=False),
+                F.scaled_dot_product_attention(dual_q, q, q),
+                F.cross_entropy(dual, torch.tensor([1, 3], device=device)),
+            )
+            results.append([forward_ad.unpack_dual(out).tangent.cpu() for out in outs])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+
+
+def test_second_derivatives_of_complex_linear(mps):
+    for shape, bias in itertools.product(((2, 4), (2, 3, 4)), (False, True)):
+        results = []
+        for device in ("cpu", mps):
+            torch.manual_seed(0)
+            given = [torch.randn(s, dtype=torch.cfloat).to(device) for s in (shape, (3, 4), (3,))]
+            leaves = [t.requires_grad_() for t in given[: 2 + bias]]
+            first = torch.autograd.grad(F.linear(*leaves).abs().pow(3).sum(), leaves, create_graph=True)
+            second = torch.autograd.grad(sum(g.abs().square().sum() for g in first), leaves)
+            results.append([t.detach().cpu() for t in (*first, *second)])
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+
+
+class Recorder(TorchDispatchMode):
+    """Names of the operators that come by."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+class Recording(torch.Tensor):
+    """A subclass that passes its operators on and keeps their names."""
+
+    names: list = []
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        cls.names.append(function.name())
+        unwrapped = torch.utils._pytree.tree_map_only(Recording, lambda t: t.inner, (args, kwargs or {}))
+        result = function(*unwrapped[0], **unwrapped[1])
+        return torch.utils._pytree.tree_map_only(torch.Tensor, Recording, result)
+
+
+SEEN = {
+    "linear": lambda x: F.linear(x, x[0]),
+    "linear with a bias": lambda x: F.linear(x[0], x[0], x[0, :, 0]),
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "cross_entropy": lambda x: F.cross_entropy(x[0], x[0].softmax(1)),
+}
+
+
+@pytest.mark.parametrize("function", SEEN)
+def test_modes_and_subclasses_see_what_they_see_on_the_cpu(mps, function):
+    x = torch.randn(2, 3, 3)
+    names = []
+    for given in (x, x.to(mps)):
+        with Recorder() as recorder:
+            SEEN[function](given)
+        Recording.names = []
+        SEEN[function](Recording(given))
+        names.append((recorder.names, Recording.names))
+    assert names[1] == names[0] and names[0][0]
+
+
+def test_sdpa_kernel_chooses(mps):
+    """The math shows its products, the fused operator itself; so does _fused_sdp_choice."""
+    q = torch.randn(1, 2, 3, 4, device=mps)
+    fused = "aten::_scaled_dot_product_fused_attention_overrideable"
+    for backend in (SDPBackend.MATH, SDPBackend.OVERRIDEABLE, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(backend), Recorder() as recorder:
+            F.scaled_dot_product_attention(q, q, q)
+            choice = torch._fused_sdp_choice(q, q, q)
+        is_math = backend == SDPBackend.MATH
+        assert (fused in recorder.names) != is_math and ("aten::bmm" in recorder.names) == is_math
+        assert choice == int(SDPBackend.MATH if is_math else SDPBackend.OVERRIDEABLE)
+    leaf = q.clone().requires_grad_()
+    with sdpa_kernel(SDPBackend.MATH):
+        by_math = F.scaled_dot_product_attention(leaf, leaf, leaf)
+    assert "Fused" not in by_math.grad_fn.name()
+    with sdpa_kernel([]), pytest.raises(RuntimeError, match="No viable backend"):
+        F.scaled_dot_product_attention(q, q, q)
+
+
+def test_flop_counter(mps):
+    """Linear as on the CPU, attention as PyTorch counts it on cuda: two products forward, five backward."""
+
+    def step(device):
+        layer, x = nn.Linear(4, 3).to(device), torch.randn(2, 5, 4, device=device, requires_grad=True)
+        with FlopCounterMode(display=False) as whole:
+            layer(x).sum().backward()
+        loss = layer(x).sum()
+        with FlopCounterMode(display=False) as of_backward:
+            loss.backward()
+        return whole.get_total_flops(), of_backward.get_total_flops()
+
+    assert step(mps) == step("cpu")
+    q = torch.randn(1, 2, 3, 4, device=mps, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        F.scaled_dot_product_attention(q, q, q).sum().backward()
+    assert counter.get_total_flops() == (2 + 5) * 2 * (2 * 3 * 3 * 4)
+
+
+class Block(nn.Module):
+    """Linear, dropout and causal attention over two heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 24)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        q, k, v = self.project(self.drop(x)).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_graphs_for_all_batches(mps, dynamic):
+    """aot_eager's training of dropout, linear and attention takes new batches with no more graphs than on the CPU."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counts = []
+    for device in ("cpu", mps):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        block = Block().to(device)
+        compiled = torch.compile(block, backend=counter, dynamic=dynamic)
+        for batch in (2, 3, 5, 7):
+            compiled(torch.randn(batch, 4, 8, device=device)).sum().backward()
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[0] < 4
+    x = torch.randn(4, 4, 8, device=mps)
+    torch.testing.assert_close(torch.compile(block.eval(), backend="aot_eager", dynamic=True)(x), block(x))
+
+
+@pytest.mark.parametrize("make", [Block, lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)])
+def test_export_with_a_free_batch(mps, make):
+    module = make().eval().to(mps)
+    shapes = ({0: torch.export.Dim("batch", min=2, max=99)},)
+    program = torch.export.export(module, (torch.randn(2, 4, 8, device=mps),), dynamic_shapes=shapes)
+    x = torch.randn(5, 4, 8, device=mps)
+    for exported in (program, program.run_decompositions()):
+        torch.testing.assert_close(exported.module()(x), module(x))
+
+
+def test_symbolic_traces(mps):
+    """make_fx with symbolic sizes, of forward and backward, serves other sizes."""
+
+    def step(x, w, mask):
+        q = F.linear(F.dropout(x, 0.5, training=False), w).unsqueeze(1)
+        out = F.scaled_dot_product_attention(q, q, q, mask)
+        return torch.autograd.grad(out.square().sum() + F.dropout(x, 0.5).sum() * 0, (x, w))
+
+    def given(batch, length):
+        leaves = (
+            t.requires_grad_() for t in (torch.randn(batch, length, 4, device=mps), torch.randn(4, 4, device=mps))
+        )
+        return *leaves, torch.ones(length, length, dtype=torch.bool, device=mps).tril()
+
+    graph = make_fx(step, tracing_mode="symbolic")(*given(2, 3))
+    other = given(5, 6)
+    torch.testing.assert_close(graph(*other), step(*other), rtol=1e-4, atol=1e-5)
+
+
+def test_distributed_tensors(mps):
+    """DTensor knows how to divide PyTorch's own operators only."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        mesh = DeviceMesh("mps", [0])
+        torch.manual_seed(0)
+        parts = [torch.randn(s, device=mps) / 2 for s in ((2, 3, 8), (8, 8), (8,))]
+        leaves = [
+            DTensor.from_local(t.clone(), mesh, [placement], run_check=False).requires_grad_()
+            for t, placement in zip(parts, (Replicate(), Shard(0), Shard(0)))
+        ]
+        whole = [t.clone().requires_grad_() for t in parts]
+        results = []
+        for x, w, b in (leaves, whole):
+            heads = F.linear(x, w, b).unflatten(-1, (2, 4)).transpose(1, 2)
+            F.scaled_dot_product_attention(heads, heads, heads).sin().sum().backward()
+            results.append([t.grad for t in (x, w, b)])
+        torch.testing.assert_close([t.full_tensor() for t in results[0]], results[1], rtol=1e-4, atol=1e-5)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8)])
+@pytest.mark.parametrize("train", [False, True])
+def test_empty_encoder_layers(mps, shape, train):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).train(train).to(mps)
+    x = torch.zeros(shape, device=mps, requires_grad=train)
+    out = layer(x)
+    assert out.shape == shape
+    if train:
+        out.sum().backward()
+        assert x.grad.shape == shape
+    with torch.no_grad():
+        assert layer(x).shape == shape
