@@ -73,6 +73,33 @@ Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
                                                               std::nullopt, scale, enable_gqa));
 }
 
+bool are_same(const c10::SymInt& a, const c10::SymInt& b) {
+    return TORCH_GUARD_OR_FALSE(a.sym_eq(b));
+}
+
+// Whether the fused operator takes the tensors as they are, as far as their symbolic sizes tell.
+bool is_of_fused_shape(const Tensor& query, const Tensor& key, const Tensor& value,
+                       const std::optional<Tensor>& attn_mask, bool enable_gqa) {
+    if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return false;
+    const auto q = query.sym_sizes(), k = key.sym_sizes(), v = value.sym_sizes();
+    if (!are_same(q[0], k[0]) || !are_same(q[0], v[0]) || !are_same(k[1], v[1])) return false;
+    if (!are_same(k[2], v[2]) || !are_same(q[3], k[3])) return false;
+    if (!are_same(q[1], k[1]) && !(enable_gqa && are_same(q[1] % k[1], 0))) return false;
+    if (!attn_mask.has_value() || !attn_mask->defined()) return true;
+    const c10::SymInt scores[] = {q[0], q[1], q[2], k[2]};
+    const auto mask = attn_mask->sym_sizes();
+    return mask.size() <= 4 && std::equal(mask.rbegin(), mask.rend(), std::rbegin(scores),
+                                          [](const c10::SymInt& size, const c10::SymInt& full) {
+                                              return are_same(size, 1) || are_same(size, full);
+                                          });
+}
+
+Tensor fused(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias,
+             double dropout_p, bool is_causal, std::optional<double> scale) {
+    return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
+        query, key, value, bias, dropout_p, is_causal, false, scale));
+}
+
 }  // namespace
 
 Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -82,6 +109,8 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
     check_inputs(query, key, value, attn_mask, is_causal);
     if (allowed_backend() == at::SDPBackend::math)
         return by_math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+    if (is_of_fused_shape(query, key, value, attn_mask, enable_gqa))
+        return fused(query, key, value, attn_mask, dropout_p, is_causal, scale);
     const auto leading = [](const Tensor& t) { return t.sizes().slice(0, t.dim() - 2); };
     std::vector<int64_t> batch = at::infer_size(leading(key), leading(value));
     std::vector<int64_t> query_batch = leading(query).vec();
@@ -117,9 +146,8 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
             }()),
             query_batch);
     }
-    const Tensor out = std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
-        four_dims(query, query_batch), four_dims(key, key_batch), four_dims(value, key_batch), bias,
-        dropout_p, is_causal, false, scale));
+    const Tensor out = fused(four_dims(query, query_batch), four_dims(key, key_batch),
+                             four_dims(value, key_batch), bias, dropout_p, is_causal, scale);
     auto sizes = query_batch;
     sizes.insert(sizes.end(), {query.size(-2), value.size(-1)});
     return out.view(sizes);
@@ -151,27 +179,6 @@ bool is_subclass(const Tensor& t) {
     return t.key_set().has(c10::DispatchKey::Python) && !is_on(FAKE) && !is_on(PROXY) && !is_on(FUNCTIONAL);
 }
 
-bool are_same(const c10::SymInt& a, const c10::SymInt& b) {
-    return TORCH_GUARD_OR_FALSE(a.sym_eq(b));
-}
-
-// Whether the fused operator takes the tensors as they are, as far as their symbolic sizes tell.
-bool is_of_fused_shape(const Tensor& query, const Tensor& key, const Tensor& value,
-                       const std::optional<Tensor>& attn_mask, bool enable_gqa) {
-    if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return false;
-    const auto q = query.sym_sizes(), k = key.sym_sizes(), v = value.sym_sizes();
-    if (!are_same(q[0], k[0]) || !are_same(q[0], v[0]) || !are_same(k[1], v[1])) return false;
-    if (!are_same(k[2], v[2]) || !are_same(q[3], k[3])) return false;
-    if (!are_same(q[1], k[1]) && !(enable_gqa && are_same(q[1] % k[1], 0))) return false;
-    if (!attn_mask.has_value() || !attn_mask->defined()) return true;
-    const c10::SymInt scores[] = {q[0], q[1], q[2], k[2]};
-    const auto mask = attn_mask->sym_sizes();
-    return mask.size() <= 4 && std::equal(mask.rbegin(), mask.rend(), std::rbegin(scores),
-                                          [](const c10::SymInt& size, const c10::SymInt& full) {
-                                              return are_same(size, 1) || are_same(size, full);
-                                          });
-}
-
 // In place of PyTorch's own composite, which asks a dispatch stub that asserts where the device is mps.
 Tensor composite_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                            const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
@@ -181,12 +188,11 @@ Tensor composite_attention(const Tensor& query, const Tensor& key, const Tensor&
                                                         scale, enable_gqa);
     check_inputs(query, key, value, attn_mask, is_causal);
     const auto is_any = [&](bool (*is)(const Tensor&)) { return is(query) || is(key) || is(value); };
-    const bool fused = allowed_backend() == at::SDPBackend::overrideable && !is_any(is_transformed) &&
-                       !is_any(is_subclass) && !is_any([](const Tensor& t) { return t.is_nested(); }) &&
-                       is_of_fused_shape(query, key, value, attn_mask, enable_gqa);
-    if (!fused) return by_math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
-    return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
-        query, key, value, attn_mask, dropout_p, is_causal, false, scale));
+    if (allowed_backend() == at::SDPBackend::math || is_any(is_transformed) || is_any(is_subclass) ||
+        is_any([](const Tensor& t) { return t.is_nested(); }) ||
+        !is_of_fused_shape(query, key, value, attn_mask, enable_gqa))
+        return by_math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+    return fused(query, key, value, attn_mask, dropout_p, is_causal, scale);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
