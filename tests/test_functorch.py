@@ -222,16 +222,21 @@ def test_second_derivatives_of_attention_in_16_bits(mps, dtype):
         torch.testing.assert_close(got.float() / want.abs().max(), want / want.abs().max(), rtol=0, atol=4e-2)
 
 
+@pytest.mark.filterwarnings("error:There is a performance drop")
 def test_gradients_of_batches(mps):
-    """is_grads_batched meets the derivatives of linear, attention and dropout as a batch of cotangents."""
-    results = []
-    for device in ("cpu", mps):
-        torch.manual_seed(0)
-        x, w = torch.randn(1, 2, 3, 4).to(device).requires_grad_(), torch.randn(4, 4).to(device).requires_grad_()
-        out = F.scaled_dot_product_attention(F.linear(x, w), x, x, is_causal=True)
-        grads = torch.stack([out.detach().cos(), out.detach().sin()])
-        results.append(torch.autograd.grad(out, (x, w), grads, is_grads_batched=True))
-    torch.testing.assert_close(results[1], results[0], check_device=False, rtol=1e-4, atol=1e-5)
+    """is_grads_batched meets the derivatives of linear and attention with a batch of cotangents, at once."""
+    for shape, columns in (((1, 2, 3, 4), 4), ((3, 4), 5), ((4,), 5), ((1, 2, 3, 4), None)):
+        results = []
+        for device in ("cpu", mps):
+            torch.manual_seed(0)
+            given = (shape, (4,)) if columns is None else (shape, (columns, 4), (columns,))
+            leaves = [torch.randn(s).to(device).requires_grad_() for s in given]
+            out = F.linear(*leaves)
+            if out.dim() == 4:
+                out = F.scaled_dot_product_attention(out, leaves[0], leaves[0], is_causal=True)
+            grads = torch.stack([out.detach().cos(), out.detach().sin(), out.detach()])
+            results.append(torch.autograd.grad(out, leaves, grads, is_grads_batched=True))
+        torch.testing.assert_close(results[1], results[0], check_device=False, rtol=1e-4, atol=1e-5)
 
 
 def test_forward_mode(mps):

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/linear_ops.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -148,6 +149,22 @@ Tensor differentiable_linear(c10::DispatchKeySet keys, const Tensor& input, cons
                                         bias);
 }
 
+// linear_backward of a batch of cotangents: torch.autograd.grad(is_grads_batched=True).
+std::tuple<Tensor, Tensor, Tensor> batched_linear_backward(const Tensor& self, const Tensor& grad_output,
+                                                           const Tensor& weight, std::array<bool, 3> wanted) {
+    const Tensor weights = weight.dim() == 2 ? weight : weight.unsqueeze(0);
+    const Tensor grad = weight.dim() == 2 ? grad_output : grad_output.unsqueeze(-1);
+    const auto rows = [](const Tensor& t) { return t.dim() == 1 ? t.unsqueeze(0) : t.flatten(0, -2); };
+    Tensor grad_input, grad_weight, grad_bias;
+    if (wanted[0]) grad_input = at::matmul(grad, weights.conj());
+    if (wanted[1]) grad_weight = at::matmul(rows(grad).mT(), rows(self).conj()).view_as(weight);
+    if (wanted[2]) grad_bias = rows(grad).sum(0);
+    return {grad_input, grad_weight, grad_bias};
+}
+
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m) {
+    m.impl("linear_backward", TORCH_FN(batched_linear_backward));
+}
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
     m.impl("linear", TORCH_FN((PlainOr<&differentiable_linear, kComposite>::call)));
 }
