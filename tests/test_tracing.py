@@ -186,3 +186,17 @@ def test_distributed_tensors(mps):
         torch.testing.assert_close([t.full_tensor() for t in results[0]], results[1], rtol=1e-4, atol=1e-5)
     finally:
         dist.destroy_process_group()
+
+
+def test_every_composite_with_a_kernel_here_leaves_the_unusual_to_pytorch(mps):
+    """A new one needs PlainOr of ops/plain.h at autograd's key."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    composites = {
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if has_kernel(name, "CompositeImplicitAutograd") and has_kernel(name, "MPS")
+    }
+    bare = {name for name in composites if not has_kernel(name, "AutogradMPS")}
+    # of which PyTorch has kernels for the CPU or cuda, with rules for all that wraps a tensor
+    assert bare == {"aten::mish_backward", "aten::silu_backward", "aten::_fused_rms_norm"}
+    assert {"aten::linear", "aten::dropout", "aten::scaled_dot_product_attention"} <= composites
