@@ -197,6 +197,23 @@ def test_second_derivatives_of_attention(mps, mask, keywords, backend):
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4)])
+def test_second_derivatives_of_empty_attention(mps, shape):
+    for keywords in ({}, {"is_causal": True}, {"enable_gqa": shape[1] > 0}):
+        derivatives = second_order(mps, [torch.zeros(shape)] * 3, keywords, None)
+        assert all(d.shape == shape for d in derivatives)
+    no_keys = [torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 0, 4), torch.zeros(1, 2, 0, 4)]
+    for got, want in zip(second_order(mps, no_keys, {}, None), second_order("cpu", no_keys, {}, SDPBackend.MATH)):
+        torch.testing.assert_close(got, want)
+
+
+def test_attention_of_groups_without_heads_raises(mps):
+    q, k = torch.zeros(1, 2, 3, 4, device=mps), torch.zeros(1, 0, 3, 4, device=mps)
+    for attend in (F.scaled_dot_product_attention, func.vmap(F.scaled_dot_product_attention)):
+        with pytest.raises(RuntimeError, match="[Nn]umber of heads in key and value"):
+            attend(q[:, None], k[:, None], k[:, None], enable_gqa=True)
+
+
 def test_second_derivatives_of_attention_with_dropout(mps):
     """What the forward pass dropped is dropped in both derivatives."""
     torch.manual_seed(0)

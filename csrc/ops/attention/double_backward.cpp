@@ -62,8 +62,10 @@ Gradients differentiable_gradients(const Tensor& grad_out, const Tensor& query, 
     const auto floats = [](const Tensor& t) {
         return at::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t;
     };
+    const bool headless = TORCH_GUARD_OR_FALSE(heads.sym_eq(0));
     const auto grouped = [&](const Tensor& t) {
-        return t.reshape_symint({batch, heads, t.sym_size(1) / heads, t.sym_size(2), t.sym_size(3)});
+        const SymInt groups = headless ? SymInt(1) : t.sym_size(1) / heads;
+        return t.reshape_symint({batch, heads, groups, t.sym_size(2), t.sym_size(3)});
     };
     const Tensor q = grouped(floats(query)), k = grouped(floats(key)), v = grouped(floats(value)),
                  g = grouped(floats(grad_out));

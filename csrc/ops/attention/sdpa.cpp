@@ -61,20 +61,25 @@ at::SDPBackend allowed_backend() {
     return at::SDPBackend::math;
 }
 
+constexpr const char* kHeadsMustDivide =
+    "Number of heads in key and value must divide the number of heads in query, got ";
+
+bool are_same(const c10::SymInt& a, const c10::SymInt& b) {
+    return TORCH_GUARD_OR_FALSE(a.sym_eq(b));
+}
+
 // PyTorch's math takes no mask of bool when it is called directly.
 Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
                const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                std::optional<double> scale, bool enable_gqa) {
     std::optional<Tensor> bias = attn_mask;
+    TORCH_CHECK(!enable_gqa || (key.dim() >= 3 && !are_same(key.sym_size(-3), 0)), kHeadsMustDivide,
+                query.sym_sizes(), " and ", key.sym_sizes());  // PyTorch divides by it
     if (bias.has_value() && bias->defined() && bias->scalar_type() == at::kBool)
         bias = at::zeros_like(*bias, query.options())
                    .masked_fill(bias->logical_not(), -std::numeric_limits<double>::infinity());
     return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal,
                                                               std::nullopt, scale, enable_gqa));
-}
-
-bool are_same(const c10::SymInt& a, const c10::SymInt& b) {
-    return TORCH_GUARD_OR_FALSE(a.sym_eq(b));
 }
 
 // Whether the fused operator takes the tensors as they are, as far as their symbolic sizes tell.
@@ -84,7 +89,8 @@ bool is_of_fused_shape(const Tensor& query, const Tensor& key, const Tensor& val
     const auto q = query.sym_sizes(), k = key.sym_sizes(), v = value.sym_sizes();
     if (!are_same(q[0], k[0]) || !are_same(q[0], v[0]) || !are_same(k[1], v[1])) return false;
     if (!are_same(k[2], v[2]) || !are_same(q[3], k[3])) return false;
-    if (!are_same(q[1], k[1]) && !(enable_gqa && are_same(q[1] % k[1], 0))) return false;
+    const bool grouped = enable_gqa && !are_same(k[1], 0) && are_same(q[1] % k[1], 0);
+    if (!grouped && !are_same(q[1], k[1])) return false;
     if (!attn_mask.has_value() || !attn_mask->defined()) return true;
     const c10::SymInt scores[] = {q[0], q[1], q[2], k[2]};
     const auto mask = attn_mask->sym_sizes();
@@ -118,8 +124,7 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
     if (enable_gqa) {
         TORCH_CHECK(query.dim() >= 3 && key.size(-3) > 0 && query.size(-3) % key.size(-3) == 0 &&
                         key.size(-3) == value.size(-3),
-                    "Number of heads in key and value must divide the number of heads in query, got ",
-                    query.sizes(), " and ", key.sizes());
+                    kHeadsMustDivide, query.sizes(), " and ", key.sizes());
         // Broadcast all but the heads.
         const auto outer = at::infer_size(IntArrayRef(query_batch).slice(0, query_batch.size() - 1),
                                           IntArrayRef(batch).slice(0, batch.size() - 1));
