@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -106,6 +107,112 @@ def test_pickle_and_deepcopy(dtype):
     for twin in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x), copy.copy(x)):
         assert twin.device == x.device and twin.dtype == dtype
         assert torch.equal(twin.cpu(), x.cpu())
+
+
+def tied_module(device):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3)).to(device)
+    module[1].weight = module[0].weight
+    module[1].register_buffer("part", module[0].weight.detach()[1:])
+    module[2].running_var = module[2].running_mean[:]
+    return module
+
+
+def with_gradient(device):
+    leaf = torch.ones(4, device=device, requires_grad=True)
+    leaf.grad = torch.arange(4.0, device=device)
+    return leaf
+
+
+# Of one tensor w: what lies on the same memory, in one object.
+SHARED = {
+    "views": lambda w: (w, w[1:], w.t(), w.reshape(-1)[::2], w.detach()),
+    "the view alone": lambda w: (w[1:], w[:1]),
+    "nested": lambda w: {"a": [w, (w[0],)], "b": {"c": w[1]}, "twice": w},
+    "parameter": lambda w: (nn.Parameter(w), w[1:]),
+    "other dtype": lambda w: (w, w.view(torch.int32)),
+    "storages": lambda w: (w, w.untyped_storage(), w.view(-1).untyped_storage()),
+    "typed storages": lambda w: (w[1:], w._typed_storage()),
+    "conjugate": lambda w: (torch.view_as_complex(w), torch.view_as_complex(w).conj()),
+    "module": lambda w: tied_module(w.device),
+    "gradient": lambda w: (lambda leaf: (leaf, leaf.grad[1:], leaf.grad))(with_gradient(w.device)),
+    "empty": lambda w: (w[:0], w[:, :0], torch.empty(0, device=w.device)),
+}
+
+
+def parts(value):
+    """The tensors and storages in a structure, in an order of its own."""
+    if isinstance(value, nn.Module):
+        return [*value.parameters(), *value.buffers()]
+    if isinstance(value, (dict, list, tuple)):
+        return [part for v in (value.values() if isinstance(value, dict) else value) for part in parts(v)]
+    return [value]
+
+
+def sharing(value):
+    """For every pair of parts whether they lie on one memory, and whether they are one object."""
+    storages = [p.untyped_storage() if isinstance(p, torch.Tensor) else p for p in parts(value)]
+    found = [(s.data_ptr() if s.nbytes() else 0, p) for s, p in zip(storages, parts(value), strict=True)]
+    return [(a[0] == b[0] != 0, a[1] is b[1]) for a in found for b in found]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "file", "file to the CPU", "mmap"])
+@pytest.mark.parametrize("name", SHARED)
+def test_what_shares_memory_shares_it_afterwards_as_on_the_cpu(name, way, tmp_path):
+    def send(value):
+        if way == "deepcopy":
+            return copy.deepcopy(value)
+        if way == "pickle":
+            return pickle.loads(pickle.dumps(value))
+        torch.save(value, tmp_path / "file.pt")
+        location = "cpu" if way == "file to the CPU" else None
+        return torch.load(tmp_path / "file.pt", location, weights_only=False, mmap=way == "mmap")
+
+    def outcome(device):
+        original = SHARED[name](torch.arange(6.0, device=device).reshape(3, 2))
+        try:
+            twin = send(original)
+        except Exception as error:
+            return type(error), str(error)
+        tensors = [p for p in parts(twin) if isinstance(p, torch.Tensor)]
+        with torch.no_grad():
+            before = [t.detach().cpu().clone() for t in tensors]
+            tensors[0].add_(1)
+        untouched = [p.detach().cpu().resolve_conj() for p in parts(original) if isinstance(p, torch.Tensor)]
+        return sharing(twin), [t.tolist() for t in [*before, *(t.detach().cpu() for t in tensors), *untouched]]
+
+    assert outcome("mps") == outcome("cpu")
+
+
+def test_a_change_of_a_copied_tensor_shows_in_the_copied_view():
+    w = torch.arange(4.0, device="mps")
+    a, b = copy.deepcopy((w, w[1:]))
+    a[2] = 9
+    assert b.tolist() == [1, 9, 3] and w.tolist() == [0, 1, 2, 3]
+    tied = copy.deepcopy(tied_module("mps"))
+    assert tied[0].weight is tied[1].weight
+
+
+def test_memory_of_this_process_is_not_shared_with_another():
+    """A storage of the CPU would be moved to shared memory; one of mps cannot, and says so wherever it is tried."""
+    storage = torch.UntypedStorage(4, device="mps")
+    things = [
+        torch.ones(3, device="mps"),
+        torch.empty(0, device="mps"),
+        nn.Parameter(torch.ones(2, device="mps")),
+        storage,
+    ]
+    for thing in things:
+        assert not thing.is_shared()
+        for share in (lambda t: t.share_memory_(), ForkingPickler.dumps):
+            with pytest.raises(RuntimeError, match="Cannot share an MPS storage between processes.*tensor.cpu()"):
+                share(thing)
+        assert not thing.is_shared()
+    with pytest.raises(RuntimeError, match="Cannot share an MPS storage"):
+        nn.Linear(2, 2, device="mps").share_memory()
+    assert torch.ones(3).share_memory_().is_shared()
+    assert pickle.loads(ForkingPickler.dumps(torch.arange(3.0))).tolist() == [0, 1, 2]
 
 
 def test_deepcopy_of_a_module_shares_nothing():
