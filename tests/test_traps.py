@@ -117,6 +117,25 @@ def test_out_of_memory_is_an_error_and_the_next_op_works(mps):
         torch.mps.set_per_process_memory_fraction(1.7)
 
 
+def test_a_tensor_beyond_the_largest_buffer_is_named_so(mps):
+    """Out of memory would send people to free memory, which does not help; what the limit allows is given."""
+    for size in (1 << 32, (1 << 32) - (1 << 20)):
+        try:
+            x = torch.empty(size, dtype=torch.uint8, device=mps)
+        except torch.OutOfMemoryError as error:
+            limit = torch.mps.driver_allocated_memory() + size
+            assert "max allowed" in str(error) and torch.mps.recommended_max_memory() < limit
+        except RuntimeError as error:
+            assert str(error).startswith("Invalid buffer size: 4.00 GiB (") and f"({size} bytes)" in str(error)
+            assert "allows at most" in str(error) and size > torch._C._mps_maxBufferLength()
+        else:
+            x[-3:] = 7
+            assert x[-4:].sum().item() >= 21
+            del x
+            torch.mps.empty_cache()
+    assert (torch.ones(3, device=mps) + 1).tolist() == [2, 2, 2]
+
+
 def test_the_cache_is_freed_before_out_of_memory(run_python):
     """An allocation that fits only without the cache succeeds; the fraction and the watermark are obeyed."""
     source = """

@@ -6,6 +6,7 @@
 #include <anymps/ops/reduction_rows.h>
 
 #include "ops/batch_norm.h"
+#include "ops/materialize.h"
 
 #include "kernels/channel_norm.h"
 #include "kernels/column_sums.h"
@@ -63,6 +64,9 @@ kernels::Planes planes_of(const Tensor& input) {
 
 // Mean and biased variance of every channel, and what follows from them, into what `statistics` has.
 void find_statistics(const Tensor& input, const kernels::ChannelStatistics& statistics) {
+    // The schema does not say that these are written.
+    materialize(statistics.running_mean);
+    materialize(statistics.running_variance);
     const bool last = format_of(input) != at::MemoryFormat::Contiguous;
     if (last ? kernels::column_moments(input, static_cast<uint64_t>(samples(input)),
                                        static_cast<uint64_t>(input.size(1)), statistics)

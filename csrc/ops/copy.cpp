@@ -5,15 +5,18 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorIterator.h>
 #include <ATen/ops/_conj_physical.h>
+#include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/real.h>
 #include <ATen/ops/select.h>
 #include <ATen/ops/view_as_real.h>
+#include <c10/core/impl/COW.h>
 
 #include "kernels/kernel_call.h"
 #include "kernels/pointwise_launcher.h"
+#include "runtime/allocator.h"
 #include "runtime/command_encoder.h"
 
 namespace anymps::ops {
@@ -148,6 +151,13 @@ Tensor& ANYMPS_FUNC(copy_)(Tensor& self, const Tensor& src, bool non_blocking) {
         copy_on_device(self, src, iter);
     }
     return self;
+}
+
+Tensor ANYMPS_FUNC(_lazy_clone)(const Tensor& self) {
+    c10::StorageImpl& storage = *self.storage().unsafeGetStorageImpl();
+    const bool possible = c10::impl::cow::is_cow_data_ptr(storage.data_ptr()) ||
+                          runtime::allocator().simplify(storage._mutable_data_ptr_no_checks());
+    return possible ? at::native::_lazy_clone(self) : self.clone();
 }
 
 Tensor ANYMPS_FUNC(_copy_from)(const Tensor& self, const Tensor& dst, bool non_blocking) {

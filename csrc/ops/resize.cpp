@@ -27,6 +27,7 @@ void grow_storage(c10::TensorImpl& tensor, size_t bytes) {
                                 reinterpret_cast<uint64_t>(storage.data()), old_bytes);
     }
     storage.set_data_ptr_noswap(std::move(data));
+    storage.unsafeGetStorageImpl()->clear_materializer();  // copy-on-write until now
     storage.set_nbytes(bytes);
 }
 

@@ -30,9 +30,23 @@ size_t round_up(size_t bytes, size_t multiple) {
     return (bytes + multiple - 1) / multiple * multiple;
 }
 
+// Bytes that the driver lets one vulkan::Buffer hold.
+uint64_t largest_buffer() {
+    return device_info().max_buffer_bytes - vulkan::kGuardTailBytes;
+}
+
 size_t segment_bytes(size_t block) {
     if (block <= kSmallBlock) return kSmallSegment;
-    return block <= kMediumBlock ? kMediumSegment : round_up(block, kRoundLarge);
+    if (block <= kMediumBlock) return kMediumSegment;
+    const size_t bytes = round_up(block, kRoundLarge);
+    return bytes <= largest_buffer() ? bytes : block;
+}
+
+// A Mac's words for a tensor that is too large by itself, however much memory is free.
+[[noreturn]] void raise_invalid_size(size_t requested, const char* property, uint64_t limit) {
+    TORCH_CHECK(false, "Invalid buffer size: ", c10::CachingAllocator::format_size(requested), " (",
+                requested, " bytes). A tensor's memory is one buffer, and the driver of ", device_info().name,
+                " allows at most ", limit, " bytes (", property, "). Use several smaller tensors.");
 }
 
 double watermark_from_environment() {
@@ -118,6 +132,24 @@ void Allocator::delete_block(void* context) {
     self.release(static_cast<Block*>(context));
 }
 
+void Allocator::delete_address(void* address) {
+    Allocator& self = allocator();
+    std::lock_guard lock(self.mutex_);
+    const auto block = self.simplified_.extract(address);
+    self.release(block.mapped());
+}
+
+bool Allocator::simplify(c10::DataPtr& pointer) {
+    if (pointer.get() == nullptr || pointer.get_deleter() == &delete_address) return true;
+    if (pointer.get_deleter() != &delete_block) return false;
+    void* const address = pointer.mutable_get();
+    std::lock_guard lock(mutex_);
+    simplified_.emplace(address, static_cast<Block*>(pointer.get_context()));
+    pointer.release_context();
+    pointer = c10::DataPtr(address, address, &delete_address, pointer.device());
+    return true;
+}
+
 Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
     Pool& pool = rounded <= kSmallBlock ? small_ : large_;
     Block key{nullptr, 0, rounded};
@@ -129,11 +161,11 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
         block = *found;
         pool.erase(found);
     } else {
-        block = new_segment(rounded);
+        block = new_segment(rounded, requested);
         if (!block) {
             ++stats_.num_alloc_retries;
             free_cached_segments();
-            block = new_segment(rounded);
+            block = new_segment(rounded, requested);
         }
         if (!block) raise_out_of_memory(requested);
     }
@@ -145,9 +177,11 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
 }
 
 // nullptr when the watermark or the driver refuses.
-Allocator::Block* Allocator::new_segment(size_t rounded) {
+Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested) {
     const size_t bytes = segment_bytes(rounded);
     if (const size_t limit = limit_bytes(); limit && reserved_bytes() + bytes > limit) return nullptr;
+    if (bytes > largest_buffer())
+        raise_invalid_size(requested, "maxBufferSize", device_info().max_buffer_bytes);
     std::unique_ptr<Segment> segment;
     try {
         segment = std::make_unique<Segment>(bytes);
@@ -234,6 +268,10 @@ void Allocator::count(Block* block, bool allocate) {
 
 void Allocator::raise_out_of_memory(size_t requested) {
     ++stats_.num_ooms;
+    // A driver may give more than this in one piece, so that it was asked first.
+    const uint64_t most = device_info().max_allocation_bytes;
+    if (const size_t limit = limit_bytes(); requested > most && (limit == 0 || requested <= limit))
+        raise_invalid_size(requested, "maxMemoryAllocationSize", most);
     std::string text =
         "MPS backend out of memory (MPS allocated: " + human(double(allocated_bytes())) +
         ", other allocations: " + human(double(reserved_bytes() - allocated_bytes())) +
@@ -288,6 +326,10 @@ void Allocator::resetPeakStats(c10::DeviceIndex) {
 
 std::pair<size_t, size_t> Allocator::getMemoryInfo(c10::DeviceIndex) {
     return {device().free_memory(), device().device_memory()};
+}
+
+size_t Allocator::max_allocation_bytes() const {
+    return std::min(device_info().max_allocation_bytes, largest_buffer()) / kMinBlock * kMinBlock;
 }
 
 size_t Allocator::allocated_bytes() const {

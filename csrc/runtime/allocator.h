@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 namespace anymps::runtime {
@@ -19,10 +20,13 @@ class Allocator final : public c10::DeviceAllocator {
     Allocator();
 
     // bytes == 0 gives a null pointer on the device. Raises torch.OutOfMemoryError, after the cache was freed
-    // and the driver asked once more.
+    // and the driver asked once more; RuntimeError for more than the driver can have in one buffer.
     c10::DataPtr allocate(size_t bytes) override;
     c10::DeleterFnPtr raw_deleter() const override;
     void copy_data(void* dst, const void* src, size_t bytes) const override;
+    // Makes a pointer of this allocator its own context, as c10's copy-on-write storages need it. False for
+    // memory from elsewhere, which stays as it is.
+    bool simplify(c10::DataPtr& pointer);
 
     bool initialized() override;
     void emptyCache(c10::MempoolId_t pool = {0, 0}) override;
@@ -32,8 +36,9 @@ class Allocator final : public c10::DeviceAllocator {
     void resetPeakStats(c10::DeviceIndex device) override;
     std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;  // {free, total} bytes
 
-    size_t allocated_bytes() const;  // in tensors
-    size_t reserved_bytes() const;   // taken from the driver
+    size_t max_allocation_bytes() const;  // that the driver promises in one piece
+    size_t allocated_bytes() const;       // in tensors
+    size_t reserved_bytes() const;        // taken from the driver
     // What programs should stay under: half of unified memory, 95 % of a card's own.
     size_t recommended_bytes() const;
     // Limits reserved_bytes to fraction * recommended_bytes(); 0 < fraction <= 2.
@@ -48,8 +53,9 @@ class Allocator final : public c10::DeviceAllocator {
     using Pool = std::set<Block*, BySize>;
 
     static void delete_block(void* block);
+    static void delete_address(void* address);
     Block* take(size_t rounded, size_t requested);
-    Block* new_segment(size_t rounded);
+    Block* new_segment(size_t rounded, size_t requested);
     Block* split(Block* block, size_t bytes);
     void release(Block* block);
     void free_cached_segments();
@@ -61,6 +67,7 @@ class Allocator final : public c10::DeviceAllocator {
     mutable std::mutex mutex_;
     Pool small_, large_;  // free blocks
     std::vector<std::unique_ptr<Segment>> segments_;
+    std::unordered_map<void*, Block*> simplified_;  // by address
     c10::CachingDeviceAllocator::DeviceStats stats_;
     mutable std::optional<double> fraction_;  // of recommended_bytes(); 0 for no limit
 };

@@ -99,7 +99,7 @@ at::Tensor host_alias(const at::Tensor& tensor) {
     TORCH_CHECK(tensor.is_mps() && tensor.is_contiguous(), "host_alias: expected a contiguous tensor on mps");
     if (tensor.numel() == 0) return at::from_blob(nullptr, tensor.sizes(), tensor.options().device(at::kCPU));
     encoder().synchronize();
-    const auto address = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+    const auto address = reinterpret_cast<uint64_t>(tensor.mutable_data_ptr());
     void* host = host_pointer(address, tensor.nbytes());
     TORCH_CHECK(host,
                 "Aliasing an MPS storage from the host needs unified memory, which this device has not.");

@@ -98,7 +98,10 @@ CpuArguments::CpuArguments(const c10::FunctionSchema& schema, const torch::jit::
     : schema_(schema),
       arguments_(stack.end() - static_cast<ptrdiff_t>(schema.arguments().size()), stack.end()),
       target_(mps_device()) {
-    for (const auto& argument : arguments_) collect(argument);
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+        const auto* alias = schema.arguments()[i].alias_info();
+        collect(arguments_[i], alias != nullptr && alias->isWrite());
+    }
     if (!storages_.empty()) encoder().synchronize();
     for (auto& [device, shared] : storages_) {
         make_cpu_storage(shared);
@@ -106,15 +109,17 @@ CpuArguments::CpuArguments(const c10::FunctionSchema& schema, const torch::jit::
     }
 }
 
-void CpuArguments::collect(const c10::IValue& value) {
+void CpuArguments::collect(const c10::IValue& value, bool written) {
     if (value.isDevice()) {
         target_ = value.toDevice();
     } else if (holds_tensors(value)) {
-        for (const c10::IValue& element : value.toListRef()) collect(element);
+        for (const c10::IValue& element : value.toListRef()) collect(element, written);
     } else if (value.isTensor()) {
         const at::Tensor& tensor = value.toTensor();
         if (!tensor.defined() || !tensor.is_mps() || tensor._is_zerotensor()) return;
-        SharedStorage& shared = storages_[tensor.storage().unsafeGetStorageImpl()];
+        auto* storage = tensor.storage().unsafeGetStorageImpl();
+        if (written) storage->mutable_data_ptr();  // a copy-on-write storage gets memory of its own
+        SharedStorage& shared = storages_[storage];
         shared.device = tensor.storage();
         const auto [first, end] = span_of(tensor);
         shared.first_byte = std::min(shared.first_byte, first / kAlignment * kAlignment);

@@ -50,7 +50,7 @@ class CpuArguments {
         at::Tensor cpu;
     };
 
-    void collect(const c10::IValue& value);
+    void collect(const c10::IValue& value, bool written);
     static void make_cpu_storage(SharedStorage& shared);
     c10::IValue value_to_cpu(const c10::IValue& value);
     at::Tensor tensor_to_cpu(const at::Tensor& tensor);

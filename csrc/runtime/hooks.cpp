@@ -99,7 +99,7 @@ size_t MPSHooks::getRecommendedMaxMemory() const {
 }
 
 size_t MPSHooks::getMaxBufferLength() const {
-    return device_info().max_allocation_bytes;
+    return allocator().max_allocation_bytes();
 }
 
 void MPSHooks::setMemoryFraction(double ratio) const {

@@ -36,8 +36,10 @@ T chained(VkStructureType type, void* next = nullptr) {
 void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     auto float_controls = chained<VkPhysicalDeviceFloatControlsProperties>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES);
+    auto maintenance4 = chained<VkPhysicalDeviceMaintenance4Properties>(
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES, &float_controls);
     auto maintenance3 = chained<VkPhysicalDeviceMaintenance3Properties>(
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, &float_controls);
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, &maintenance4);
     auto control = chained<VkPhysicalDeviceSubgroupSizeControlProperties>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES, &maintenance3);
     auto subgroup = chained<VkPhysicalDeviceSubgroupProperties>(
@@ -71,6 +73,7 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.push_constant_bytes = p.limits.maxPushConstantsSize;
     info.timestamp_period_ns = p.limits.timestampPeriod;
     info.max_allocation_bytes = maintenance3.maxMemoryAllocationSize;
+    info.max_buffer_bytes = maintenance4.maxBufferSize;
     info.float_controls.preserve_nan = float_controls.shaderSignedZeroInfNanPreserveFloat32;
     // Where all widths must agree, setting one would be invalid.
     info.float_controls.preserve_denormals =

@@ -64,8 +64,9 @@ struct DeviceInfo {
     uint32_t queue_family = 0;
     double timestamp_period_ns = 0;  // 0: no timestamps
     uint32_t timestamp_valid_bits = 0;
-    uint64_t max_allocation_bytes = 0;
+    uint64_t max_allocation_bytes = 0;  // that the driver promises: some give more
     std::vector<MemoryHeap> heaps;
+    uint64_t max_buffer_bytes = 0;
 
     // Compute units to fill with work: a guess of the size of such GPUs where the driver does not tell.
     uint64_t cores() const {

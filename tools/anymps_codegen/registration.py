@@ -185,6 +185,8 @@ _REGISTER_INCLUDES = """\
 #include <ATen/DeviceGuard.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <torch/library.h>
+
+#include "ops/materialize.h"
 """
 
 # ATen/native/Resize.h, for this one function, would cost a second per source.
@@ -212,7 +214,12 @@ def _registration_source(group: list[_Registered]) -> str:
     structured = any(isinstance(t, NativeFunctionsGroup) for family in group for t in family.targets)
     helpers = "\n".join(gen_registration_helpers(group[0].backend)) if structured else ""
     includes = _REGISTER_INCLUDES + (_STRUCTURED_INCLUDES if structured else "")
-    definitions = [text for f in group for text in _run(Target.ANONYMOUS_DEFINITION, f.targets, f.backend)]
+    definitions = [
+        _materializing(text, target)
+        for f in group
+        for target in f.targets
+        for text in _run(Target.ANONYMOUS_DEFINITION, [target], f.backend)
+    ]
     return f"""\
 {first}{declared}
 {includes}
@@ -227,6 +234,29 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {{
 }}  // namespace
 }}  // namespace at
 """
+
+
+_WRAPPER = re.compile(r"^.*\bwrapper_MPS\w*\((.*)\) \{\n", re.MULTILINE)
+
+
+def _materializing(text: str, target: NativeFunction | NativeFunctionsGroup) -> str:
+    """Copy-on-write storages of what a wrapper writes get their own memory before anything takes their address.
+
+    Operators tagged inplace_view write sizes and storages, not elements.
+    """
+    functions = list(target.functions()) if isinstance(target, NativeFunctionsGroup) else [target]
+    if "inplace_view" in functions[0].tags:
+        return text
+    arguments = [a for f in functions for a in f.func.arguments.flat_all]
+    written = dict.fromkeys(a.name for a in arguments if a.annotation is not None and a.annotation.is_write)
+
+    def calls(wrapper: re.Match) -> str:
+        # In a group one variant may write what another reads.
+        names = [n for n in written if re.search(rf"\b{n}\b", wrapper[1])]
+        names = [n for n in names if not re.search(rf"const at::Tensor & {n}\b", wrapper[1])]
+        return wrapper[0] + "".join(f"  {NAMESPACE}::materialize({name});\n" for name in names)
+
+    return _WRAPPER.sub(calls, text) if written else text
 
 
 def _registrations(family: _Registered) -> str:
