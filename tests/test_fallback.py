@@ -24,7 +24,6 @@ def overwrite_all(xs: list[torch.Tensor], ys: list[torch.Tensor]) -> None:
 
 
 define("twice(Tensor x) -> Tensor", lambda x: x * 2)
-define("never(Tensor x) -> Tensor", lambda x: x * 2)
 define("add_into(Tensor(a!) x, Tensor y) -> Tensor(a!)", lambda x, y: x.add_(y))
 define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)", lambda x, y, *, out: torch.add(x, y, out=out))
 define("overwrite_all(Tensor(a!)[] xs, Tensor[] ys) -> ()", overwrite_all)
@@ -67,18 +66,36 @@ def assert_same(actual, expected) -> None:
 
 def test_error_has_the_words_of_pytorch(mps, monkeypatch):
     monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
-    for value in (None, "0"):
-        if value is not None:
-            monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
+    with torch.library._scoped_library("aten", "FRAGMENT") as library:
+        library.define("anymps_never(Tensor x) -> Tensor")
+        for value in (None, "0"):
+            if value is not None:
+                monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
+            with pytest.raises(NotImplementedError) as error:
+                torch.ops.aten.anymps_never(numbers(3))
+            assert str(error.value) == (
+                "The operator 'aten::anymps_never' is not currently implemented for the MPS device. If you want this "
+                "op to be considered for addition please comment on https://github.com/pytorch/pytorch/issues/141287 "
+                "and mention use-case, that resulted in missing op as well as commit hash "
+                f"{torch.version.git_version}. As a temporary fix, you can set the environment variable "
+                "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be "
+                "slower than running natively on MPS."
+            )
+
+
+def test_error_of_another_library_names_it(mps, monkeypatch):
+    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+    with torch.library._scoped_library("some_codec", "FRAGMENT") as library:
+        library.define("decode(Tensor x) -> Tensor")
+        library.impl("decode", lambda x: x + 1, "CPU")
         with pytest.raises(NotImplementedError) as error:
-            ops.never(numbers(3))
-        assert str(error.value) == (
-            "The operator 'anymps_test::never' is not currently implemented for the MPS device. If you want this op "
-            "to be considered for addition please comment on https://github.com/pytorch/pytorch/issues/141287 and "
-            f"mention use-case, that resulted in missing op as well as commit hash {torch.version.git_version}. As a "
-            "temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a "
-            "fallback for this op. WARNING: this will be slower than running natively on MPS."
-        )
+            torch.ops.some_codec.decode(numbers(3))
+        text = str(error.value)
+        assert "'some_codec::decode' of the library some_codec is not implemented for the MPS device" in text
+        assert "ask the maintainers of some_codec" in text and "PYTORCH_ENABLE_MPS_FALLBACK=1" in text
+        assert "github.com/pytorch" not in text
+        monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+        assert torch.ops.some_codec.decode(numbers(3)).tolist() == [1, 2, 3]
 
 
 def test_one_warning_an_operator_and_a_count(mps, run_python):

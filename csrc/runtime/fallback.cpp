@@ -4,8 +4,11 @@
 #include <caffe2/core/common.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
+#include <string_view>
 
 #include "runtime/cpu_arguments.h"
 
@@ -42,10 +45,22 @@ void count_and_warn(const c10::OperatorHandle& op) {
                "the CPU. This may have performance implications.");
 }
 
+// The namespace of an operator is the library that defines it.
+std::string_view library_of(const c10::OperatorHandle& op) {
+    const std::string_view name = op.schema().operator_name().name;
+    return name.substr(0, name.find("::"));
+}
+
+bool is_pytorch(std::string_view library) {
+    constexpr std::string_view kNamespaces[] = {
+        "aten", "prims", "quantized", "_quantized", "c10d", "_c10d_functional", "mkldnn", "onednn", "sparse"};
+    return std::find(std::begin(kNamespaces), std::end(kNamespaces), library) != std::end(kNamespaces);
+}
+
 // Collectives address processes, not devices: running one on CPU copies would silently use another process
 // group.
 bool is_collective(const c10::OperatorHandle& op) {
-    return op.schema().operator_name().name.starts_with("c10d::");
+    return library_of(op) == "c10d";
 }
 
 }  // namespace
@@ -68,6 +83,14 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         run_on_cpu(op, stack);
         return;
     }
+    const std::string_view library = library_of(op);
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        is_pytorch(library), "The operator '", op.schema().operator_name(), "' of the library ", library,
+        " is not implemented for the MPS device. If you want it to be, please ask the maintainers of ",
+        library,
+        ", or register a kernel of your own with torch.library. As a temporary fix, you can set the "
+        "environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. "
+        "WARNING: this will be slower than running natively on MPS.");
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, "The operator '", op.schema().operator_name(),
         "' is not currently implemented for the MPS device. If you want this op to be considered for "
