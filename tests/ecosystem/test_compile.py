@@ -1,4 +1,4 @@
-"""torch.compile: the graph is captured and run by our kernels; inductor says in one sentence that it cannot."""
+"""torch.compile: graphs are captured and run by our kernels; inductor hands those with mps tensors to aot_eager."""
 
 import pytest
 import torch
@@ -42,10 +42,80 @@ def test_dynamic_shapes():
         torch.testing.assert_close(f(x), (x * 2).sum(0) + rows)
 
 
-def test_inductor_says_that_it_cannot():
-    compiled = torch.compile(lambda x: torch.sin(x) * 2)
-    with pytest.raises(RuntimeError, match="inductor backend is not available for the mps device"):
-        compiled(torch.ones(3, device="mps"))
+def agree(function, *arguments, **options):
+    torch.testing.assert_close(torch.compile(function, **options)(*arguments), function(*arguments))
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile's inductor backend generates no code")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"dynamic": True}, {"fullgraph": True}, {"mode": "reduce-overhead"}, {"mode": "max-autotune"}]
+    + [{"options": {"max_autotune": True, "triton.cudagraphs": True}}, {"backend": "inductor"}],
+    ids=str,
+)
+def test_the_default_backend_runs_every_kind_of_graph(options):
+    x = torch.randn(3, 4, device="mps")
+    agree(lambda x: (x.sin() * 2).sum(0) + x.std() + x.softmax(1).amax(), x, **options)
+    agree(lambda n: torch.arange(n, device="mps").sum() + n, 5, **options)  # no tensor among the inputs
+    agree(lambda a, b: (a.sum() + 1, b.to("mps").cumsum(0)), torch.ones(3), torch.ones(4), **options)  # mixed
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile's inductor backend generates no code")
+def test_training_with_a_compiled_module_and_a_compiled_optimizer():
+    def losses(compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1)).to("mps")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        step = optimizer.step
+        if compiled:
+            model.compile()
+            step = torch.compile(step)
+        found = []
+        for rows in (6, 6, 5):  # another batch size
+            optimizer.zero_grad()
+            loss = model(torch.linspace(-1, 1, 4 * rows, device="mps").reshape(rows, 4)).square().mean()
+            loss.backward()
+            step()
+            found.append(loss.item())
+        return found
+
+    # A captured step has its bias corrections in float32 tensors, an eager one in Python's numbers.
+    assert losses(True) == pytest.approx(losses(False), rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile's inductor backend generates no code")
+def test_compiled_flex_attention():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = torch.randn(3, 1, 2, 16, 8, device="mps")
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device="mps")
+    expected = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(torch.compile(flex_attention)(q, k, v, block_mask=mask), expected)
+
+
+def test_one_warning_a_process(run_python):
+    source = """
+import torch, warnings
+warnings.simplefilter("always")
+for function in (torch.sin, lambda x: x.sum() + 1, lambda x: x.mean() * 2):
+    torch.compile(function)(torch.ones(3, device="mps"))
+"""
+    done = run_python(source)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("inductor backend generates no code for the mps device of torch-anymps") == 1
+
+
+def test_what_needs_code_says_that_there_is_none(tmp_path):
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.ones(2, 3, device="mps")
+    program = torch.export.export(nn.Linear(3, 2, device="mps"), (x,))
+    with pytest.raises(RuntimeError, match="Inductor generates no code for the mps device of torch-anymps"):
+        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    graph = make_fx(lambda x: (x.sum(),), tracing_mode="fake")(x)
+    with pytest.raises(RuntimeError, match="Inductor generates no code for the mps device of torch-anymps"):
+        compile_fx_inner(graph, [torch._subclasses.FakeTensorMode().from_tensor(x)])
 
 
 def test_inductor_for_the_cpu_is_untouched():
