@@ -222,3 +222,27 @@ def test_info_with_a_device(mps):
     assert {"fp16", "bf16", "coopmat", "atomics", "UMA"} <= set(rows["features"].replace(",", " ").split())
     assert rows["patch torch_mps"].strip().startswith("in force")
     assert rows["patch lightning"].strip().startswith("waits")
+
+
+def test_optimum_quanto_builds_no_metal_extension(run_python, mps, tmp_path):
+    """Against a stand-in with the module and the names of optimum-quanto's extension."""
+    folder = tmp_path / "optimum" / "quanto" / "library" / "extensions" / "mps"
+    folder.mkdir(parents=True)
+    for package in [folder, *list(folder.parents)[:4]]:
+        (package / "__init__.py").touch()
+    (folder / "__init__.py").write_text(
+        "class Extension:\n"
+        "    lib = property(lambda self: 1 / 0)\n"
+        "ext = Extension()\n"
+        "def unpack_mps(t, bits):\n"
+        "    return ext.lib.unpack(t, bits)\n"
+    )
+    source = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import torch
+from optimum.quanto.library.extensions.mps import unpack_mps
+packed = torch.tensor([0b11100100, 0b00010010], dtype=torch.uint8, device="mps")
+print(unpack_mps(packed, 2).tolist(), unpack_mps(packed, 4).tolist(), unpack_mps(packed, 4).dtype)
+"""
+    done = run_python(source)
+    assert done.stdout == "[0, 2, 1, 0, 2, 1, 3, 0] [4, 2, 14, 1] torch.uint8\n", done.stderr

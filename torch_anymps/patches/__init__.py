@@ -12,6 +12,15 @@ import sys
 from types import ModuleType
 
 _ABSENT = object()
+NAMES = (
+    "torch_mps",
+    "torch_storage",
+    "torch_foreach",
+    "torch_inductor",
+    "torch_flop_counter",
+    "lightning",
+    "optimum_quanto",
+)
 
 
 class Patch:
@@ -79,7 +88,7 @@ _finder = _PostImportFinder()
 
 def install() -> None:
     """Applies every patch whose library is imported already; the others follow when theirs is."""
-    for name in ("torch_mps", "torch_storage", "torch_foreach", "torch_inductor", "torch_flop_counter", "lightning"):
+    for name in NAMES:
         patch = _PATCHES[name] = Patch(name)
         for target in patch.targets:
             if target in sys.modules:
