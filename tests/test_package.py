@@ -135,6 +135,23 @@ print(torch_anymps._load.status.advice)
     assert len(advice) > 10
 
 
+def test_info_names_a_torch_that_was_changed_under_us(run_python):
+    source = """
+import torch
+torch.__version__ = "2.14.1+cu130"
+import os, sys
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1"
+torch._import_device_backends()
+from torch_anymps import _load, info
+sys.exit(info.main() + 10 * (_load.TORCHVISION_VERSION != "0.28"))
+"""
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    first, reason, advice = done.stdout.splitlines()[0], *done.stdout.splitlines()[-2:]
+    assert done.returncode == 1 and "for PyTorch 2.13, PyTorch 2.14.1+cu130" in first
+    assert "mps is not available: PyTorch 2.14.1+cu130 is installed" in reason and "built for 2.13" in reason
+    assert "pip install 'torch==2.13.*' 'torchvision==0.28.*' --index-url" in advice
+
+
 def test_broken_library_is_a_reason_and_no_error(run_python, tmp_path):
     broken = tmp_path / "libtorch_anymps.so"
     broken.write_bytes(b"not a library")

@@ -10,6 +10,8 @@ import warnings
 from dataclasses import dataclass
 
 TORCH_VERSION = "2.13"
+TORCHVISION_VERSION = "0.28"  # the one that goes with it
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 LIBRARY = "libtorch_anymps.so"
 
 
@@ -77,7 +79,7 @@ def _load() -> None:
     if torch.version.cuda is not None and not torch.ops.anymps.neutralise_cuda_hooks():
         raise _StayOut(
             "This CUDA build of PyTorch keeps its CUDA hooks in a form that torch-anymps does not know.",
-            "Install the CPU build of PyTorch: pip install torch --index-url https://download.pytorch.org/whl/cpu.",
+            f"Install the CPU build of PyTorch: pip install torch --index-url {CPU_BUILDS}.",
         )
     # Ends autograd's device thread while the interpreter is whole: a thread that drops its last Python objects later
     # is killed inside a destructor, which aborts the process.
@@ -122,8 +124,10 @@ def _check_torch(torch) -> None:
     version = str(torch.__version__)
     if not version.startswith(TORCH_VERSION + "."):
         raise _StayOut(
-            f"PyTorch {version} is installed, and this build of torch-anymps needs {TORCH_VERSION}.*.",
-            f"pip install 'torch=={TORCH_VERSION}.*', or the torch-anymps made for your PyTorch.",
+            f"PyTorch {version} is installed, and this build of torch-anymps needs {TORCH_VERSION}.*: the library was "
+            f"built for {TORCH_VERSION}, and another package may have changed torch since.",
+            f"pip install 'torch=={TORCH_VERSION}.*' 'torchvision=={TORCHVISION_VERSION}.*' --index-url {CPU_BUILDS} "
+            "(without torchvision if you do not use it), or the torch-anymps made for your PyTorch.",
         )
     if torch.version.hip is not None or torch.version.xpu is not None:
         raise _StayOut(

@@ -26,7 +26,10 @@ def main() -> int:
     from torch_anymps import _load
 
     status = _load.status
-    print(f"torch-anymps {torch_anymps.__version__}, PyTorch {torch.__version__}, Python {sys.version.split()[0]}")
+    print(
+        f"torch-anymps {torch_anymps.__version__} for PyTorch {_load.TORCH_VERSION}, PyTorch {torch.__version__}, "
+        f"Python {sys.version.split()[0]}"
+    )
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
         print(
             "TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading torch-anymps by itself: "
