@@ -347,6 +347,16 @@ def test_unfold_backward(dtype, dim, size, step):
     torch.testing.assert_close(made.cpu(), expected)
 
 
+@pytest.mark.parametrize(("gradient", "sizes", "dim"), [((1, 6, 10), (7, 20), 1), ((3, 6, 1, 10), (3, 20, 4), 1)])
+def test_unfold_backward_of_one_for_many(gradient, sizes, dim):
+    """istft hands over the gradient of one row for a batch of them."""
+    x = torch.randn(gradient)
+    expected = torch.ops.aten.unfold_backward(x, sizes, dim, 10, 2)
+    torch.testing.assert_close(torch.ops.aten.unfold_backward(x.to("mps"), sizes, dim, 10, 2).cpu(), expected)
+    with pytest.raises(RuntimeError, match="must match the existing size"):
+        torch.ops.aten.unfold_backward(torch.ones(2, 6, 10, device="mps"), (9, 20), 1, 10, 2)
+
+
 def test_unfold_backward_of_few():
     x = torch.tensor(3.0, device="mps", requires_grad=True)
     assert torch.autograd.grad(x.unfold(0, 1, 1).sum(), x)[0].item() == 1

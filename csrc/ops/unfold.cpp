@@ -33,7 +33,11 @@ Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_siz
     TORCH_CHECK_NOT_IMPLEMENTED(out.numel() <= std::numeric_limits<uint32_t>::max(),
                                 "unfold_backward on MPS: more than 2^32 elements");
     dim = at::maybe_wrap_dim(dim, out.dim());
-    const Tensor grad = grad_in.contiguous();
+    // istft hands over one window's gradient for a whole batch.
+    auto windows = input_sizes.vec();
+    windows[dim] = grad_in.size(dim);
+    windows.push_back(size);
+    const Tensor grad = grad_in.expand(windows).contiguous();
     const auto count = static_cast<uint32_t>(out.numel());
     const auto inner = static_cast<uint32_t>(c10::multiply_integers(input_sizes.slice(dim + 1)));
     const UnfoldBackwardArgs args{kernels::address(out),
