@@ -265,6 +265,10 @@ def test_distances(mps, p):
         assert_like_cpu(lambda s, t: torch.cdist(s, t, p), x, y, gradients=x.numel() > 0)
     batches = torch.randn(3, 1, 7, 5), torch.randn(2, 4, 5)
     assert_like_cpu(lambda s, t: torch.cdist(s, t, p), *batches, gradients=True)
+    none = torch.randn(0, 3, 5), torch.randn(4, 5)  # whose gradient has the shape of each, as its meta kernel says
+    for x, y in (none, none[::-1]):
+        pairs = torch.ones(0, x.size(-2), y.size(-2))
+        assert_like_cpu(lambda g, s, t: torch.ops.aten._cdist_backward(g, s, t, p, g), pairs, x, y)
     ties = torch.tensor([[1.0, 2.0], [1.0, 2.0], [3.0, 2.0]])
     assert_like_cpu(lambda t: torch.nn.functional.pdist(t, p), ties, gradients=True)
     assert_same_error(lambda t: torch.nn.functional.pdist(t, -1), torch.ones(3, 2))

@@ -232,6 +232,13 @@ def test_variance_far_from_zero():
     torch.testing.assert_close(mean.cpu().double(), x.double().mean(1), rtol=1e-6, atol=0)
 
 
+def test_variance_of_none_with_a_negative_correction():
+    x = torch.empty(0, 3, device="mps")
+    assert torch.var_mean(x, 0, correction=-1)[0].isnan().all()
+    assert torch.std(x, correction=-2).isnan()
+    assert torch.var(torch.ones(2, device="mps"), correction=-1).item() == 0
+
+
 def test_argmax_beyond_the_integers_of_float32():
     x = torch.zeros(2**24 + 2, dtype=torch.uint8)
     x[2**24 + 1] = 1

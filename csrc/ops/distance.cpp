@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
 
 #include <cmath>
@@ -115,8 +116,8 @@ Tensor ANYMPS_FUNC(_cdist_backward)(const Tensor& grad, const Tensor& x1, const 
     const Tensor a = matrices(x1, shape), b = matrices(x2, shape);
     shape.insert(shape.end(), {x1.size(-2), x1.size(-1)});
     const Tensor out = at::empty(shape, x1.options());
-    if (out.numel() == 0) return out;
-    if (x2.size(-2) == 0) return out.zero_();
+    // Of the shape of x1, as the meta kernel and the CPU have it: a batch of none has nothing to sum.
+    if (out.numel() == 0 || x2.size(-2) == 0) return at::zeros_like(x1, at::MemoryFormat::Contiguous);
     const std::vector<int64_t> pairs{a.size(0), a.size(1), b.size(1)};
     const Tensor grads = grad.expand_as(cdist).reshape(pairs).contiguous();
     launch("distances_backward", out, a, b, grads, cdist.reshape(pairs).contiguous(), p);

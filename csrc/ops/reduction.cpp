@@ -55,8 +55,9 @@ void variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
     const double freedom = correction.value_or(1).toDouble();
     const DimMask dims = kernels::dim_mask(self, dim);
     check_variance(op, self, dims, freedom);
-    kernels::reduce(rows::moments, self, dims, {result, mean},
-                    {static_cast<float>(freedom), op.root ? 1.0f : 0.0f});
+    // No elements have no variance, with a negative correction neither.
+    const float removed = self.numel() == 0 ? 0.0f : static_cast<float>(freedom);
+    kernels::reduce(rows::moments, self, dims, {result, mean}, {removed, op.root ? 1.0f : 0.0f});
 }
 
 void check_floating(const Tensor& self, const char* what) {

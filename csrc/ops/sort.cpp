@@ -129,6 +129,7 @@ Outputs ANYMPS_FUNC(kthvalue_values)(const Tensor& self, int64_t k, int64_t dim_
                                      Tensor& values, Tensor& indices) {
     const int64_t dim = at::maybe_wrap_dim(dim_, self.dim(), true);
     const int64_t size = self.dim() > 0 ? self.size(dim) : 1;
+    at::native::zero_numel_check_dims(self, dim, "kthvalue()");
     TORCH_CHECK(k > 0 && k <= size, "kthvalue(): selected number k out of range for dimension ", dim);
     at::assert_no_overlap(self, values);
     at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);

@@ -120,7 +120,7 @@ Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& sourc
     TORCH_CHECK(self.scalar_type() == source.scalar_type(),
                 "put_(): self and source expected to have the same dtype, but got self.dtype = ",
                 self.scalar_type(), " and source.dtype = ", source.scalar_type());
-    TORCH_CHECK(
+    TORCH_CHECK_INDEX(
         index.numel() == source.numel(),
         "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
         source.numel(), ", index.numel() = ", index.numel());
