@@ -324,11 +324,19 @@ def test_multinomial_without_replacement(mps):
         ([0.0, 0.0], 1, "invalid multinomial distribution"),
         ([1.0, 1.0], 3, "cannot sample n_sample > prob_dist.size\\(-1\\) samples without replacement"),
         ([1.0, 1.0], 0, "cannot sample n_sample <= 0 samples"),
+        ([[], []], 1, "cannot sample n_sample > prob_dist.size\\(-1\\) samples without replacement"),
     ],
 )
 def test_multinomial_errors(mps, weights, count, message):
     with pytest.raises(RuntimeError, match=message):
         torch.multinomial(torch.tensor(weights, device=mps), count)
+
+
+def test_multinomial_of_no_categories(mps):
+    for shape in ((0,), (3, 0)):
+        with pytest.raises(RuntimeError, match="invalid multinomial distribution"):
+            torch.multinomial(torch.ones(shape, device=mps), 2, replacement=True)
+    assert torch.multinomial(torch.ones(0, 0, device=mps), 2, replacement=True).shape == (0, 2)
 
 
 @pytest.mark.parametrize(

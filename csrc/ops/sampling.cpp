@@ -94,6 +94,7 @@ Tensor& ANYMPS_FUNC(multinomial_out)(const Tensor& self, int64_t num_samples, bo
     const int64_t rows = self.dim() == 1 ? 1 : self.size(0);
     self.dim() == 1 ? out.resize_({num_samples}) : out.resize_({rows, num_samples});
     if (out.numel() == 0) return out;
+    TORCH_CHECK(columns > 0, "invalid multinomial distribution (sum of probabilities <= 0)");
 
     const Tensor weights = self.contiguous();
     const Tensor cumulative = cumulative_weights(weights, rows, columns);
