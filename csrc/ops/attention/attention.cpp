@@ -52,6 +52,11 @@ Tensor empty_in_order_of(const Tensor& like, IntArrayRef sizes) {
 
 }  // namespace
 
+runtime::PhiloxState random_of(const Tensor& philox_seed, const Tensor& philox_offset) {
+    return {static_cast<uint64_t>(philox_seed.item<int64_t>()),
+            static_cast<uint64_t>(philox_offset.item<int64_t>())};
+}
+
 // Saves of dropout only where its numbers begin: the seed and the offset, on the CPU.
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> ANYMPS_FUNC(
     _scaled_dot_product_fused_attention_overrideable)(const Tensor& query, const Tensor& key,
@@ -85,9 +90,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(
     const Tensor& cum_seq_q, const Tensor& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p,
     bool is_causal, const Tensor& philox_seed, const Tensor& philox_offset, std::optional<double> scale) {
     Attention a = attention(query, key, value, attn_bias, dropout_p, is_causal, scale);
-    if (dropout_p > 0.0)
-        a.random = {static_cast<uint64_t>(philox_seed.item<int64_t>()),
-                    static_cast<uint64_t>(philox_offset.item<int64_t>())};
+    if (dropout_p > 0.0) a.random = random_of(philox_seed, philox_offset);
     const bool some = grad_out.numel() > 0 && a.s() > 0;
     const auto gradient_of = [&](const Tensor& t) { return some ? at::empty_like(t) : at::zeros_like(t); };
     AttentionGradients gradients{gradient_of(query), gradient_of(key), gradient_of(value), Tensor()};

@@ -31,6 +31,9 @@ struct Attention {
     float keep_scale() const { return dropout < 1.0 ? static_cast<float>(1.0 / (1.0 - dropout)) : 0.0f; }
 };
 
+// Where the random numbers of a forward pass begin, as it left them: two numbers on the CPU.
+runtime::PhiloxState random_of(const at::Tensor& philox_seed, const at::Tensor& philox_offset);
+
 // out [batch, heads, l, v] is written, and lse [batch, heads, l] f32: the logarithm of the sum of
 // exponentials of each row, -inf for one without a key. All sizes are above 0.
 void chunked_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);

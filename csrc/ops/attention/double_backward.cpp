@@ -45,7 +45,7 @@ Tensor kept_weights(const Tensor& query, const Tensor& key, double dropout, cons
     a.value = at::eye(s, floats).expand({a.batch, a.heads, s, s});
     a.scale = 1.0;
     a.dropout = dropout;
-    a.random = {static_cast<uint64_t>(seed.item<int64_t>()), static_cast<uint64_t>(offset.item<int64_t>())};
+    a.random = random_of(seed, offset);
     const Tensor out = at::empty({a.batch, a.heads, l, s}, floats);
     if (out.numel() > 0) chunked_attention(a, out, at::empty({a.batch, a.heads, l}, floats));
     return out > 0;
