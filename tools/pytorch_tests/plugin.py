@@ -1,0 +1,86 @@
+"""pytest plugin for PyTorch's own generic device tests: loaded by run.py with -p, before a test module is imported.
+
+Only tests which PyTorch instantiates for one device are kept. Their outcomes, without the device's name, go into the
+JSON file of --device-results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+from torch.testing._internal import common_device_type, common_utils
+
+DEVICE = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"]
+OPENED_FOR_MPS = ("skipMPS", "expectedFailureMPS", "expectedFailureMPSComplex", "expectedFailureMPSPre15")
+FULL_DTYPE = re.compile(r"float64|complex128|Float64|Double")
+
+common_utils.MACOS_VERSION = 26.0  # -1 on Linux, which would select the lists of the oldest macOS
+
+
+def _instantiated_for_mps():
+    instantiate = common_device_type.instantiate_device_type_tests
+
+    def instantiate_device_type_tests(*args, **kwargs):
+        return instantiate(*args, **{**kwargs, "allow_mps": True})
+
+    return instantiate_device_type_tests
+
+
+common_device_type.instantiate_device_type_tests = _instantiated_for_mps()
+for _name in OPENED_FOR_MPS:  # decorators of what fails on Apple's device
+    setattr(common_device_type, _name, lambda test: test)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device-results", metavar="FILE", help="where outcomes are written, as JSON")
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if getattr(item.cls, "device_type", None) == DEVICE]
+
+
+def key_of(nodeid: str) -> str:
+    """test_torch.py::TestTorchDeviceTypeMPS::test_add_mps_float32 -> the same with DEVICE for the device's name."""
+    file, group, name = nodeid.split("::")
+    return f"{os.path.basename(file)}::{group.removesuffix(DEVICE.upper())}::" + re.sub(
+        rf"_{DEVICE}(?=_|$)", "_DEVICE", name, count=1
+    )
+
+
+class Outcomes:
+    """Outcome and first line of the error of every test; lives in the process that the user started."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: dict[str, dict[str, str]] = {}
+
+    def pytest_runtest_logreport(self, report):
+        if report.when != "call" and report.outcome == "passed":
+            return
+        text = str(report.longrepr or "")
+        outcome = report.outcome
+        if outcome == "failed" and "Unexpected success" in text:
+            outcome = "passed"  # expected to fail on Apple's device
+        entry = {"outcome": outcome}
+        if outcome == "failed":
+            errors = re.findall(r"^E +(.*)", text, re.MULTILINE)
+            entry["message"] = (errors[0] if errors else text.strip().split("\n")[-1])[:300]
+            if any(FULL_DTYPE.search(line) for line in errors):
+                entry["needs"] = "float64"
+        if outcome == "skipped":
+            entry["message"] = text[-200:]
+        self.found[key_of(report.nodeid)] = entry
+
+    def pytest_sessionfinish(self):
+        with open(self.path, "w") as file:
+            json.dump(self.found, file, indent=0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    path = config.getoption("--device-results")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(path))
