@@ -29,15 +29,48 @@ import yaml
 HERE = Path(__file__).resolve().parent
 EXCEPTIONS = HERE / "exceptions.yaml"
 WORKERS_OF_A_FILE = 4  # the start of a worker imports the whole file
-FILES = """
-test_autograd test_binary_ufuncs test_complex test_foreach test_indexing test_linalg test_masked test_modules
-test_native_mha test_nestedtensor test_nn test_optim test_reductions test_scatter_gather_ops
-test_segment_reductions test_serialization test_shape_ops test_sort_and_select test_sparse test_sparse_csr
-test_spectral_ops test_tensor_creation_ops test_torch test_transformers test_type_promotion
-test_unary_ufuncs test_view_ops functorch/test_eager_transforms functorch/test_vmap nn/test_convolution
-nn/test_dropout nn/test_embedding nn/test_init nn/test_lazy_modules nn/test_module_hooks nn/test_multihead_attention
-nn/test_packed_sequence nn/test_parametrization nn/test_pooling nn/test_pruning
-""".split()
+FILES = [
+    "test_autograd",
+    "test_binary_ufuncs",
+    "test_complex",
+    "test_foreach",
+    "test_indexing",
+    "test_linalg",
+    "test_masked",
+    "test_modules",
+    "test_native_mha",
+    "test_nestedtensor",
+    "test_nn",
+    "test_optim",
+    "test_reductions",
+    "test_scatter_gather_ops",
+    "test_segment_reductions",
+    "test_serialization",
+    "test_shape_ops",
+    "test_sort_and_select",
+    "test_sparse",
+    "test_sparse_csr",
+    "test_spectral_ops",
+    "test_tensor_creation_ops",
+    "test_torch",
+    "test_transformers",
+    "test_type_promotion",
+    "test_unary_ufuncs",
+    "test_view_ops",
+    "functorch/test_eager_transforms",
+    "functorch/test_vmap",
+    "nn/test_convolution",
+    "nn/test_dropout",
+    "nn/test_embedding",
+    "nn/test_init",
+    "nn/test_lazy_modules",
+    "nn/test_module_hooks",
+    "nn/test_multihead_attention",
+    "nn/test_packed_sequence",
+    "nn/test_parametrization",
+    "nn/test_pooling",
+    "nn/test_pruning",
+]
 
 
 def run_file(test: Path, device: str, processes: int, selection: str) -> dict:
