@@ -34,6 +34,13 @@ DType dtype_of(c10::ScalarType type) {
             return DType::U64;
         case c10::ScalarType::ComplexHalf:
             TORCH_CHECK_NOT_IMPLEMENTED(false, "this operator is not implemented for 'ComplexHalf'");
+        case c10::ScalarType::Float8_e4m3fn:
+        case c10::ScalarType::Float8_e5m2:
+        case c10::ScalarType::Float8_e4m3fnuz:
+        case c10::ScalarType::Float8_e5m2fnuz:
+        case c10::ScalarType::Float8_e8m0fnu:
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "this operator is not implemented for '", c10::toString(type),
+                                        "'");
         default:
             TORCH_CHECK_TYPE(false, "Trying to convert ", c10::toString(type),
                              " to the MPS backend but it does not have support for that dtype.");

@@ -6,6 +6,7 @@
 #include <ATen/native/TensorFactories.h>
 
 #include "kernels/dtype.h"
+#include "kernels/float8.h"
 #include "runtime/allocator.h"
 #include "runtime/device.h"
 
@@ -21,7 +22,8 @@ void check_options(ScalarType dtype, Layout layout, std::optional<Device> device
         dtype != ScalarType::Double,
         "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
         "Please use float32 instead.");
-    if (dtype != ScalarType::ComplexHalf)  // which is held, moved and viewed, but no kernel computes in it
+    // Some are held, moved and viewed, but no kernel computes in them.
+    if (dtype != ScalarType::ComplexHalf && !anymps::kernels::is_float8(dtype))
         anymps::kernels::dtype_of(dtype);
     TORCH_CHECK(!device || (device->type() == DeviceType::MPS && device->index() <= 0), "invalid device ",
                 device ? device->str() : "", ": there is one mps device, mps:0");

@@ -1,4 +1,5 @@
 // Copies between every pair of device, dtype and layout.
+#include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/copy_ops.h>
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/impl/COW.h>
 
+#include "kernels/float8.h"
 #include "kernels/kernel_call.h"
 #include "kernels/pointwise_launcher.h"
 #include "runtime/allocator.h"
@@ -50,8 +52,36 @@ void conjugate(const Tensor& self) {
     }
 }
 
+// To or from floats of 8 bits, as bytes on their side; between two formats by way of floats.
+void convert_float8(const Tensor& self, const Tensor& src) {
+    const bool narrows = kernels::is_float8(self.scalar_type());
+    if (narrows && kernels::is_float8(src.scalar_type())) return convert_float8(self, src.to(at::kFloat));
+    Tensor to = narrows ? self.view(at::kByte) : self;
+    const Tensor from = narrows ? src : src.view(at::kByte);
+    auto iter = at::TensorIteratorConfig()
+                    .set_check_mem_overlap(false)
+                    .add_output(to)
+                    .add_const_input(from)
+                    .resize_outputs(false)
+                    .check_all_same_dtype(false)
+                    .build();
+    if (narrows)
+        kernels::pointwise(iter, kernels::rows::float8_from_float,
+                           {kernels::float8_format(self.scalar_type())}, at::kFloat);
+    else
+        kernels::pointwise(iter, kernels::rows::float8_to_float, {kernels::float8_format(src.scalar_type())},
+                           at::kFloat);
+}
+
 void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& iter) {
-    if (src.is_complex() && self.is_complex()) {
+    const bool has_float8 = kernels::is_float8(self.scalar_type()) || kernels::is_float8(src.scalar_type());
+    if (has_float8 && self.scalar_type() != src.scalar_type() && !self.is_complex() && !src.is_complex()) {
+        convert_float8(self, src);
+    } else if (has_float8 && self.is_complex()) {
+        Tensor to = self;
+        to.copy_(src.to(at::kFloat));
+        return;
+    } else if (src.is_complex() && self.is_complex()) {
         // Bits of conjugation and negation are settled below: copy the stored pairs.
         Tensor to = at::view_as_real(self.is_conj() ? self.conj() : self);
         const Tensor from = at::view_as_real(src.is_conj() ? src.conj() : src);

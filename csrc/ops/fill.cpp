@@ -45,6 +45,16 @@ int64_t bits_of(const Scalar& value, ScalarType dtype) {
             return std::bit_cast<int32_t>(value.to<c10::complex<at::Half>>());
         case at::kComplexFloat:
             return std::bit_cast<int64_t>(value.to<c10::complex<float>>());
+        case at::kFloat8_e4m3fn:
+            return static_cast<int8_t>(value.to<at::Float8_e4m3fn>().x);
+        case at::kFloat8_e5m2:
+            return static_cast<int8_t>(value.to<at::Float8_e5m2>().x);
+        case at::kFloat8_e4m3fnuz:
+            return static_cast<int8_t>(value.to<at::Float8_e4m3fnuz>().x);
+        case at::kFloat8_e5m2fnuz:
+            return static_cast<int8_t>(value.to<at::Float8_e5m2fnuz>().x);
+        case at::kFloat8_e8m0fnu:
+            return static_cast<int8_t>(value.to<at::Float8_e8m0fnu>().x);
         default:
             TORCH_CHECK_NOT_IMPLEMENTED(false, "\"fill_\" not implemented for '", dtype, "'");
     }

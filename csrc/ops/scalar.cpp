@@ -48,6 +48,16 @@ Scalar ANYMPS_FUNC(_local_scalar_dense)(const Tensor& self) {
             return download<c10::complex<at::Half>>(self);
         case at::kComplexFloat:
             return download<c10::complex<float>>(self);
+        case at::kFloat8_e4m3fn:
+            return download<at::Float8_e4m3fn>(self);
+        case at::kFloat8_e5m2:
+            return download<at::Float8_e5m2>(self);
+        case at::kFloat8_e4m3fnuz:
+            return download<at::Float8_e4m3fnuz>(self);
+        case at::kFloat8_e5m2fnuz:
+            return download<at::Float8_e5m2fnuz>(self);
+        case at::kFloat8_e8m0fnu:
+            return download<at::Float8_e8m0fnu>(self);
         default:
             TORCH_CHECK_NOT_IMPLEMENTED(false, "\"_local_scalar_dense\" not implemented for '",
                                         self.scalar_type(), "'");

@@ -71,8 +71,12 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
     }
     const bool software = runtime::device().info().is_software;
     const uint32_t workgroup = kernels::flat_workgroup(), per_thread = line ? 1 : software ? 16 : 2;
+    // Moved elements are bits, of types that no kernel computes in, too.
+    const at::ScalarType type = how.operation == IndexedOperation::Assign
+                                    ? kernels::integer_of_size(iter.element_size(0))
+                                    : iter.dtype(0);
     kernels::KernelCall call(line ? "indexed_lines" : "indexed_copy",
-                             {workgroup, 0, kernels::code(iter.dtype(0)), static_cast<uint32_t>(indices),
+                             {workgroup, 0, kernels::code(type), static_cast<uint32_t>(indices),
                               kernels::code(iter.dtype(2)), how.indexed_destination || line != nullptr,
                               static_cast<uint32_t>(how.operation), how.wrap, per_thread});
     call.write(iter.tensor_base(0));
