@@ -17,11 +17,15 @@ SHIFTS_AND_DIVISORS = (torch.bitwise_left_shift, torch.bitwise_right_shift, torc
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def table(columns):
-    """Rows of the tables of docs/numerics.md that have this many columns, as lists of texts."""
-    lines = [line for line in NUMERICS.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return [row for row in rows if len(row) == columns and row[0] != "function" and not row[0].startswith("-")]
+def table(columns, header="function"):
+    """Rows of the tables of docs/numerics.md with this first word and number of columns, as lists of texts."""
+    found = []
+    for block in NUMERICS.read_text().split("\n\n"):
+        lines = [line for line in block.splitlines() if line.startswith("|")]
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+        if rows and rows[0][0] == header and len(rows[0]) == columns:
+            found += rows[2:]
+    return found
 
 
 def function(name):
@@ -253,3 +257,12 @@ def test_incomplete_gamma_at_the_ends(op, mps, flushes):
     torch.testing.assert_close(got, wanted, rtol=3e-6, atol=1e-36, equal_nan=True)
     nan = torch.tensor([torch.nan] * 3 + [0.5])
     assert op(nan.to(mps), torch.tensor([0.5, 1, 2, torch.nan]).to(mps)).isnan().all()
+
+
+@pytest.mark.parametrize("name, middle, spread, length, limit", table(5, header="scan"))
+def test_long_scans(name, middle, spread, length, limit, mps):
+    generator = torch.Generator().manual_seed(1)
+    x = float(middle) + (torch.rand(int(length), generator=generator) * 2 - 1) * float(spread)
+    expected = getattr(x.double(), name)(0)
+    error = (getattr(x.to(mps), name)(0).cpu().double() - expected).abs().max() / expected.abs().max()
+    assert error <= float(limit)

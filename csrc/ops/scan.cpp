@@ -31,6 +31,9 @@ struct ScanArgs {
 // Where the columns of a matrix are this many, neighbouring threads read neighbouring elements of them.
 constexpr int64_t kFewestColumns = 16;
 
+// Products of longer rows have two floats a number in all steps.
+constexpr uint64_t kOrdinary = 4096;
+
 uint64_t round_up(uint64_t n, uint64_t to) {
     return kernels::ceil_div(n, to) * to;
 }
@@ -98,8 +101,12 @@ void scan_dense(const Tensor& input, const Tensor& out, const Tensor& indices, S
     const auto compute = integral ? kernels::Compute::I64 : kernels::compute_of(out.scalar_type());
     const bool vectors =
         args.length % 4 == 0 && aligned(input) && aligned(out) && (!indices.defined() || aligned(indices));
+    const bool product = scan == Scan::Product && !integral && !plan.columns && args.length > kOrdinary;
     const std::string name = std::string(plan.columns ? "scan_columns" : "scan_rows");
-    const std::string kind = indices.defined() ? "_extremum_" : exponentials ? "_logsumexp_" : "_";
+    const std::string kind = indices.defined() ? "_extremum_"
+                             : exponentials    ? "_logsumexp_"
+                             : product         ? "_product_"
+                                               : "_";
     const bool narrow = indices.defined() && integral && out.element_size() <= 4;
     const std::string type = kind + kernels::suffix(narrow ? kernels::Compute::I32 : compute);
     const auto run = [&](const std::string& kernel) {
