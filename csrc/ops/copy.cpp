@@ -7,6 +7,7 @@
 #include <ATen/native/TensorIterator.h>
 #include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/_lazy_clone_native.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ne.h>
@@ -43,12 +44,17 @@ Tensor resolved(const Tensor& tensor) {
     return tensor.resolve_conj().resolve_neg();
 }
 
-void conjugate(const Tensor& self) {
-    if (self.scalar_type() == at::kComplexHalf) {  // no kernel computes in it
-        at::select(at::view_as_real(self.is_conj() ? self.conj() : self), -1, 1).neg_();
+// The same memory without the bits that say that its elements are conjugates or negatives.
+Tensor stored(const Tensor& tensor) {
+    const Tensor plain = tensor.is_conj() ? tensor.conj() : tensor;
+    return plain.is_neg() ? at::_neg_view(plain) : plain;
+}
+
+void conjugate(Tensor stored) {
+    if (stored.scalar_type() == at::kComplexHalf) {  // no kernel computes in it
+        at::select(at::view_as_real(stored), -1, 1).neg_();
     } else {
-        Tensor to = self;
-        to.conj_physical_();
+        stored.conj_physical_();
     }
 }
 
@@ -115,8 +121,9 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
     } else {
         kernels::pointwise_copy(iter);
     }
-    if (self.is_conj() != src.is_conj()) conjugate(self);
-    if (self.is_neg() != src.is_neg()) self.neg_();
+    // On the elements as they are stored: for a tensor with bits PyTorch would copy, and come back here.
+    if (self.is_conj() != src.is_conj()) conjugate(stored(self));
+    if (self.is_neg() != src.is_neg()) stored(self).neg_();
 }
 
 void copy_from_host(const Tensor& self, const Tensor& src) {

@@ -54,8 +54,8 @@ std::string kernel_of(const char* kernel, const Tensor& matrices) {
 
 Tensor as_batch(const Tensor& matrices) {
     const int64_t rows = matrices.size(-2), columns = matrices.size(-1);
-    // solve_triangular gets conjugates unresolved, and kernels read memory.
-    return matrices.resolve_conj().reshape({at::native::batchCount(matrices), rows, columns});
+    // solve_triangular gets conjugates and negatives unresolved, and kernels read memory.
+    return matrices.resolve_conj().resolve_neg().reshape({at::native::batchCount(matrices), rows, columns});
 }
 
 Tensor block(const Tensor& matrices, int64_t row, int64_t rows, int64_t column, int64_t columns) {
