@@ -343,3 +343,19 @@ def test_double_backward():
 
     for actual, expected in zip(second("mps"), second("cpu"), strict=True):
         check(actual, expected, 1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 0), (0, 4, 3), (2, 4, 0, 5)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_of_empty_planes(shape, affine, mps):
+    """Gradients too: a plane without elements has no memory to read. The weight's, where the CPU multiplies the sum of no
+    products by the mean of no elements, NaN, is the sum."""
+    norms = [torch.nn.GroupNorm(2, 4, affine=affine).to(device) for device in ("cpu", mps)]
+    found = []
+    for norm, device in zip(norms, ("cpu", mps)):
+        x = torch.rand(shape, device=device, requires_grad=True)
+        norm(x).sum().backward()
+        found.append([x.grad.cpu(), *(p.grad.cpu() for p in norm.parameters())])
+    torch.mps.synchronize()
+    for got, want in zip(found[1], found[0]):
+        assert torch.equal(got, want.nan_to_num())

@@ -1,5 +1,6 @@
 // Group norm and its gradients.
 #include <ATen/mps/EmptyTensor.h>
+#include <ATen/ops/zeros.h>
 #include <anymps/ops/group_norm_ops.h>
 #include <anymps/ops/reduction_rows.h>
 
@@ -100,6 +101,14 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
                                               const std::optional<Tensor>& weight_opt, int64_t N, int64_t C,
                                               int64_t HxW, int64_t group, std::array<bool, 3> output_mask) {
     const Groups g{N, C, HxW, group};
+    if (input_any.numel() == 0) {  // the sums of no elements
+        const Tensor& parameter = weight_opt && weight_opt->defined() ? *weight_opt : input_any;
+        const auto zeros = [&](bool wanted, const Tensor& like, IntArrayRef sizes) {
+            return wanted ? at::zeros(sizes, like.options()) : Tensor();
+        };
+        return {zeros(output_mask[0], input_any, input_any.sizes()), zeros(output_mask[1], parameter, {C}),
+                zeros(output_mask[2], parameter, {C})};
+    }
     const Tensor grad = grad_any.contiguous(), input = input_any.contiguous(), weight = dense(weight_opt);
     const Tensor mean = mean_any.contiguous(), rstd = rstd_any.contiguous();
     // Per sample and channel: sums of the gradient, and of its products with the normalised input.
