@@ -24,6 +24,48 @@ def test_modes(mode, padding, last, mps, no_fallback):
     )
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ends", [[0, 2], [0, 3, 3, 7], [0, 0], [0], [0, 10]])
+def test_the_last_offset_ends_the_last_bag(mode, padding, weighted, ends, mps, no_fallback):
+    """By the definition, bag i being indices[offsets[i]:offsets[i + 1]]: the CPU takes some last bags to the end."""
+    if weighted and mode != "sum":
+        return
+    table, scales = torch.randn(7, 5), torch.randn(10) if weighted else None
+
+    def by_slices(w, s):
+        bags = []
+        for begin, end in itertools.pairwise(ends):
+            kept = [i for i in range(begin, end) if INDICES[i] != padding]
+            rows = w[INDICES[kept].to(w.device)]
+            rows = rows if s is None else rows * s[kept].unsqueeze(1)
+            reduce = {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode]
+            bags.append(reduce(0) if kept else w.new_zeros(5))
+        return torch.stack(bags) if bags else w.new_zeros(0, 5)
+
+    def by_offsets(w, s):
+        offsets = torch.tensor(ends, device=w.device)
+        return F.embedding_bag(
+            INDICES.to(w.device),
+            w,
+            offsets,
+            mode=mode,
+            per_sample_weights=s,
+            padding_idx=padding,
+            include_last_offset=True,
+        )
+
+    results = []
+    for function, device in ((by_slices, "cpu"), (by_offsets, "mps")):
+        leaves = [t.to(device).requires_grad_() for t in (table, scales) if t is not None]
+        out = function(*leaves, *([] if weighted else [None]))
+        gradients = torch.autograd.grad(out.square().sum(), leaves) if out.requires_grad else []
+        results.append([t.detach().cpu() for t in (out, *gradients)])
+    for got, wanted in zip(results[1], results[0]):
+        torch.testing.assert_close(got, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_low_precision(dtype, mode, mps):
@@ -84,11 +126,15 @@ def test_max_prefers_the_first_and_keeps_nan_like_the_cpu(mps):
         agree(lambda w, order=order: F.embedding_bag(torch.tensor([order]).to(w.device), w, mode="max"), table)
 
 
+@pytest.mark.parametrize("padding", [None, 0])
 @pytest.mark.parametrize(("indices", "offsets"), [([0, 9], [0]), ([0, -1], [0]), ([0, 1], [1]), ([0, 1], [0, 3])])
-def test_out_of_range(indices, offsets, mps):
+def test_out_of_range(indices, offsets, padding, mps):
     with pytest.raises(torch.AcceleratorError, match="embedding_bag"):
         F.embedding_bag(
-            torch.tensor(indices, device=mps), torch.ones(7, 5, device=mps), torch.tensor(offsets, device=mps)
+            torch.tensor(indices, device=mps),
+            torch.ones(7, 5, device=mps),
+            torch.tensor(offsets, device=mps),
+            padding_idx=padding,
         )
         torch.mps.synchronize()
 

@@ -5,8 +5,10 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/native/NonSymbolicBC.h>
 #include <ATen/ops/_embedding_bag_backward_native.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/renorm.h>
 #include <ATen/ops/zeros.h>
 
@@ -28,7 +30,7 @@ struct EmbeddingBagArgs {
     uint64_t out, weight, indices, offsets, sample_weights, offset2bag, bag_size, max_indices, error;
     int64_t weight_strides[2], sample_weights_stride;
     int64_t rows, padding, count;
-    uint32_t error_code, bags;
+    uint32_t error_code, bags, offset_count;
     kernels::FastDivider width;
 };
 
@@ -80,8 +82,8 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
                 weight.dim());
     const int64_t bags = offsets.size(0) - (include_last_offset ? 1 : 0), width = weight.size(1);
     const Tensor out = at::empty({bags, width}, weight.options());
-    // An index before the first bag belongs to none; those past a bag's end are the next one's.
-    const Tensor offset2bag = at::zeros(indices.sizes(), indices.options());
+    // Indices past the last offset belong to no bag: `bags` stands for that.
+    const Tensor offset2bag = at::full(indices.sizes(), include_last_offset ? bags : 0, indices.options());
     const Tensor bag_size = at::zeros({bags}, indices.options());
     const Tensor max_indices =
         mode == kMax ? at::zeros({bags, width}, indices.options()) : at::zeros({bags}, indices.options());
@@ -105,6 +107,7 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
                                 indices.numel(),
                                 error.code,
                                 static_cast<uint32_t>(bags),
+                                static_cast<uint32_t>(offsets.size(0)),
                                 kernels::FastDivider(static_cast<uint32_t>(width))};
     const uint32_t workgroup = kernels::flat_workgroup();
     kernels::KernelCall("embedding_bag", {workgroup, 0, kernels::code(weight.scalar_type()),
@@ -119,6 +122,11 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
         .write(max_indices)
         .dispatch_pointer(args, kernels::flat_grid(out.numel()));
     return {out, offset2bag, bag_size, max_indices};
+}
+
+// grad (bags, width) with a row of zeros for the indices in no bag, where there can be any.
+Tensor with_row_of_no_bag(const Tensor& grad, const Tensor& offsets) {
+    return offsets.size(0) > grad.size(0) ? at::constant_pad_nd(grad, {0, 0, 0, 1}) : grad;
 }
 
 }  // namespace
@@ -145,9 +153,12 @@ Tensor ANYMPS_FUNC(_embedding_bag_backward)(const Tensor& grad, const Tensor& in
                                             bool scale_grad_by_freq, int64_t mode, bool sparse,
                                             const std::optional<Tensor>& per_sample_weights,
                                             int64_t padding_idx) {
-    return at::native::_embedding_bag_backward_symint(grad, indices, offsets, offset2bag, bag_size,
-                                                      maximum_indices, num_weights, scale_grad_by_freq, mode,
-                                                      sparse, per_sample_weights, padding_idx);
+    const bool gathers = mode != kMax;
+    const Tensor sizes =
+        gathers && offsets.size(0) > grad.size(0) ? at::constant_pad_nd(bag_size, {0, 1}, 1) : bag_size;
+    return at::native::_embedding_bag_backward_symint(
+        gathers ? with_row_of_no_bag(grad, offsets) : grad, indices, offsets, offset2bag, sizes,
+        maximum_indices, num_weights, scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx);
 }
 
 Tensor ANYMPS_FUNC(_embedding_bag_dense_backward)(const Tensor& grad, const Tensor& indices,
@@ -185,8 +196,8 @@ Tensor ANYMPS_FUNC(_embedding_bag_per_sample_weights_backward)(const Tensor& gra
     at::checkScalarTypes("embedding_bag", at::TensorArg(indices, "indices", 1), {at::kLong, at::kInt});
     const Tensor out = at::empty({indices.size(0)}, grad.options());
     if (out.numel() == 0) return out;
-    kernels::reduce(rows::dot, {grad.index_select(0, offset2bag), weight.index_select(0, indices)},
-                    kernels::DimMask(2), {out});
+    const Tensor grads = with_row_of_no_bag(grad, offsets).index_select(0, offset2bag);
+    kernels::reduce(rows::dot, {grads, weight.index_select(0, indices)}, kernels::DimMask(2), {out});
     return padding_idx < 0 ? out : out.masked_fill_(indices.eq(padding_idx), 0);
 }
 
