@@ -285,3 +285,56 @@ def test_index_add_of_bools(alpha, mps):
     index = torch.tensor([0, 0, 1, 2])
     actual = x.to(mps).index_add(0, index.to(mps), source.to(mps), alpha=alpha)
     assert torch.equal(actual.cpu(), x.index_add(0, index, source, alpha=alpha))
+
+
+REDUCTIONS = {
+    "scatter_reduce": ("sum", "prod", "mean", "amax", "amin"),
+    "index_reduce": ("prod", "mean", "amax", "amin"),
+    "scatter": ("add", "multiply"),
+    "scatter_number": ("add", "multiply"),
+    "segment_reduce": ("sum", "prod", "mean", "max", "min"),
+}
+
+
+def reduced(name, reduce, include_self, x, index, src):
+    if name == "segment_reduce":
+        return torch.segment_reduce(src, reduce, lengths=torch.bincount(index.cpu(), minlength=4).to(x.device))
+    if name == "scatter_number":
+        return x.scatter(0, index, 3, reduce=reduce)
+    if name == "scatter":
+        return x.scatter(0, index, src, reduce=reduce)
+    return getattr(x, name)(0, index, src, reduce, include_self=include_self)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce", "ignore:The reduce argument")
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16])
+@pytest.mark.parametrize(("name", "reduce"), [(n, r) for n, all_of in REDUCTIONS.items() for r in all_of])
+def test_every_reduction_of_every_class_of_types(name, reduce, dtype):
+    """The CPU's values, or where it refuses its words."""
+    x, src = torch.randint(0, 5, (4,)), torch.randint(0, 5, (6,))
+    if dtype.is_complex:
+        x, src = torch.complex(x.float(), src[:4].float()), torch.complex(src.float(), src.flip(0).float())
+    x, src, index = x.to(dtype), src.to(dtype), torch.tensor([0, 0, 0, 1, 3, 3])
+    for include_self in (True, False):
+        try:
+            wanted = reduced(name, reduce, include_self, x, index, src)
+        except NotImplementedError as refusal:
+            with pytest.raises(NotImplementedError) as raised:
+                reduced(name, reduce, include_self, x.to("mps"), index.to("mps"), src.to("mps"))
+            assert str(raised.value) == str(refusal)
+        else:
+            got = reduced(name, reduce, include_self, x.to("mps"), index.to("mps"), src.to("mps"))
+            torch.testing.assert_close(got.cpu(), wanted, equal_nan=True)  # the mean of no elements
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+@pytest.mark.parametrize("reduce", ["amax", "amin", "sum", "prod"])
+def test_reductions_of_unsigned_numbers_order_them_so(dtype, reduce):
+    """The CPU has uint8 alone."""
+    most = torch.iinfo(dtype).max
+    x, src = [most - 1, 1, 2], [3, most, 5]
+    f = {"amax": max, "amin": min, "sum": int.__add__, "prod": int.__mul__}[reduce]
+    wanted = torch.tensor([f(x[0], src[0]) & most, f(f(x[1], src[1]), src[2]) & most, x[2]], dtype=dtype)
+    index = torch.tensor([0, 1, 1], device="mps")
+    device = [torch.tensor(v, dtype=dtype, device="mps") for v in (x, src)]
+    assert torch.equal(device[0].scatter_reduce(0, index, device[1], reduce).cpu(), wanted)

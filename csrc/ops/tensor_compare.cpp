@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/result_type.h>
@@ -99,16 +100,35 @@ Tensor& ANYMPS_FUNC(nan_to_num_out)(const Tensor& self, std::optional<double> na
 
 namespace {
 
+void masked_fill(const Tensor& self, const Tensor& mask, std::initializer_list<Scalar> numbers,
+                 const Tensor& value);
+
+// Elements that lie in one place are filled where the mask has any of them.
+void masked_fill_expanded(const Tensor& self, const Tensor& mask, std::initializer_list<Scalar> numbers,
+                          const Tensor& value) {
+    TORCH_WARN(
+        "Use of masked_fill_ on expanded tensors is deprecated. Please clone() the tensor before performing "
+        "this operation. This also applies to advanced indexing e.g. tensor[mask] = scalar");
+    Tensor place = self, any = mask.expand(self.sizes());
+    for (int64_t d = 0; d < self.dim(); ++d) {
+        if (self.stride(d) != 0 || self.size(d) <= 1) continue;
+        place = place.narrow(d, 0, 1);
+        any = any.any(d, /*keepdim=*/true);
+    }
+    masked_fill(place, any, numbers, value);
+}
+
 // With a number, or with a tensor of one on the device.
-void masked_fill(Tensor& self, const Tensor& mask, std::initializer_list<Scalar> numbers,
+void masked_fill(const Tensor& self, const Tensor& mask, std::initializer_list<Scalar> numbers,
                  const Tensor& value) {
     TORCH_CHECK(self.device() == mask.device(),
                 "expected self and mask to be on the same device, but got mask on ", mask.device(),
                 " and self on ", self.device());
     TORCH_CHECK(mask.scalar_type() == at::kBool,
                 "masked_fill_ only supports boolean masks, but got mask with dtype ", mask.dtype());
-    at::assert_no_internal_overlap(self);
     at::assert_no_overlap(self, mask);
+    if (at::has_internal_overlap(self) == at::MemOverlap::Yes)
+        return masked_fill_expanded(self, mask, numbers, value);
     at::TensorIteratorConfig config;
     config.set_check_mem_overlap(false)
         .check_all_same_dtype(false)
@@ -133,7 +153,9 @@ Tensor& ANYMPS_FUNC(masked_fill__Tensor)(Tensor& self, const Tensor& mask, const
                 "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
                 " dimension(s).");
     // A value that might not fit is looked at, as on the CPU.
-    const bool fits = c10::promoteTypes(self.scalar_type(), value.scalar_type()) == self.scalar_type();
+    const bool large = self.scalar_type() == at::kHalf && at::isIntegralType(value.scalar_type(), false);
+    const bool fits =
+        c10::promoteTypes(self.scalar_type(), value.scalar_type()) == self.scalar_type() && !large;
     if (!value.is_mps() || !fits) return masked_fill__Scalar(self, mask, value.item());
     masked_fill(self, mask, {}, value);
     return self;

@@ -35,9 +35,9 @@ Tensor ANYMPS_FUNC(embedding_dense_backward)(const Tensor& grad_output, const Te
     at::checkScalarTypes("embedding_backward", index_arg, {at::kLong, at::kInt});
     const int64_t width = grad_output.size(-1);
     const Tensor index = indices.reshape(-1);
-    Tensor rows = grad_output.reshape({-1, width});
+    Tensor rows = grad_output.reshape({index.numel(), width});
     const Tensor weight = at::zeros({num_weights, width}, rows.options());
-    if (index.numel() == 0) return weight;
+    if (rows.numel() == 0) return weight;
     constexpr const char* kName = "embedding_dense_backward";
     const int64_t skip = padding_idx >= 0 ? padding_idx : std::numeric_limits<int64_t>::min();
     if (scale_grad_by_freq) {

@@ -5,7 +5,6 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReductionType.h>
 #include <ATen/ops/ones_like.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/DimVector.h>
 
@@ -29,6 +28,16 @@ IndexedOperation operation_of(ReductionType reduction) {
             return IndexedOperation::Maximum;
     }
     TORCH_INTERNAL_ASSERT(false);
+}
+
+// Complex numbers have no order, and means of truth values are refused as on the CPU.
+void check_reduces(ReductionType reduction, ScalarType type) {
+    const bool ordered = reduction == ReductionType::MIN || reduction == ReductionType::MAX;
+    const bool mean = reduction == ReductionType::MEAN;
+    const char* name = mean ? "mean" : reduction == ReductionType::MAX ? "amax" : "amin";
+    TORCH_CHECK_NOT_IMPLEMENTED(!(ordered && at::isComplexType(type)) && !(mean && type == at::kBool),
+                                "\"scatter_gather_tensor_cpu_reduce_", name, "\" not implemented for '",
+                                c10::toString(type), "'");
 }
 
 // What does not change the other operand of a reduction.
@@ -65,8 +74,7 @@ void scatter(const Tensor& self, int64_t dim, const Tensor& index, const Tensor&
 
 // A number as a source of index's shape.
 Tensor source(const Scalar& value, const Tensor& index, const Tensor& self) {
-    return at::scalar_tensor(value, self.options())
-        .expand(index.dim() == 0 ? IntArrayRef({1}) : index.sizes());
+    return number_for(self, value).expand(index.dim() == 0 ? IntArrayRef({1}) : index.sizes());
 }
 
 // out = self, then out.select(dim, index[i]) reduced with src.select(dim, i); without self: what is reduced
@@ -75,6 +83,7 @@ void scatter_reduce(const Tensor& self, int64_t dim, const Tensor& index, const 
                     ReductionType reduction, bool include_self, const Tensor& out, const char* op) {
     if (!self.is_same(out)) out.copy_(self);
     if (index.numel() == 0) return;
+    check_reduces(reduction, self.scalar_type());
     if (!include_self) {
         scatter(out, dim, index, source(identity_of(reduction, self.scalar_type()), index, self), out,
                 IndexedOperation::Assign, op);
@@ -143,7 +152,8 @@ TORCH_IMPL_FUNC(index_reduce_out)
     TORCH_WARN_ONCE("index_reduce() is in beta and the API may change at any time.");
     const ScalarType type = self.scalar_type();
     TORCH_CHECK_NOT_IMPLEMENTED(type != at::kBool && !at::isComplexType(type),
-                                "\"index_func_\" not implemented for '", c10::toString(type), "'");
+                                include_self ? "\"index_func_" : "\"index_reduce_func_exclude_input_init",
+                                "\" not implemented for '", c10::toString(type), "'");
     const Tensor from = source.dim() == 0 ? source.view(1) : source;
     // The vector as an index of from's positions that moves along dim only.
     c10::DimVector strides(from.dim(), 0);

@@ -5,7 +5,6 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include "ops/indexing/indexed_copy.h"
 
@@ -94,12 +93,14 @@ TORCH_IMPL_FUNC(index_copy_out)
 Tensor& ANYMPS_FUNC(index_fill__int_Scalar)(Tensor& self, int64_t dim, const Tensor& index,
                                             const Scalar& value) {
     check_index_fill(self, dim, index);
+    TORCH_CHECK(self.is_complex() || !value.isComplex(),
+                "index_fill_(): Converting complex Scalar to non-complex type is not supported");
     dim = at::maybe_wrap_dim(dim, self.dim());
     const Tensor to = at_least_1d(self);
     auto shape = to.sizes().vec();
     shape[dim] = index.numel();
-    into(self, dim, index, at::scalar_tensor(value, self.options()).expand(shape), IndexedOperation::Assign,
-         true, "index_fill_");
+    into(self, dim, index, number_for(self, value).expand(shape), IndexedOperation::Assign, true,
+         "index_fill_");
     return self;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/native/NonEmptyUtils.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/DimVector.h>
 
 #include <cstring>
@@ -114,6 +115,12 @@ at::TensorIterator iterator(const at::Tensor& dst, const at::Tensor& src, const 
 }
 
 }  // namespace
+
+at::Tensor number_for(const at::Tensor& self, const at::Scalar& value) {
+    if (self.scalar_type() == at::kHalf) (void)value.to<at::Half>();
+    if (self.scalar_type() == at::kBFloat16) (void)value.to<at::BFloat16>();
+    return at::scalar_tensor(value, self.options());
+}
 
 bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operation) {
     const at::ScalarType type = dst.scalar_type();

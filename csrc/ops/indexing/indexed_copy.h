@@ -4,6 +4,7 @@
 
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
 
 #include <cstdint>
 #include <limits>
@@ -26,6 +27,10 @@ struct IndexedCopy {
 // rounded after each addition, and come in any order: a sum of 1,200 bfloat16 was 16 % off. The copy costs
 // little where most of dst's elements are added to.
 bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operation);
+
+// A number as a 0-d tensor of self's dtype. Raises as the CPU does where that dtype does not hold it: the
+// fill of one half would make it infinite.
+at::Tensor number_for(const at::Tensor& self, const at::Scalar& value);
 
 // iter: output dst, then inputs src and one or more index tensors (int64 or int32), all on mps, src and dst
 // of one dtype. The side that is indexed moves by sum(index_k * strides[k]) bytes; 0 <= index_k < sizes[k],
