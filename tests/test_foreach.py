@@ -130,6 +130,41 @@ def test_entries_that_depend_on_each_other():
         compare(results[1], results[0])
 
 
+@pytest.mark.parametrize(
+    "name", ["_foreach_add_", "_foreach_mul_", "_foreach_copy_", "_foreach_lerp_", "_foreach_addcmul_"]
+)
+def test_an_entry_that_overlaps_its_operand_in_part_is_refused(name, raises_as_on_the_cpu):
+    def case(ones):
+        x, y = ones(10), ones(9)
+        operands = {"_foreach_lerp_": ([x[:-1]], [y]), "_foreach_addcmul_": ([y], [x[:-1]])}
+        getattr(torch, name)([x[1:]], *operands.get(name, ([x[:-1]],)))
+
+    raises_as_on_the_cpu(case)
+
+
+def test_entries_that_overlap_others_in_part():
+    """As if entries ran in order: results that overlap each other, and operands of one that another writes."""
+    for results, operands in (((0, 4, 8), (9, 9, 9)), ((0, 6, 12), (4, 10, 16)), ((6, 0, 12), (10, 16, 3))):
+        base = torch.arange(22.0)
+        device = base.to("mps")
+        for x in (base, device):
+            torch._foreach_add_([x[r : r + 6] for r in results], [x[o : o + 6].clone() for o in operands])
+        assert torch.equal(device.cpu(), base)
+        if any(abs(r - o) < 6 for r, o in zip(results, operands)):
+            continue
+        for x in (base, device):
+            torch._foreach_mul_([x[r : r + 6] for r in results], [x[o : o + 6] for o in operands])
+        assert torch.equal(device.cpu(), base)
+
+
+def test_truth_values_as_numbers(raises_as_on_the_cpu):
+    for name in ("_foreach_sub", "_foreach_sub_"):
+        raises_as_on_the_cpu(lambda ones, name=name: getattr(torch, name)([ones(3)], True))
+        raises_as_on_the_cpu(lambda ones, name=name: getattr(torch, name)([ones(3), ones(2)], [1.0, True]))
+    for f in (torch._foreach_add, torch._foreach_mul, torch._foreach_div):
+        compare(f([torch.ones(3, device="mps")], True), f([torch.ones(3)], True))
+
+
 def test_layouts():
     base = torch.randn(6, 10)
     views = [base[:, ::2], base.t(), base[1:3], base[0].expand(4, 10)]

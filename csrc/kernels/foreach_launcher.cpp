@@ -3,7 +3,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 #include <anymps/kernels/pointwise_kernels.h>
-#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 
@@ -15,6 +14,13 @@ namespace {
 using at::ScalarType;
 using at::Tensor;
 using at::TensorList;
+
+// The bytes of the tensor of an entry.
+struct Range {
+    uint64_t begin, end;
+    size_t entry;
+    bool operator==(const Range&) const = default;
+};
 
 // One call: `out` is empty while it is only looked at whether the row can run over the list that `like`
 // names.
@@ -50,8 +56,10 @@ struct Foreach {
                 return one->dim() == 0 && (one->is_mps() || one->is_cpu()) && !one->is_complex() &&
                        at::result_type(t, *one) == t.scalar_type();
             }
-            const auto* number = std::get_if<c10::Scalar>(&operand);
-            return !(number ? *number : std::get<at::ArrayRef<c10::Scalar>>(operand)[i]).isComplex();
+            const auto* one_for_all = std::get_if<c10::Scalar>(&operand);
+            const c10::Scalar& number =
+                one_for_all ? *one_for_all : std::get<at::ArrayRef<c10::Scalar>>(operand)[i];
+            return !number.isComplex() && !number.isBoolean();  // which some operators refuse
         });
     }
 
@@ -61,21 +69,31 @@ struct Foreach {
                other.strides() == t.strides() && (convertible || other.scalar_type() == t.scalar_type());
     }
 
-    // No result is written twice, or read by another entry: entries run in any order.
+    // No result overlaps another one, or what an entry reads, but for its own operand exactly: entries run in
+    // any order.
     bool independent(TensorList out) const {
-        ska::flat_hash_map<const void*, size_t> writers;
-        writers.reserve(out.size());
+        std::vector<Range> written;
+        written.reserve(out.size());
         for (size_t i = 0; i < out.size(); ++i) {
-            if (out[i].numel() > 0 && !writers.emplace(out[i].const_data_ptr(), i).second) return false;
+            if (out[i].numel() > 0)
+                written.push_back({address(out[i]), address(out[i]) + out[i].nbytes(), i});
         }
+        std::ranges::sort(written, {}, &Range::begin);
+        for (size_t k = 1; k < written.size(); ++k) {
+            if (written[k].begin < written[k - 1].end) return false;
+        }
+        const auto readable = [&](const Tensor& t, size_t entry) {
+            const Range read{address(t), address(t) + t.nbytes(), entry};
+            const auto found = std::ranges::upper_bound(written, read.begin, {}, &Range::end);
+            return t.numel() == 0 || found == written.end() || found->begin >= read.end || *found == read;
+        };
         return std::all_of(operands.begin(), operands.end(), [&](const ForeachOperand& operand) {
             if (const auto* one = std::get_if<Tensor>(&operand))
-                return one->is_cpu() || writers.count(one->const_data_ptr()) == 0;
+                return one->is_cpu() || readable(*one, out.size());
             const auto* list = std::get_if<TensorList>(&operand);
             if (list == nullptr) return true;
             for (size_t i = 0; i < list->size(); ++i) {
-                const auto found = writers.find((*list)[i].const_data_ptr());
-                if (found != writers.end() && found->second != i && (*list)[i].numel() > 0) return false;
+                if (!readable((*list)[i], i)) return false;
             }
             return true;
         });
