@@ -9,6 +9,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/accumulate.h>
 #include <torch/library.h>
 
 #include "ops/matmul/gemm.h"
@@ -116,9 +117,10 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
             .run();
     }
     if (output_mask[1] || output_mask[2]) {
-        const Tensor g = grad.reshape({-1, out});
+        const int64_t count = c10::multiply_integers(grad.sizes().slice(0, grad.dim() - 1));
+        const Tensor g = grad.reshape({count, out});
         if (output_mask[1]) {
-            const Tensor x = conjugated(self.reshape({-1, in}));
+            const Tensor x = conjugated(self.reshape({count, in}));
             grad_weight = at::empty(weight.sizes(), weight.options());
             Gemm{"linear_backward",
                  1,
