@@ -2,6 +2,7 @@
 #include <anymps/ops/factory_ops.h>
 
 #include <ATen/Dispatch_v2.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/RangeUtils.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/arange.h>
@@ -39,7 +40,9 @@ struct SequenceArgs {
 };
 struct IntegerLinspaceArgs {
     uint64_t out, count, stride;
-    int64_t first, span;
+    int64_t first;
+    uint64_t quotient, remainder;
+    uint32_t down;
 };
 struct TriangleArgs {
     uint64_t out, count;
@@ -85,6 +88,7 @@ void float_sequence(const Tensor& out, long double first, long double last, long
 template <class Write>
 void write_flat(const Tensor& out, Write write) {
     if (out.numel() == 0) return;
+    at::assert_no_internal_overlap(out);
     if (out.dim() == 1) return write(out);
     if (out.is_contiguous()) return write(out.view(-1));
     const Tensor dense = at::empty({out.numel()}, out.options());
@@ -126,17 +130,18 @@ void float_linspace(const Tensor& out, double first, double last) {
     float_sequence(out, first, last, (static_cast<long double>(last) - first) / (count - 1), count / 2);
 }
 
+// first and last of out's type, its bits extended to 64.
 void integer_linspace(const Tensor& out, int64_t first, int64_t last) {
-    const int64_t steps = out.numel() - 1;
-    int64_t span = 0, product = 0;
-    const bool fits =
-        !__builtin_sub_overflow(last, first, &span) && !__builtin_mul_overflow(span, steps, &product) &&
-        !__builtin_mul_overflow(first, steps, &product) && !__builtin_mul_overflow(last, steps, &product);
-    TORCH_CHECK_NOT_IMPLEMENTED(fits, "linspace on MPS: (end - start) * steps does not fit 64 bits");
+    const auto from = static_cast<uint64_t>(first), to = static_cast<uint64_t>(last);
+    const bool down = out.scalar_type() == at::kUInt64 ? to < from : last < first;
+    const uint64_t span = down ? from - to : to - from, steps = out.numel() - 1;
+    TORCH_CHECK_NOT_IMPLEMENTED(steps <= std::numeric_limits<uint32_t>::max(),
+                                "linspace on MPS: more than 2^32 integers");
     call("integer_linspace", out)
         .write(out)
         .dispatch(IntegerLinspaceArgs{kernels::address(out), static_cast<uint64_t>(out.numel()),
-                                      static_cast<uint64_t>(out.stride(0)), first, span},
+                                      static_cast<uint64_t>(out.stride(0)), first, span / steps, span % steps,
+                                      down},
                   grid(out.numel()));
 }
 

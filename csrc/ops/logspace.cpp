@@ -2,6 +2,7 @@
 #include <anymps/ops/logspace_ops.h>
 
 #include <ATen/Dispatch.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/logspace.h>
@@ -122,6 +123,7 @@ Tensor& ANYMPS_FUNC(logspace_out)(const Scalar& start, const Scalar& end, int64_
     if (steps == 1) {
         write_one(out, start, base);
     } else if (steps > 1) {
+        at::assert_no_internal_overlap(out);
         write_logspace(out, start, end, base);
     }
     return out;

@@ -1,6 +1,7 @@
 // Indices drawn at random: multinomial and randperm.
 #include <anymps/ops/sampling_ops.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
@@ -123,6 +124,7 @@ Tensor& ANYMPS_FUNC(randperm_generator_out)(int64_t n, std::optional<Generator> 
     TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
     at::native::check_supported_max_int_with_precision(n, out);
     out.resize_({n});
+    at::assert_no_internal_overlap(out);
     if (n == 0) return out;
     const Tensor keys = at::empty({n}, out.options().dtype(at::kLong)).random_(generator);
     out.copy_(std::get<1>(at::sort(keys)));
