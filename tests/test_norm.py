@@ -348,8 +348,8 @@ def test_double_backward():
 @pytest.mark.parametrize("shape", [(2, 4, 0), (0, 4, 3), (2, 4, 0, 5)])
 @pytest.mark.parametrize("affine", [True, False])
 def test_group_norm_of_empty_planes(shape, affine, mps):
-    """Gradients too: a plane without elements has no memory to read. The weight's, where the CPU multiplies the sum of no
-    products by the mean of no elements, NaN, is the sum."""
+    """Gradients too: a plane without elements has no memory to read. The weight's is the sum of no products, where the
+    CPU multiplies it by the mean of no elements, NaN."""
     norms = [torch.nn.GroupNorm(2, 4, affine=affine).to(device) for device in ("cpu", mps)]
     found = []
     for norm, device in zip(norms, ("cpu", mps)):
