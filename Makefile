@@ -9,7 +9,7 @@ TESTS ?= tests
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
 PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-full soak test-exit build lint bench chart profile test-compilers test-cuda-wheel
+.PHONY: demo test test-full soak test-exit build lint bench chart profile test-compilers test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -91,3 +91,10 @@ test-cuda-wheel:
 	@VENV=.venv-cuda tools/setup.sh build
 	@.venv-cuda/bin/python -c "import torch; assert torch.version.cuda, 'the default index gave a build without CUDA'"
 	@.venv-cuda/bin/pytest -m cuda_wheel
+
+# Twenty libraries that stand on PyTorch, each trained or run beside the CPU, in an environment of its own.
+test-ecosystem:
+	@tools/setup.sh system
+	@VENV=.venv-ecosystem tools/setup.sh venv ecosystem
+	@VENV=.venv-ecosystem tools/setup.sh build
+	@ANYMPS_ECOSYSTEM=1 OMP_WAIT_POLICY=passive .venv-ecosystem/bin/pytest --durations 20 tests/ecosystem

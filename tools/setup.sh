@@ -124,6 +124,9 @@ setup_system() {
 }
 
 # --- virtual environment ---------------------------------------------------------------------------
+# Packages whose compiled part belongs to one build of torch: both come from the same index, in one command.
+BESIDE_TORCH='^(torchvision|torchaudio)\b'
+
 # Prints the build requirements of pyproject.toml and those of an extra, one a line, without torch.
 requirements() {
     "$VENV/bin/python" - "$@" <<'PY'
@@ -141,7 +144,8 @@ extras = project["project"]["optional-dependencies"]
 def expand(names):
     for name in names:
         if name.startswith("torch-anymps["):
-            yield from expand(extras[name[len("torch-anymps[") : -1]])
+            for extra in name[len("torch-anymps[") : -1].split(","):
+                yield from expand(extras[extra])
         else:
             yield name
 
@@ -151,6 +155,8 @@ print("\n".join(name for name in wanted if not name.startswith("torch==")))
 PY
 }
 
+beside_torch() { requirements "$1" | grep -E "$BESIDE_TORCH" || true; }
+
 torch_requirement() { sed -n 's/^dependencies = \["\(torch==[^"]*\)"\]$/\1/p' pyproject.toml; }
 
 pip_install() { "$VENV/bin/python" -m pip install --progress-bar off "$@"; }
@@ -159,18 +165,25 @@ index_answers() {
     "$VENV/bin/python" -c "import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=10)" "$1/torch/" 2>/dev/null
 }
 
+has_packages() { "$VENV/bin/python" -m pip show -q "$@" 2>/dev/null; }
+
 # The default index gives the CUDA build (4.7 GB installed), so PyTorch's index of CPU builds is asked first.
 install_torch() {
-    local torch; torch=$(torch_requirement)
-    ! "$VENV/bin/python" -m pip show -q torch 2>/dev/null || return 0
+    local torch beside
+    torch=$(torch_requirement)
+    mapfile -t beside < <(beside_torch "$1")
+    # shellcheck disable=SC2046
+    ! has_packages torch $(printf '%s\n' "${beside[@]}" | sed 's/[^A-Za-z0-9_-].*//') || return 0
     if [ "$TORCH_INDEX" != default ] && index_answers "$TORCH_INDEX"; then
         say "PyTorch from $TORCH_INDEX"
-        pip_install --retries 0 --timeout 30 --index-url "$TORCH_INDEX" "$torch" >build/torch.log 2>&1 && return 0
+        pip_install --retries 0 --timeout 30 --index-url "$TORCH_INDEX" "$torch" "${beside[@]}" >build/torch.log 2>&1 &&
+            return 0
     fi
-    # A CPU build that lies at hand (pip's find-links) must not stand in for the default index's build.
-    [ "$TORCH_INDEX" != default ] || torch="$torch,!=2.13.0+cpu"
+    # A CPU build that lies at hand (pip's find-links) must not stand in for the default index's build, to which the
+    # default index's other packages belong.
+    if [ "$TORCH_INDEX" = default ] || [ ${#beside[@]} != 0 ]; then torch="$torch,!=2.13.0+cpu"; fi
     say "PyTorch from the default package index"
-    logged build/torch.log pip_install "$torch"
+    logged build/torch.log pip_install "$torch" "${beside[@]}"
 }
 
 setup_venv() {
@@ -181,7 +194,7 @@ setup_venv() {
     fi
     key=$( { requirements "$extra"; torch_requirement; } | sha256sum)
     [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || return 0
-    install_torch
+    install_torch "$extra"
     say "Python packages: $(requirements "$extra" | paste -sd' ')"
     # shellcheck disable=SC2046
     logged build/pip.log pip_install "$(torch_requirement)" $(requirements "$extra")

@@ -20,6 +20,7 @@ NAMES = (
     "torch_flop_counter",
     "lightning",
     "optimum_quanto",
+    "gpytorch",
 )
 
 

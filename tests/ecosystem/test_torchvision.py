@@ -1,0 +1,62 @@
+"""torchvision: classification, detection with its own operators, and the transforms on tensors of the device."""
+
+import pytest
+import torch
+
+from . import agree, library, train
+
+torchvision = library("torchvision")
+pytestmark = pytest.mark.usefixtures("mps", "no_fallback", "all_bits_of_f32")
+
+
+def test_trains():
+    torch.manual_seed(0)
+    model = torchvision.models.resnet18(num_classes=5)
+    images, labels = torch.randn(4, 3, 32, 32), torch.randint(0, 5, (4,))
+
+    def loss_of(model):
+        device = model.fc.weight.device
+        return torch.nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+
+    agree(lambda device: train(model, loss_of, device, steps=3, lr=1e-3))
+
+
+def test_detects():
+    torch.manual_seed(0)
+    build = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn
+    model = build(weights=None, weights_backbone=None, num_classes=4, min_size=64, max_size=64)
+    image = torch.rand(3, 64, 64)
+    target = {"boxes": torch.tensor([[4.0, 6.0, 40.0, 50.0]]), "labels": torch.tensor([2])}
+
+    def run(device):
+        on_device = model.to(device).eval()
+        with torch.no_grad():
+            # Of a network without training: which boxes it finds is left to the last bit.
+            found = on_device([image.to(device)])[0]
+            assert found["boxes"].device.type == device.type and found["boxes"].isfinite().all()
+        # The samples of proposals for a loss are drawn on the device: its own random numbers, so their losses differ.
+        losses = on_device.train()([image.to(device)], [{k: v.to(device) for k, v in target.items()}])
+        sum(losses.values()).backward()
+        assert all(p.grad.isfinite().all() for p in on_device.parameters() if p.grad is not None)
+        return []
+
+    agree(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
+def test_transforms(dtype):
+    v2 = library("torchvision.transforms.v2").functional
+    image = torch.randint(0, 256, (2, 3, 17, 23)).to(dtype) / (1 if dtype == torch.uint8 else 256)
+    calls = {
+        "resize": lambda x: v2.resize(x, [11, 13], antialias=True),
+        "affine": lambda x: v2.affine(x, 20.0, [2, 1], 1.2, [5.0, 3.0]),
+        "perspective": lambda x: v2.perspective(
+            x, [[0, 0], [22, 0], [22, 16], [0, 16]], [[2, 1], [20, 3], [21, 15], [1, 14]]
+        ),
+        "blur": lambda x: v2.gaussian_blur(x, [3, 5]),
+        "hue": lambda x: v2.adjust_hue(x, 0.1),
+        "equalize": v2.equalize,
+        "sharpness": lambda x: v2.adjust_sharpness(x, 1.5),
+        "normalize": lambda x: v2.normalize(v2.to_dtype(x, torch.float32, scale=True), [0.4] * 3, [0.3] * 3),
+    }
+    agree(lambda device: {name: call(image.to(device)).float() for name, call in calls.items()}, tolerance=1e-4)
