@@ -278,3 +278,10 @@ def test_distances(mps, p):
 def test_pairs_of_many_rows(mps):
     x = torch.randn(1500, 2)
     assert_like_cpu(torch.nn.functional.pdist, x)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (2, 3, 0), (0, 3), (0, 2, 2)])
+def test_lu_without_elements(shape, mps):
+    for function in (torch.linalg.lu_factor, torch.linalg.lu):
+        got, want = function(torch.rand(shape, device=mps)), function(torch.rand(shape))
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(got, want))

@@ -170,7 +170,8 @@ TORCH_IMPL_FUNC(lu_unpack_out)
     P.zero_();
     if (P.numel() == 0) return;
     const int64_t rows = LU.size(-2);
-    const Tensor permutation = permutation_of(pivots.reshape({-1, pivots.size(-1)}).contiguous(), rows);
+    const int64_t batch = at::native::batchCount(LU);
+    const Tensor permutation = permutation_of(pivots.reshape({batch, pivots.size(-1)}).contiguous(), rows);
     P.scatter_(-2, permutation.view(P.sizes().slice(0, P.dim() - 1)).unsqueeze(-2), 1);
 }
 
