@@ -1,7 +1,7 @@
 # make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
 # make test   builds and runs all tests
 # Both install what they need first, and are quick the second time.
-# make test-full and make soak are the long runs of PyTorch's own samples, of random calls and of shapes.
+# make test-full, test-sweep and soak are the long runs of PyTorch's own samples, of random calls and of shapes.
 VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
@@ -9,7 +9,7 @@ TESTS ?= tests
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
 PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-full soak test-exit build lint bench chart profile test-compilers test-cuda-wheel test-ecosystem
+.PHONY: demo test test-full test-sweep soak test-exit build lint bench chart profile test-compilers test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -31,6 +31,16 @@ test-full:
 	@tools/setup.sh build
 	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results build/op_db.json
 	@$(PY) -P tools/op_db_counts.py docs/op_db/lavapipe.json build/op_db.json
+	@$(PY) -P tools/supported_ops.py
+
+# Every operator of op_db under every check of tests/sweep_case.py; the counts go into docs/supported_ops.md. Cases that
+# build/sweep.jsonl holds already are not run again.
+test-sweep:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PY) -P -m pytest -q tests/test_sweep.py --sweep-full --sweep-results build/sweep.jsonl
+	@$(PY) -P tools/op_db_counts.py docs/op_db/sweep/lavapipe.json build/sweep.jsonl
 	@$(PY) -P tools/supported_ops.py
 
 # 20,000 random calls beside the CPU, where `make test` makes 500.

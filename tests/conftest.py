@@ -19,6 +19,13 @@ def pytest_addoption(parser):
     parser.addoption("--op-db-seconds", type=float, metavar="S", help="skip what has not begun by then, and count it")
     parser.addoption("--op-db-results", metavar="FILE", help="where test_op_db.py writes outcomes, as JSON")
     parser.addoption("--op-db-prune", action="store_true", help="take exceptions that agree out of their file")
+    parser.addoption("--sweep-full", action="store_true", help="test_sweep.py: all checks of every operator")
+    parser.addoption(
+        "--sweep-seed", type=int, default=0, metavar="SEED", help="which check each operator has otherwise"
+    )
+    parser.addoption(
+        "--sweep-results", metavar="FILE", help="outcomes, a line of JSON each; those there are not run again"
+    )
     parser.addoption("--random-calls", type=int, default=500, metavar="N", help="calls that test_random_calls.py draws")
     parser.addoption("--shapes", type=int, default=150, metavar="N", help="shapes that test_memory.py visits, twice")
     parser.addoption("--shard", metavar="I/N", help="of N processes that share the tests, this is number I, from 0")

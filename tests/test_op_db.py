@@ -57,13 +57,17 @@ def exceptions() -> dict[tuple[str, str, str], dict]:
     return found
 
 
-def prune() -> None:
-    """Takes the entries that agree out of the file, which has one a line."""
-    file, kept = HERE / "op_db_exceptions.yaml", []
+def prune(file: Path, field: str, agreeing: set[tuple]) -> None:
+    """Takes the entries that agree out of a file, which has one a line.
+
+    field: the list of an entry, as "dtypes". agreeing: keys whose second part is of that list.
+    """
+    kept = []
     for line in file.read_text().splitlines():
         for entry in yaml.safe_load(line) or []:
-            left = [d for d in entry["dtypes"] if (entry["op"], d, entry["phase"]) not in AGREEING]
-            line = line.replace(f"[{', '.join(entry['dtypes'])}]", f"[{', '.join(left)}]") if left else None
+            rest = (entry["phase"],) if "phase" in entry else ()
+            left = [d for d in entry[field] if (entry["op"], d, *rest) not in agreeing]
+            line = line.replace(f"[{', '.join(entry[field])}]", f"[{', '.join(left)}]") if left else None
         kept += [line] if line is not None else []
     file.write_text("\n".join(kept) + "\n")
 
@@ -73,7 +77,7 @@ def results(request):
     """After the last test: --op-db-prune, and the outcomes where --op-db-results wants them."""
     yield
     if request.config.getoption("--op-db-prune"):
-        prune()
+        prune(HERE / "op_db_exceptions.yaml", "dtypes", AGREEING)
     path = request.config.getoption("--op-db-results")
     if path:
         full = request.config.getoption("--op-db-full")

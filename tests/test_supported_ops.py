@@ -48,6 +48,7 @@ ON_THE_HOST = {
     "ctc_loss.cpp": "lengths, which PyTorch hands over as lists",
     "distributions.cpp": "whether probabilities are negative",
     "equal.cpp": "the answer",
+    "fake_quantize.cpp": "the range of zero points, of which there is a check",
     "fill.cpp": "a 0-d tensor of the host's",
     "histogram.cpp": "the range of the data, of which there is a check",
     "histogramdd.cpp": "the range of the data, of which there is a check",
@@ -56,6 +57,7 @@ ON_THE_HOST = {
     "indexing/nonzero.cpp": "the size of the result",
     "linalg/matrix_exp.cpp": "norms, which say how often a matrix is squared",
     "margin_loss.cpp": "the range of targets, of which there is a check",
+    "nested.cpp": "whether a mask is left-aligned, and the size of the result",
     "optimizer.cpp": "a learning rate of the host's",
     "random.cpp": "a bound rounded to the type",
     "sampling.cpp": "whether probabilities are negative",
@@ -63,6 +65,8 @@ ON_THE_HOST = {
     "search.cpp": "the size of the result",
     "segment_reduce.cpp": "whether lengths add up",
     "tensor_compare.cpp": "a 0-d tensor of the host's",
+    "torchaudio/forced_align.cpp": "lengths, of which there are checks",
+    "torchaudio/rnnt_loss.cpp": "lengths, of which there are checks",
     "unique.cpp": "the size of the result",
 }
 READS = re.compile(r"\.cpu\(\)|kCPU|DeviceType::CPU|\.item(<|\()|host_pointer|\b(up|down)load[<(]")

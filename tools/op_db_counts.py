@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Counts what tests/test_op_db.py --op-db-results wrote, in one run or in shards: op_db_counts.py OUT RESULTS.json...
+"""Counts what tests wrote, in one run or in shards.
 
-Where several files have an entry, the last one counts: entries that were run again come after the rest.
+    op_db_counts.py OUT RESULTS.json...      of tests/test_op_db.py --op-db-results
+    op_db_counts.py OUT RESULTS.jsonl...     of tests/test_sweep.py --sweep-results
+
+Where an entry is there several times, the last one counts: entries that were run again come after the rest.
 """
 
 from __future__ import annotations
@@ -31,6 +34,27 @@ def counted(parts: list[dict]) -> dict:
     return {"device": parts[0]["device"], "samples": samples, "counts": in_order}
 
 
-if __name__ == "__main__":
+def counted_sweep(lines: list[dict]) -> dict:
+    """Outcomes by check, and excepted cases by reason."""
+    cases = {(line["op"], line["check"]): line for line in lines}
+    (device,) = {case["device"] for case in cases.values()}
+    counts: dict[str, Counter] = {}
+    reasons: Counter[str] = Counter()
+    for (_, check), case in cases.items():
+        counts.setdefault(check, Counter())[case["outcome"]] += 1
+        reasons.update([case["reason"]] if "reason" in case else [])
+    in_order = {check: dict(sorted(found.items())) for check, found in counts.items()}
+    return {"device": device, "counts": in_order, "reasons": dict(reasons.most_common())}
+
+
+def main() -> None:
     out, *results = map(Path, sys.argv[1:])
-    out.write_text(json.dumps(counted([json.loads(path.read_text()) for path in results]), indent=1) + "\n")
+    if all(path.suffix == ".jsonl" for path in results):
+        found = counted_sweep([json.loads(line) for path in results for line in path.read_text().splitlines()])
+    else:
+        found = counted([json.loads(path.read_text()) for path in results])
+    out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,8 @@
     supported_ops.py           write both
     supported_ops.py --check   write nothing; say what is out of date, and exit with 1
 
-What op_db says is read from docs/op_db/<driver>.json, which op_db_counts.py writes.
+What op_db says is read from docs/op_db/<driver>.json, and what the sweep of checks says from
+docs/op_db/sweep/<driver>.json; op_db_counts.py writes both.
 """
 
 from __future__ import annotations
@@ -122,6 +123,20 @@ def op_db_table(counts: dict) -> str:
     return text
 
 
+def sweep_section() -> str:
+    texts = []
+    for path in sorted((ROOT / "docs" / "op_db" / "sweep").glob("*.json")):
+        results = json.loads(path.read_text())
+        text = f"### {results['device']}\n\n| check | cases | pass | excepted | fail | nothing to compare |\n"
+        text += "|---|---|---|---|---|---|\n"
+        for check, found in results["counts"].items():
+            numbers = " | ".join(str(found.get(k, 0)) for k in ("pass", "excepted", "fail", "none"))
+            text += f"| {check} | {sum(found.values())} | {numbers} |\n"
+        text += "\n| excepted, by reason | cases |\n|---|---|\n"
+        texts.append(text + "".join(f"| {reason} | {count} |\n" for reason, count in results["reasons"].items()))
+    return "\n".join(texts)
+
+
 def exceptions_section() -> str:
     text = "| category | PyTorch for Apple: operators | operators x dtypes | here: operators | operators x dtypes |\n"
     text += "|---|---|---|---|---|\n"
@@ -148,6 +163,15 @@ entries that [tests/op_db_exceptions.yaml](../tests/op_db_exceptions.yaml) excep
 the CPU gives nothing to compare with.
 
 {op_db_section()}
+## Checks beyond values
+
+`make test-sweep` runs every operator of op_db under every check of [tests/sweep_case.py](../tests/sweep_case.py) on mps
+beside the CPU: zero-sized dimensions forward and backward (empty), torch.func's transforms (vjp, jvp, vmap, vmap_vjp),
+make_fx with symbolic shapes, its graph run on other sizes (trace), second derivatives (double_backward), forward-mode
+AD (forward_mode), and results and operators below a TorchDispatchMode (dispatch_mode) and of a tensor subclass
+(subclass). What may fail stands in [tests/op_db_sweep_exceptions.yaml](../tests/op_db_sweep_exceptions.yaml).
+
+{sweep_section()}
 ## What the samples except, beside PyTorch's own test for Apple's device
 
 Entries of tests/op_db_exceptions.yaml and of the lists in PyTorch's torch/testing/_internal/common_mps.py (macOS 26),
