@@ -21,7 +21,7 @@ class Exact(gpytorch.models.ExactGP):
 
 class Variational(gpytorch.models.ApproximateGP):
     def __init__(self, points):
-        distribution = gpytorch.variational.CholeskyVariationalDistribution(len(points))
+        distribution = gpytorch.variational.CholeskyVariationalDistribution(len(points), mean_init_std=0.0)
         super().__init__(gpytorch.variational.VariationalStrategy(self, points, distribution))
         self.mean_module = gpytorch.means.ConstantMean()
         self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
@@ -55,9 +55,6 @@ def test_trains_and_predicts(kind):
         assert losses[-1] < losses[0]
         with torch.no_grad():
             predicted = likelihood(model.eval()(where.to(device)))
-        if not exact:  # the variational mean begins with noise that is drawn on the device
-            assert predicted.variance.isfinite().all()
-            return []
         return losses, predicted.mean, predicted.variance
 
     agree(run, tolerance=5e-3)

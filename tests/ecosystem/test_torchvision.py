@@ -1,5 +1,7 @@
 """torchvision: classification, detection with its own operators, and the transforms on tensors of the device."""
 
+import copy
+
 import pytest
 import torch
 
@@ -25,20 +27,24 @@ def test_detects():
     torch.manual_seed(0)
     build = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn
     model = build(weights=None, weights_backbone=None, num_classes=4, min_size=64, max_size=64)
-    image = torch.rand(3, 64, 64)
-    target = {"boxes": torch.tensor([[4.0, 6.0, 40.0, 50.0]]), "labels": torch.tensor([2])}
+    images, corners = torch.rand(2, 3, 64, 64), torch.rand(50, 2) * 40
+    boxes = torch.cat([corners, corners + 2 + torch.rand(50, 2) * 20], 1)
+    scores, labels = torch.rand(50), torch.randint(0, 3, (50,))
 
     def run(device):
-        on_device = model.to(device).eval()
-        with torch.no_grad():
-            # Of a network without training: which boxes it finds is left to the last bit.
-            found = on_device([image.to(device)])[0]
-            assert found["boxes"].device.type == device.type and found["boxes"].isfinite().all()
-        # The samples of proposals for a loss are drawn on the device: its own random numbers, so their losses differ.
-        losses = on_device.train()([image.to(device)], [{k: v.to(device) for k, v in target.items()}])
+        net, pictures, where = copy.deepcopy(model).to(device), images.to(device), boxes.to(device)
+        # Without training all boxes score alike, so which are found is left to the last bit: the stages are compared.
+        assert net.eval()(list(pictures))[0]["boxes"].device.type == device.type
+        features = net.train().backbone(pictures)
+        objectness, _ = net.rpn.head(list(features.values()))
+        pooled = net.roi_heads.box_roi_pool(features, [where, where], [(64, 64)] * 2)
+        logits, deltas = net.roi_heads.box_predictor(net.roi_heads.box_head(pooled))
+        kept = torchvision.ops.batched_nms(where, scores.to(device), labels.to(device), 0.3)
+        # The device draws the sample of proposals by its own random numbers, so losses differ.
+        losses = net(list(pictures), [{"boxes": where, "labels": labels.to(device)}] * 2)
         sum(losses.values()).backward()
-        assert all(p.grad.isfinite().all() for p in on_device.parameters() if p.grad is not None)
-        return []
+        assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+        return objectness, pooled, logits, deltas, kept
 
     agree(run)
 

@@ -31,6 +31,11 @@ def gpt2():
 
 ROWS = {
     "SFT": {"text": ["the cat sleeps in the garden", "a black dog runs"] * 8},
+    "DPO": {
+        "prompt": ["the cat", "a black dog"] * 8,
+        "chosen": [" sleeps in the garden", " runs"] * 8,
+        "rejected": [" runs", " sleeps in the white house"] * 8,
+    },
 }
 
 
@@ -41,8 +46,11 @@ def test_trains(method, tmp_path):
         options = {"learning_rate": 5e-3, "max_steps": 5, "per_device_train_batch_size": 4, "logging_steps": 1}
         quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "bf16": False}
         config = getattr(trl, method + "Config")(tmp_path, **options, **quiet, use_cpu=device.type == "cpu")
+        # The reference of DPO would be loaded by the name of the model, and a model from a configuration has none.
+        models = {"model": gpt2(), **({"ref_model": gpt2()} if method == "DPO" else {})}
+        rows = datasets.Dataset.from_dict(ROWS[method])
         trainer = getattr(trl, method + "Trainer")(
-            gpt2(), args=config, train_dataset=datasets.Dataset.from_dict(ROWS[method]), processing_class=tokenizer()
+            **models, args=config, train_dataset=rows, processing_class=tokenizer()
         )
         trainer.train()
         assert trainer.model.device.type == device.type
