@@ -118,7 +118,7 @@ READS = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reading_copies_nothing_forward_and_backward(name, mps):
+def test_reading_copies_nothing_forward_and_backward(name, mps, all_bits_of_f32):
     a, b = (torch.randn(4, 4, device=mps, requires_grad=True) for _ in range(2))
     lazy = [t.detach()._lazy_clone().requires_grad_() for t in (a, b)]
     expected, result = READS[name](a, b), READS[name](*lazy)

@@ -42,7 +42,7 @@ def in_place(op, x, *args, **kwargs):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_views_with_both_bits(name, mps):
+def test_views_with_both_bits(name, mps, all_bits_of_f32):
     op = OPS[name]
     sample = chosen_samples(op, 1, torch.complex64)[0]
     reports = {"forward": Report(), "gradient": Report()}

@@ -57,7 +57,7 @@ def test_products_over_recycled_memory(seed, mps):
         lambda x: F.embedding(torch.tensor([1, 4], device=x.device), x),
     ],
 )
-def test_results_over_recycled_memory(function, mps):
+def test_results_over_recycled_memory(function, mps, all_bits_of_f32):
     x = torch.randn(5, 37)
     fill_cache_with_nan()
     both(function, x)
