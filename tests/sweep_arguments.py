@@ -83,12 +83,12 @@ def sizes_of(sample: SampleInput) -> list[int]:
 def resized(sample: SampleInput, size: int, double: bool) -> SampleInput:
     """The sample with every dimension of a size emptied, or twice as long.
 
-    What is there follows once more, a little smaller: equal elements might change places, equal rows be no pivots.
+    What is there follows once more, each element smaller: equal ones might change places, equal rows be no pivots.
     """
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         for dim in (d for d, s in enumerate(tensor.shape) if s == size):
-            smaller = 0.9 + 0.01 * random_like(tensor, dim).abs().clamp(max=9) if is_differentiable(tensor) else 1
+            smaller = 0.1 + 0.8 * random_like(tensor, dim).abs().sigmoid() if is_differentiable(tensor) else 1
             tensor = (
                 torch.cat((tensor, (tensor * smaller).to(tensor.dtype)), dim) if double else tensor.narrow(dim, 0, 0)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -121,7 +122,7 @@ def _pieces(op, check: str, limit: int, dtype: torch.dtype) -> Iterator[Callable
         comparison = _compare_empty if check == "empty" else _compare
         for form in emptied(sample) if check == "empty" else (sample,):
             for function in CHECKS[check]:
-                yield lambda says, report, f=function, s=form, c=comparison: c(op, f, s, dtype, says, report)
+                yield functools.partial(comparison, op, function, form, dtype)
 
 
 def run_case(name: str, check: str, limit: int, skip: set[int], says: Callable[[int, str], None]) -> Report:

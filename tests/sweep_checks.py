@@ -189,7 +189,8 @@ class _Wrapper(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         cls.seen[str(func)] += 1
-        unwrap = functools.partial(pytree.tree_map_only, cls, lambda t: t.inner)
+        # PyTorch resolves conjugate views before it comes here, and does not once more for what is inside.
+        unwrap = functools.partial(pytree.tree_map_only, cls, lambda t: t.inner.resolve_conj().resolve_neg())
         result = func(*unwrap(args), **unwrap(kwargs or {}))
         wrapped = pytree.tree_map_only(torch.Tensor, cls, result)
         return return_and_correct_aliasing(func, args, kwargs or {}, wrapped)
