@@ -1,4 +1,4 @@
-"""Finds TORCH_IMPL_FUNC(name) and ANYMPS_FUNC(name) in C++ sources."""
+"""Finds TORCH_IMPL_FUNC(name), ANYMPS_FUNC(name) and its forms for sparse tensors in C++ sources."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from pathlib import Path
 from .registration import Entry
 from .schema import CodegenError, Schema
 
-_MARKER = re.compile(r"\b(TORCH_IMPL_FUNC|ANYMPS_FUNC)\s*\(([^()]*)\)")
+_MARKER = re.compile(r"\b(TORCH_IMPL_FUNC|ANYMPS_(?:SPARSE_|SPARSE_CSR_)?FUNC)\s*\(([^()]*)\)")
+# The macro -> the dispatch key, and what follows the operator in the kernel's name (csrc/ops/sparse/markers.h).
+_KEYS = {
+    "TORCH_IMPL_FUNC": ("MPS", ""),
+    "ANYMPS_FUNC": ("MPS", ""),
+    "ANYMPS_SPARSE_FUNC": ("SparseMPS", "_sparse"),
+    "ANYMPS_SPARSE_CSR_FUNC": ("SparseCsrMPS", "_sparse_csr"),
+}
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Marker:
     name: str
-    structured: bool
+    macro: str
     where: str  # file:line, for messages
+
+    @property
+    def structured(self) -> bool:
+        return self.macro == "TORCH_IMPL_FUNC"
 
 
 def scan_text(text: str, where: str) -> list[Marker]:
@@ -32,7 +43,7 @@ def scan_text(text: str, where: str) -> list[Marker]:
         name = match.group(2).strip()
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise CodegenError(f"{place}: {match.group(1)}({name}) does not name one operator; write its name out.")
-        markers.append(Marker(name, match.group(1) == "TORCH_IMPL_FUNC", place))
+        markers.append(Marker(name, match.group(1), place))
     return markers
 
 
@@ -42,18 +53,19 @@ def entries_of_source(path: Path, where: str, schema: Schema) -> list[Entry]:
     text = path.read_text()
     own_autograd = "TORCH_LIBRARY_IMPL(aten, AutogradMPS" in text
     for marker in scan_text(text, where):
+        key, suffix = _KEYS[marker.macro]
         try:
             op = schema.op_of_marker(marker.name)
             if marker.structured and schema.structured_group(op) is None:
                 raise CodegenError(_not_structured(op, marker.name, schema))
-            if schema.loses_gradient(op) and not own_autograd:
+            if key == "MPS" and schema.loses_gradient(op) and not own_autograd:
                 raise CodegenError(
                     f"PyTorch differentiates '{op}' through the operators that it is made of; with a kernel on MPS it "
                     "would have no gradient. Leave it composite, or register it for AutogradMPS in the same file."
                 )
         except CodegenError as error:
             raise CodegenError(f"{marker.where}: {error}") from None
-        entries.append(Entry(op, marker.name, marker.structured, marker.where))
+        entries.append(Entry(op, marker.name + suffix, marker.structured, marker.where, key))
     return entries
 
 

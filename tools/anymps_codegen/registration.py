@@ -8,6 +8,7 @@ and gets `anymps/ops/pointwise_0_ops.h` (declarations in namespace anymps::ops) 
 them is in `anymps/ops/registration_<n>.cpp`, several families a file: most of such a file's compile time is PyTorch's
 headers. A structured entry names the `.out` overload: the functional, in-place and out variants are registered, all
 calling `void structured_<kernel>::impl(...)`. Any other entry registers that one overload, calling `<kernel>(...)`.
+An entry is for the key MPS, or for one of sparse tensors; an entry `of_aten` calls ATen's own at::native::<kernel>.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Entry:
     kernel: str  # the C++ name: structured_<kernel>::impl, or the function <kernel>
     structured: bool
     where: str = ""  # file:line that asked for it, for messages
+    key: str = "MPS"  # the dispatch key
+    of_aten: bool = False  # the kernel is ATen's own, in at::native
 
 
 @dataclass
@@ -72,14 +75,12 @@ def write_families(families: list[Family], out_dir: Path, schema: Schema | None 
     schema = schema or pytorch_schema()
     check_unique(entry for family in families for entry in family.entries)
     texts: dict[str, str] = {}
-    groups: list[list[_Registered]] = [[] for _ in range(REGISTRATIONS)]
+    groups: list[list[_Batch]] = [[] for _ in range(REGISTRATIONS)]
     for family in families:
-        targets = [_target(entry, schema) for entry in family.entries]
-        backend = _backend_index(family.entries, targets)
-        texts[family_outputs(family.stem)[0]] = _header(family.stem, targets, backend)
+        batches = _batches(family, schema)
+        texts[family_outputs(family.stem)[0]] = _header(family.stem, batches)
         texts |= family.texts
-        if targets:
-            groups[shard_of(family.stem, REGISTRATIONS)].append(_Registered(family.stem, targets, backend))
+        groups[shard_of(family.stem, REGISTRATIONS)] += batches
     for name, group in zip(registration_outputs(), groups, strict=True):
         texts[name] = _registration_source(group)
     for name, text in texts.items():
@@ -95,12 +96,13 @@ def shard_of(name: str, shards: int) -> int:
 def check_unique(entries: Iterable[Entry]) -> None:
     """Raises CodegenError if an overload would be registered twice, naming both places."""
     schema = pytorch_schema()
-    claimed: dict[str, Entry] = {}
+    claimed: dict[tuple[str, str], Entry] = {}
     for entry in entries:
         for op in overloads(entry, schema):
-            other = claimed.setdefault(op, entry)
+            other = claimed.setdefault((entry.key, op), entry)
             if other is not entry:
-                raise CodegenError(f"'{op}' is registered twice: by {_place(other)} and by {_place(entry)}.")
+                key = "" if entry.key == "MPS" else f" for {entry.key}"
+                raise CodegenError(f"'{op}' is registered twice{key}: by {_place(other)} and by {_place(entry)}.")
 
 
 def overloads(entry: Entry, schema: Schema) -> list[str]:
@@ -134,14 +136,34 @@ def _target(entry: Entry, schema: Schema) -> NativeFunction | NativeFunctionsGro
     return group
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Operators of one family that share a dispatch key and the namespace of their kernels."""
+
+    stem: str
+    key: str
+    of_aten: bool
+    targets: list[NativeFunction | NativeFunctionsGroup]
+    backend: BackendIndex
+
+
+def _batches(family: Family, schema: Schema) -> list[_Batch]:
+    batches = []
+    for key, of_aten in dict.fromkeys((entry.key, entry.of_aten) for entry in family.entries):
+        entries = [entry for entry in family.entries if (entry.key, entry.of_aten) == (key, of_aten)]
+        targets = [_target(entry, schema) for entry in entries]
+        batches.append(_Batch(family.stem, key, of_aten, targets, _backend_index(entries, targets)))
+    return batches
+
+
 def _backend_index(entries: list[Entry], targets: list[NativeFunction | NativeFunctionsGroup]) -> BackendIndex:
     index = {}
     for entry, target in zip(entries, targets, strict=True):
         primary = target.out if isinstance(target, NativeFunctionsGroup) else target
-        index[primary.func.name] = BackendMetadata(entry.kernel, entry.structured, NAMESPACE)
-    return BackendIndex(
-        dispatch_key=DispatchKey.MPS, use_out_as_primary=True, external=False, device_guard=True, index=index
-    )
+        namespace = "at::native" if entry.of_aten else NAMESPACE
+        index[primary.func.name] = BackendMetadata(entry.kernel, entry.structured, namespace)
+    key = DispatchKey.parse(entries[0].key)
+    return BackendIndex(dispatch_key=key, use_out_as_primary=True, external=False, device_guard=True, index=index)
 
 
 _HEADER_INCLUDES = """\
@@ -156,13 +178,16 @@ _HEADER_INCLUDES = """\
 """
 
 
-def _header(stem, targets, backend) -> str:
-    groups = [t for t in targets if isinstance(t, NativeFunctionsGroup)]
-    metas = "".join(f"#include <ATen/ops/{name}_meta.h>\n" for name in sorted({g.root_name for g in groups}))
+def _header(stem: str, batches: list[_Batch]) -> str:
+    groups = [t for batch in batches for t in batch.targets if isinstance(t, NativeFunctionsGroup)]
+    of_aten = [f for batch in batches if batch.of_aten for f in batch.targets]
+    needed = {f"{g.root_name}_meta" for g in groups} | {f"{f.root_name}_native" for f in of_aten}
+    metas = "".join(f"#include <ATen/ops/{name}.h>\n" for name in sorted(needed))
     declarations = []
-    for target in targets:
-        for text in compute_native_function_declaration(target, backend):
-            declarations.append(text.replace("TORCH_API ", "").strip())
+    for batch in batches:
+        for target in [] if batch.of_aten else batch.targets:
+            for text in compute_native_function_declaration(target, batch.backend):
+                declarations.append(text.replace("TORCH_API ", "").strip())
     # Only where a default names it: the headers of all other families stay as they are.
     if any("at::Reduction" in text for text in declarations):
         metas = f"#include <ATen/core/Reduction.h>\n{metas}"
@@ -199,27 +224,22 @@ TORCH_API bool resize_output(const Tensor& output, IntArrayRef shape);
 """
 
 
-@dataclass(frozen=True)
-class _Registered:
-    stem: str
-    targets: list[NativeFunction | NativeFunctionsGroup]
-    backend: BackendIndex
-
-
-def _registration_source(group: list[_Registered]) -> str:
+def _registration_source(group: list[_Batch]) -> str:
     first = "// Generated by tools/gen_registration.py.\n"
     if not group:
         return first + "// No family of operators falls into this file.\n"
-    declared = "".join(f"#include <{FOLDER}/{family.stem}_ops.h>\n" for family in group)
-    structured = any(isinstance(t, NativeFunctionsGroup) for family in group for t in family.targets)
-    helpers = "\n".join(gen_registration_helpers(group[0].backend)) if structured else ""
+    declared = "".join(f"#include <{FOLDER}/{stem}_ops.h>\n" for stem in dict.fromkeys(b.stem for b in group))
+    structured = [b for b in group if any(isinstance(t, NativeFunctionsGroup) for t in b.targets)]
+    helpers = "\n".join(gen_registration_helpers(structured[0].backend)) if structured else ""
     includes = _REGISTER_INCLUDES + (_STRUCTURED_INCLUDES if structured else "")
     definitions = [
         _materializing(text, target)
-        for f in group
-        for target in f.targets
-        for text in _run(Target.ANONYMOUS_DEFINITION, [target], f.backend)
+        for batch in group
+        for target in batch.targets
+        for text in _run(Target.ANONYMOUS_DEFINITION, [target], batch)
     ]
+    keys = dict.fromkeys(batch.key for batch in group)
+    blocks = [_registration_block(key, [batch for batch in group if batch.key == key]) for key in keys]
     return f"""\
 {first}{declared}
 {includes}
@@ -227,10 +247,7 @@ namespace at {{
 namespace {{
 {helpers}
 {"".join(definitions)}
-TORCH_LIBRARY_IMPL(aten, MPS, m) {{
-{chr(10).join(_registrations(family) for family in group)}
-}}
-
+{chr(10).join(blocks)}
 }}  // namespace
 }}  // namespace at
 """
@@ -259,22 +276,23 @@ def _materializing(text: str, target: NativeFunction | NativeFunctionsGroup) -> 
     return _WRAPPER.sub(calls, text) if written else text
 
 
-def _registrations(family: _Registered) -> str:
-    registrations = _run(Target.REGISTRATION, family.targets, family.backend)
-    return f"    // {family.stem}\n" + _one_line_each(registrations)
+def _registration_block(key: str, batches: list[_Batch]) -> str:
+    listed = [(batch.stem, _run(Target.REGISTRATION, batch.targets, batch)) for batch in batches]
+    registrations = "\n".join(f"    // {stem}\n{_one_line_each(calls)}" for stem, calls in listed)
+    return f"TORCH_LIBRARY_IMPL(aten, {key}, m) {{\n{registrations}\n}}\n"
 
 
 def _one_line_each(registrations: list[str]) -> str:
     return "\n".join("    " + re.sub(r",\n", ", ", text.strip()) for text in registrations)
 
 
-def _run(target: Target, ops, backend: BackendIndex) -> list[str]:
+def _run(target: Target, ops: list[NativeFunction | NativeFunctionsGroup], batch: _Batch) -> list[str]:
     generator = RegisterDispatchKey(
-        backend,
+        batch.backend,
         target,
         SelectiveBuilder.get_nop_selector(),
         rocm=False,
-        symint=False,
+        symint=batch.of_aten,
         class_method_name=None,
         skip_dispatcher_op_registration=False,
     )

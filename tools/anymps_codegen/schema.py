@@ -29,6 +29,7 @@ class Schema:
         functions = parsed.native_functions
         self._apples = parsed.backend_indices[DispatchKey.MPS]
         self._composite = parsed.backend_indices[DispatchKey.CompositeExplicitAutograd]
+        self._backends = parsed.backend_indices
         derivatives = (aten.parent.parent / "autograd" / "derivatives.yaml").read_text()
         self._differentiated = set(re.findall(r"^- name: ([\w.]+)\(", derivatives, re.MULTILINE))
         self._by_op: dict[str, NativeFunction] = {str(f.func.name): f for f in functions}
@@ -89,6 +90,11 @@ class Schema:
     def composite_kernel(self, function: NativeFunction) -> str:
         """The name in at::native of the kernel that serves every backend without one of its own."""
         return self._composite.get_kernel(function).kernel
+
+    def kernels(self, key: str) -> dict[str, str]:
+        """Operator -> the name in at::native of its own kernel for a dispatch key ("SparseCPU")."""
+        index = self._backends[DispatchKey.parse(key)]
+        return {op: index.get_kernel(f).kernel for op, f in self._by_op.items() if index.has_kernel(f)}
 
     def structured_out(self, op: str) -> str | None:
         """The name of the `out` overload of the structured group that op belongs to; None if it is in none."""

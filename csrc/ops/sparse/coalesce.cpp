@@ -1,0 +1,37 @@
+// Elements of one place become one: keys are sorted, and values added up by run.
+#include <anymps/ops/sparse/coalesce_ops.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/nonzero.h>
+
+#include "ops/sort_order.h"
+#include "ops/sparse/coordinates.h"
+#include "ops/sparse/markers.h"
+
+namespace anymps::ops {
+
+Tensor ANYMPS_SPARSE_FUNC(_coalesce)(const Tensor& self) {
+    const int64_t nnz = self._nnz(), sparse_dim = self.sparse_dim();
+    if (nnz < 2) return self.clone()._coalesced_(true);
+    const Tensor indices = self._indices(), values = self._values();
+    const Tensor keys = flat_keys(indices, self.sizes());
+    const uint32_t bits = bits_of_keys(self.sizes(), sparse_dim);
+    const Tensor order = sorted_order(keys.view({1, nnz}), false, bits).view({nnz});
+    const Tensor sorted = keys.index_select(0, order);
+    Tensor begins = at::empty({nnz}, sorted.options().dtype(at::kBool));
+    begins.narrow(0, 0, 1).fill_(true);
+    Tensor later = begins.narrow(0, 1, nnz - 1);
+    at::ne_out(later, sorted.narrow(0, 1, nnz - 1), sorted.narrow(0, 0, nnz - 1));
+    const Tensor firsts = order.index_select(0, at::nonzero(begins).squeeze(1));  // waits for the device
+    const int64_t distinct = firsts.numel();
+    const Tensor new_indices = indices.index_select(1, firsts);
+    if (distinct == nnz) {
+        return sparse_tensor(new_indices, values.index_select(0, firsts), self.sizes(), true);
+    }
+    const Tensor runs = begins.cumsum(0).sub_(1);
+    const Tensor run_of = at::empty({nnz}, runs.options()).scatter_(0, order.to(at::kLong), runs);
+    return sparse_tensor(new_indices, add_by_index(values, run_of, distinct), self.sizes(), true);
+}
+
+}  // namespace anymps::ops

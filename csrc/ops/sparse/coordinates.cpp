@@ -1,0 +1,82 @@
+#include "ops/sparse/coordinates.h"
+
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+
+#include <bit>
+#include <limits>
+
+#include "ops/indexing/segment_sum.h"
+
+namespace anymps::ops {
+
+at::Tensor flat_keys(const at::Tensor& indices, at::IntArrayRef sizes) {
+    if (indices.size(0) == 0) return at::zeros({indices.size(1)}, indices.options());
+    at::Tensor keys = indices.select(0, 0);
+    for (int64_t d = 1; d < indices.size(0); ++d) keys = at::add(indices.select(0, d), keys, sizes[d]);
+    return keys.contiguous();
+}
+
+uint32_t bits_of_keys(at::IntArrayRef sizes, int64_t sparse_dim) {
+    const auto places = static_cast<uint64_t>(c10::multiply_integers(sizes.slice(0, sparse_dim)));
+    return static_cast<uint32_t>(std::bit_width(places > 0 ? places - 1 : 0));
+}
+
+at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes,
+                         bool coalesced) {
+    const int64_t dense_dim = values.dim() - 1;
+    return at::_sparse_coo_tensor_with_dims_and_tensors(static_cast<int64_t>(sizes.size()) - dense_dim,
+                                                        dense_dim, sizes, indices, values,
+                                                        values.options().layout(at::kSparse), coalesced);
+}
+
+at::Tensor& become(at::Tensor& out, const at::Tensor& value) {
+    auto* impl = static_cast<at::SparseTensorImpl*>(out.unsafeGetTensorImpl());
+    const at::Tensor indices = value._indices(), values = value._values().to(out.scalar_type());
+    const bool coalesced = value.is_coalesced();
+    impl->raw_resize_(value.sparse_dim(), value.dense_dim(), value.sizes());
+    impl->set_indices_and_values_unsafe(indices, values);
+    return out._coalesced_(coalesced);
+}
+
+at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType type) {
+    const at::Tensor rows = at::arange(size + 1, sorted.options());
+    return at::searchsorted(sorted.contiguous(), rows, /*out_int32=*/type == at::kInt);
+}
+
+std::pair<at::Tensor, at::Tensor> find_keys(const at::Tensor& among, const at::Tensor& keys) {
+    const at::Tensor position = at::searchsorted(among, keys).clamp_max_(among.numel() - 1);
+    return {among.index_select(0, position).eq(keys), position};
+}
+
+std::pair<at::Tensor, at::Tensor> positions_of_rows(const at::Tensor& pointers, const at::Tensor& rows) {
+    const at::Tensor begins = pointers.index_select(0, rows);
+    const at::Tensor counts = pointers.index_select(0, rows.add(1)).sub_(begins);
+    const at::Tensor which = at::repeat_interleave(counts);
+    // The position in the row is the place in `which` less that of the row's first.
+    const at::Tensor shift = begins.sub(counts.cumsum(0).sub_(counts));
+    return {which, at::arange(which.numel(), rows.options()).add_(shift.index_select(0, which))};
+}
+
+at::Tensor add_by_index(const at::Tensor& values, const at::Tensor& index, int64_t size) {
+    auto sizes = values.sizes().vec();
+    sizes[0] = size;
+    const at::Tensor sums = at::zeros(sizes, values.options());
+    if (sums.numel() == 0 || values.numel() == 0) return sums;
+    if (at::isFloatingType(values.scalar_type())) {
+        segment_sum("coalesce", sums.view({size, -1}), values.reshape({values.size(0), -1}), index,
+                    std::numeric_limits<int64_t>::min());
+        return sums;
+    }
+    at::Tensor to = sums;
+    return to.index_add_(0, index, values);
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,41 @@
+// What operators on tensors in coordinates (COO) are made of. indices [sparse_dim, nnz] int64, values [nnz,
+// dense sizes...].
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace anymps::ops {
+
+// The key of each element, [nnz] int64: its place among all places of the sparse sizes, in row-major order.
+// indices [n, nnz] and the first n sizes.
+at::Tensor flat_keys(const at::Tensor& indices, at::IntArrayRef sizes);
+
+// Keys of less than this need that many bits.
+uint32_t bits_of_keys(at::IntArrayRef sizes, int64_t sparse_dim);
+
+// A tensor of these indices and values, unchecked. like: gives dtype and device.
+at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes,
+                         bool coalesced);
+
+// out becomes value, whatever it was before; out keeps its dtype.
+at::Tensor& become(at::Tensor& out, const at::Tensor& value);
+
+// Where a run of each number from 0 to size - 1 begins in ascending numbers: [size + 1] of `type`.
+at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType type = at::kLong);
+
+// Where each key is in ascending, distinct ones: {bool, whether it is there; int64, its position, valid where
+// it is}. `among` has at least one element.
+std::pair<at::Tensor, at::Tensor> find_keys(const at::Tensor& among, const at::Tensor& keys);
+
+// For every row named (rows [n] int64) all positions from pointers[row] to pointers[row + 1] - 1: {which of
+// the n, the position}, of one length. Waits for the device.
+std::pair<at::Tensor, at::Tensor> positions_of_rows(const at::Tensor& pointers, const at::Tensor& rows);
+
+// values [count, ...] added up by index [count] int64 into zeros [size, ...]; floats are added in float, in a
+// fixed order.
+at::Tensor add_by_index(const at::Tensor& values, const at::Tensor& index, int64_t size);
+
+}  // namespace anymps::ops

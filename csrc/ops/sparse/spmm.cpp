@@ -1,0 +1,74 @@
+#include "ops/sparse/spmm.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+
+#include "kernels/flat_grid.h"
+#include "kernels/geometry.h"
+#include "kernels/kernel_call.h"
+
+namespace anymps::ops {
+namespace {
+
+// Twin of SpmmArgs in shaders/spmm.slang.
+struct SpmmArgs {
+    uint64_t out, pointers, columns, values, dense, error;
+    int64_t row_stride, column_stride, nnz, inner;
+    uint32_t count;
+    kernels::FastDivider width;
+    uint32_t error_code;
+};
+
+const char* kernel_of(at::ScalarType type) {
+    if (at::isComplexType(type)) return "spmm_c64";
+    if (at::isFloatingType(type)) return "spmm_f32";
+    return type == at::kLong ? "spmm_i64" : "spmm_i32";
+}
+
+}  // namespace
+
+at::Tensor spmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
+                const at::Tensor& values, const at::Tensor& dense) {
+    const int64_t rows = pointers.numel() - 1, width = dense.size(1);
+    if (values.numel() == 0) return at::zeros({rows, width}, values.options());
+    const at::Tensor out = at::empty({rows, width}, values.options());
+    if (out.numel() == 0) return out;
+    TORCH_CHECK(out.numel() <= UINT32_MAX, op, ": ", out.numel(),
+                " elements of a product are too many for the mps device");
+    const at::Tensor from = pointers.contiguous(), where = columns.contiguous(), what = values.contiguous();
+    const auto error = runtime::encoder().error_slot(op);
+    const SpmmArgs args{kernels::address(out),
+                        kernels::address(from),
+                        kernels::address(where),
+                        kernels::address(what),
+                        kernels::address(dense),
+                        error.address,
+                        dense.stride(0),
+                        dense.stride(1),
+                        what.numel(),
+                        dense.size(0),
+                        static_cast<uint32_t>(out.numel()),
+                        kernels::FastDivider(static_cast<uint32_t>(width)),
+                        error.code};
+    kernels::KernelCall(
+        kernel_of(out.scalar_type()),
+        {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type()), kernels::code(where.scalar_type())})
+        .read(from)
+        .read(where)
+        .read(what)
+        .read(dense)
+        .write(out)
+        .dispatch(args, kernels::flat_grid(args.count));
+    return out;
+}
+
+at::Tensor& scale_and_add(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta,
+                          const at::Scalar& alpha, at::Tensor& out) {
+    if (beta.toComplexDouble() == 0.0)
+        return out.copy_(alpha.toComplexDouble() == 1.0 ? product : product.mul(alpha));
+    return at::add_out(out, beta.toComplexDouble() == 1.0 ? self : self.mul(beta), product, alpha);
+}
+
+}  // namespace anymps::ops

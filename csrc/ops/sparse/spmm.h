@@ -1,0 +1,19 @@
+// Sparse matrix times dense matrix (SpMM), the core of products of both sparse formats.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace anymps::ops {
+
+// The product [rows, n] of a matrix [rows, k] in compressed rows and dense [k, n], of values' dtype: pointers
+// [rows + 1] and columns [nnz] of one integer dtype, values [nnz]. Values and dense are of one dtype, which
+// the elements are added up in (half types in float). A column or a pointer out of range makes the next
+// synchronization raise torch.AcceleratorError, naming op (a string literal).
+at::Tensor spmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
+                const at::Tensor& values, const at::Tensor& dense);
+
+// out = beta * self + alpha * product, of one dtype and shape; self is not read where beta is 0, as in BLAS.
+at::Tensor& scale_and_add(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta,
+                          const at::Scalar& alpha, at::Tensor& out);
+
+}  // namespace anymps::ops

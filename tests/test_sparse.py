@@ -1,0 +1,291 @@
+"""Sparse tensors on mps beside the CPU: coordinates (COO), compressed rows and columns (CSR, CSC, BSR, BSC)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex64]
+
+
+def coordinates(size, sparse_dim, nnz, dtype=torch.float32, coalesced=False, seed=0):
+    """A random tensor in coordinates on the CPU; places repeat unless it is coalesced."""
+    generator = torch.Generator().manual_seed(seed)
+    indices = torch.stack([torch.randint(max(n, 1), (nnz,), generator=generator) for n in size[:sparse_dim]])
+    values = torch.randint(-8, 9, (nnz, *size[sparse_dim:]), generator=generator).to(dtype)
+    if dtype.is_complex:
+        values = values + 1j * values.roll(1, 0)
+    tensor = torch.sparse_coo_tensor(indices, values, size, check_invariants=True)
+    return tensor.coalesce() if coalesced else tensor
+
+
+def dense(*size, dtype=torch.float32, seed=1):
+    values = torch.randint(-4, 5, size, generator=torch.Generator().manual_seed(seed))
+    return values.to(dtype)
+
+
+def assert_same(actual, expected):
+    """Equal as the CPU's result, layout, coalesced or not, and places of elements included."""
+    if isinstance(expected, (tuple, list)):
+        assert len(actual) == len(expected)
+        for a, e in zip(actual, expected, strict=True):
+            assert_same(a, e)
+        return
+    if not isinstance(expected, torch.Tensor):
+        assert actual == expected
+        return
+    assert actual.device.type == "mps" and actual.layout == expected.layout
+    if expected.layout == torch.sparse_coo:
+        assert actual.is_coalesced() == expected.is_coalesced()
+        assert (actual.sparse_dim(), actual.dense_dim()) == (expected.sparse_dim(), expected.dense_dim())
+    if expected.layout == torch.sparse_coo and not expected.is_coalesced():  # any order, any number of elements
+        actual, expected = actual.coalesce(), expected.coalesce()
+    torch.testing.assert_close(
+        actual.cpu(), expected, rtol=1e-5 if expected.dtype != torch.bfloat16 else 1e-2, atol=1e-5
+    )
+
+
+def both(function, *tensors):
+    """function on the CPU and on mps, which must agree; the same error where the CPU refuses."""
+    expected = function(*(t.clone() for t in tensors))
+    assert_same(function(*(t.to("mps") for t in tensors)), expected)
+
+
+UNARY = {
+    "coalesce": lambda s: s.coalesce(),
+    "to_dense": lambda s: s.to_dense(),
+    "clone": lambda s: s.clone(),
+    "neg": lambda s: -s,
+    "abs": lambda s: s.abs(),
+    "transpose": lambda s: s.transpose(0, 1),
+    "sum": lambda s: torch.sparse.sum(s),
+    "sum of a dimension": lambda s: torch.sparse.sum(s, 0),
+    "scaled": lambda s: s * 3,
+    "to float": lambda s: s.to(torch.complex64 if s.dtype.is_complex else torch.float32),
+    "cat": lambda s: torch.cat([s, s], 1),
+    "select": lambda s: s[1],
+    "narrow": lambda s: s.narrow_copy(0, 1, 3),
+    "unsqueeze": lambda s: s.unsqueeze(1),
+    "zero_": lambda s: s.clone().zero_(),
+    "resize": lambda s: s.clone().sparse_resize_((20, *s.shape[1:]), s.sparse_dim(), s.dense_dim()),
+    "copy_": lambda s: torch.zeros_like(s).copy_(s),
+    "equal": lambda s: torch.equal(s, s),
+    "any": lambda s: (s != s).any() if s.layout == torch.strided else s.bool().any(),
+}
+
+
+@pytest.mark.parametrize("coalesced", [False, True], ids=["any order", "coalesced"])
+@pytest.mark.parametrize("size, sparse_dim", [((7, 9), 2), ((7, 5, 4), 1), ((5, 6, 2, 3), 2), ((70, 90), 2)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions_of_one_tensor(mps, dtype, size, sparse_dim, coalesced):
+    sparse = coordinates(size, sparse_dim, 30, dtype, coalesced)
+    for name, function in UNARY.items():
+        try:
+            expected = function(sparse)
+        except (RuntimeError, NotImplementedError) as error:
+            with pytest.raises(type(error)):
+                function(sparse.to(mps))
+            continue
+        try:
+            assert_same(function(sparse.to(mps)), expected)
+        except Exception as error:
+            raise AssertionError(name) from error
+
+
+@pytest.mark.parametrize("nnz", [0, 1, 3])
+def test_few_elements(mps, nnz):
+    sparse = coordinates((4, 6), 2, nnz)
+    for function in (torch.Tensor.coalesce, torch.Tensor.to_dense, torch.Tensor.t, torch.sparse.sum):
+        both(function, sparse)
+    both(torch.sparse.mm, sparse, dense(6, 2))
+    both(torch.add, sparse, coordinates((4, 6), 2, 5))
+    for function in (lambda a, b: (a * b).to_dense(), lambda a, b: (b * a).to_dense()):
+        both(function, sparse, coordinates((4, 6), 2, 5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("coalesced", [False, True], ids=["any order", "coalesced"])
+def test_sums_and_products_of_two(mps, dtype, coalesced):
+    a = coordinates((9, 8), 2, 25, dtype, coalesced)
+    b = coordinates((9, 8), 2, 20, dtype, True, seed=3)
+    both(torch.add, a, b)
+    both(torch.sub, a, b)
+    both(lambda x, y: torch.add(x, y, alpha=3), a, b)
+    both(lambda x, y: x.clone().add_(y), a, b)
+    both(torch.add, dense(9, 8, dtype=dtype), a)
+    both(torch.mul, a, b)
+    both(torch.mul, b, a)
+    both(torch.mul, a, dense(9, 8, dtype=dtype))
+    both(torch.sparse.mm, a, dense(8, 5, dtype=dtype))
+    both(lambda x, y: torch.mv(x, y), a, dense(8, dtype=dtype))
+    both(lambda x, y: x.sparse_mask(y), dense(9, 8, dtype=dtype), b)
+    both(lambda x, y: x.sparse_mask(y), a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_products_with_matrices(mps, dtype):
+    sparse, other = coordinates((9, 8), 2, 25, dtype), dense(8, 5, dtype=dtype)
+    both(lambda s, d, i: torch.sparse.addmm(i, s, d, beta=2, alpha=3), sparse, other, dense(9, 5, dtype=dtype))
+    both(lambda s, d, i: torch.addmm(i, s, d, beta=0), sparse, other, torch.full((9, 5), float("nan"), dtype=dtype))
+    both(lambda s, d, i: torch.addmm(i, s, d), sparse, other, dense(5, dtype=dtype))
+    both(lambda s, d, i: i.addmm_(s, d), sparse, other, dense(9, 5, dtype=dtype))
+    both(torch.matmul, sparse, dense(5, 8, dtype=dtype).t())
+    both(lambda s, d: torch.hspmm(s, d).coalesce(), sparse, other)
+    both(
+        lambda s, d, i: torch.sspaddmm(i, s, d, beta=2, alpha=3).to_dense(),
+        sparse,
+        other,
+        coordinates((9, 5), 2, 7, dtype),
+    )
+    both(torch.bmm, coordinates((3, 9, 8), 3, 60, dtype), dense(3, 8, 5, dtype=dtype))
+    both(lambda a, b: torch.sparse.mm(a, b).to_dense(), sparse, coordinates((8, 11), 2, 30, dtype, seed=5))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_selected_indices(mps, dim):
+    sparse = coordinates((7, 9, 5), 2, 30)
+    index = torch.tensor([3, 0, -1 if dim in (0, 1) else 2, 3, 4])  # dense dimensions take none from behind
+    both(lambda s, i: s.index_select(dim, i).to_dense(), sparse, index)
+    both(lambda s, i: s.index_select(dim, i).to_dense(), sparse, index[:0])
+    with pytest.raises(IndexError, match="must be 1-D strided"):
+        sparse.to(mps).index_select(dim, index.int().to(mps))
+
+
+@pytest.mark.parametrize("function", [torch.sparse.softmax, torch.sparse.log_softmax])
+@pytest.mark.parametrize(
+    "size, sparse_dim, dim", [((6, 7), 2, 1), ((6, 7), 2, 0), ((6, 4, 3), 2, 1), ((6, 4, 3), 2, 2), ((9,), 1, 0)]
+)
+def test_softmax(mps, function, size, sparse_dim, dim):
+    sparse = coordinates(size, sparse_dim, 12, coalesced=True)
+    both(lambda s: function(s, dim), sparse)
+    both(lambda s: gradients(lambda leaf: function(leaf, dim), s), sparse)
+    other = coordinates(size, sparse_dim, 7, coalesced=True, seed=4)
+
+    def gradient_in_other_places(s, o):
+        leaf = s.detach().requires_grad_()
+        function(leaf, dim).backward(o)
+        return leaf.grad.coalesce()
+
+    both(gradient_in_other_places, sparse, other)
+
+
+def test_errors_of_products(mps):
+    sparse, matrix = coordinates((4, 6), 2, 5), torch.ones(6, 2)
+    for function, wrong in [
+        (torch.sparse.mm, torch.ones(5, 2)),
+        (torch.mm, torch.ones(6, 2, dtype=torch.int32)),
+        (torch.hspmm, torch.ones(5, 2)),
+        (torch.bmm, torch.ones(1, 6, 2)),
+        (lambda s, d: torch.addmm(torch.ones(3, 2).to(s.device), s, d), matrix),
+    ]:
+        with pytest.raises(RuntimeError) as expected:
+            function(sparse, wrong)
+        with pytest.raises(RuntimeError) as actual:
+            function(sparse.to(mps), wrong.to(mps))
+        assert str(actual.value).split("\n")[0] == str(expected.value).split("\n")[0]
+
+
+def test_an_index_out_of_range_is_an_error(mps):
+    indices = torch.tensor([[0, 1], [2, 9]])
+    with pytest.raises(RuntimeError, match="size is inconsistent with indices: for dim 1, size is 3 but found index 9"):
+        torch.sparse_coo_tensor(indices.to(mps), torch.ones(2, device=mps), (2, 3), check_invariants=True)
+
+
+def gradients(function, *tensors):
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    out = function(*leaves)
+    out = out.to_dense() if out.is_sparse else out
+    (out * torch.arange(out.numel(), device=out.device).view(out.shape)).sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize(
+    "function, size",
+    [
+        (torch.sparse.mm, (6, 2)),
+        (lambda s, d: torch.sparse.addmm(d.sum(), s, d), (6, 2)),
+        (lambda s, d: s * d.sum(), (6, 2)),
+        (lambda s, d: s.to_dense() @ d, (6, 2)),
+        (lambda s, d: torch.sparse.sum(s * 2, 0).to_dense() + d.sum(), (6, 2)),
+        (lambda s, d: torch.sparse.sum(s) * d.sum(), (6, 2)),
+    ],
+    ids=["mm", "addmm", "mul", "to_dense", "sum of a dimension", "sum"],
+)
+@pytest.mark.parametrize("coalesced", [False, True], ids=["any order", "coalesced"])
+def test_gradients(mps, function, size, coalesced):
+    sparse = coordinates((4, 6), 2, 9, coalesced=coalesced)
+    both(lambda s, d: gradients(function, s, d), sparse, dense(*size))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad])
+def test_training_of_a_sparse_embedding(mps, optimizer):
+    indices = torch.randint(50, (4, 12), generator=torch.Generator().manual_seed(0))
+
+    def train(device):
+        torch.manual_seed(0)
+        layer = torch.nn.Embedding(50, 8, sparse=True, padding_idx=3).to(device)
+        steps = optimizer(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            steps.zero_grad()
+            layer(indices.to(device)).square().sum().backward()
+            assert layer.weight.grad.is_sparse
+            steps.step()
+        return layer.weight.detach()
+
+    torch.testing.assert_close(train(mps).cpu(), train("cpu"))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_gradient_of_a_sparse_embedding_bag(mps, mode):
+    indices = torch.randint(20, (15,), generator=torch.Generator().manual_seed(0))
+    offsets = torch.tensor([0, 4, 9])
+
+    def gradient(weight):
+        leaf = weight.detach().requires_grad_()
+        torch.nn.functional.embedding_bag(
+            indices.to(leaf.device), leaf, offsets.to(leaf.device), mode=mode, sparse=True
+        ).square().sum().backward()
+        return leaf.grad.coalesce()
+
+    both(gradient, dense(20, 3))
+
+
+def test_moves_prints_and_pickles(mps):
+    import io
+
+    sparse = coordinates((4, 6), 2, 9)
+    moved = sparse.to(mps)
+    assert moved.device == torch.device("mps:0") and moved.is_sparse and "layout=torch.sparse_coo" in repr(moved)
+    buffer = io.BytesIO()
+    torch.save(moved, buffer)
+    buffer.seek(0)
+    assert_same(torch.load(buffer), sparse)
+    buffer.seek(0)
+    assert torch.load(buffer, map_location="cpu").device.type == "cpu"
+    assert_same(dense(4, 6).to(mps).to_sparse(), dense(4, 6).to_sparse())
+    module = torch.nn.Module()
+    module.register_buffer("adjacency", sparse)
+    assert_same(module.to(mps).adjacency, sparse)
+
+
+def test_a_large_product(mps):
+    sparse = coordinates((3000, 2000), 2, 60000)
+    both(torch.sparse.mm, sparse, dense(2000, 33))
+    both(torch.mv, sparse, dense(2000))
+    both(torch.Tensor.coalesce, sparse)
+
+
+def test_repeated_places_are_not_coalesced(mps):
+    indices = torch.tensor([[0, 0, 1], [2, 2, 0]])
+    values = torch.ones(3)
+    for device in ("cpu", mps):
+        with pytest.raises(RuntimeError, match="cannot set is_coalesced to true if indices correspond to uncoalesced"):
+            torch.sparse_coo_tensor(
+                indices.to(device), values.to(device), (2, 3), is_coalesced=True, check_invariants=True
+            )
+    ascending = torch.tensor([[0, 0, 1], [1, 2, 0]]).to(mps)
+    tensor = torch.sparse_coo_tensor(ascending, values.to(mps), (2, 3), is_coalesced=True, check_invariants=True)
+    assert tensor.is_coalesced() and tensor.to_dense().sum().item() == 3
+    with torch.sparse.check_sparse_tensor_invariants():
+        both(lambda s: s.narrow_copy(1, 0, 2), coordinates((4, 5), 2, 9, coalesced=True))
+        both(lambda s: torch._sparse_broadcast_to(s, (3, 4, 5)), coordinates((4, 1), 2, 3, coalesced=True))
