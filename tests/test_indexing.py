@@ -338,3 +338,11 @@ def test_reductions_of_unsigned_numbers_order_them_so(dtype, reduce):
     index = torch.tensor([0, 1, 1], device="mps")
     device = [torch.tensor(v, dtype=dtype, device="mps") for v in (x, src)]
     assert torch.equal(device[0].scatter_reduce(0, index, device[1], reduce).cpu(), wanted)
+
+
+def test_coordinates_of_a_dimension_lie_together(mps):
+    given = torch.eye(5)
+    assert given.to(mps).nonzero().stride() == given.nonzero().stride() == (1, 5)
+    out = torch.empty(5, 2, dtype=torch.int64, device=mps)
+    assert torch.nonzero(given.to(mps), out=out).stride() == (2, 1)
+    assert out.tolist() == given.nonzero().tolist()

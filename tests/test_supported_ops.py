@@ -63,6 +63,7 @@ ON_THE_HOST = {
     "scalar.cpp": "item()",
     "search.cpp": "the size of the result",
     "segment_reduce.cpp": "whether lengths add up",
+    "sparse/compressed.cpp": "indices, of which there is PyTorch's own check",
     "sparse/construct.cpp": "whether places repeat, of which there is a check",
     "tensor_compare.cpp": "a 0-d tensor of the host's",
     "torchaudio/forced_align.cpp": "lengths, of which there are checks",

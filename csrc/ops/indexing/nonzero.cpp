@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kAThread = 16;  // elements of a tile; as in shaders/nonzero.slang
 
 struct NonzeroArgs {
-    uint64_t input, items, counts, out, count;
+    uint64_t input, items, counts, out, count, found;
     uint32_t ndim, pad;
 };
 
@@ -44,10 +44,12 @@ class Nonzero {
     int64_t count() {
         run("nonzero_count", {}, counts_, 0, {});
         sums_of_rows(counts_);
-        return counts_.select(1, -1).item<int64_t>();
+        const auto found = counts_.select(1, -1).item<int64_t>();
+        args_.found = static_cast<uint64_t>(found);
+        return found;
     }
 
-    // After count(); out: dense int64 [count, ndim].
+    // After count(); out: dense int64 [ndim, count].
     void write_positions(const Tensor& out) {
         kernels::Extents extents;
         for (int64_t d = input_.dim() - 1; d >= 0; --d) extents.push_back({input_.size(d)});
@@ -102,11 +104,12 @@ Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
     const Tensor input = self.contiguous();
     Nonzero nonzero(input);
     const int64_t found = nonzero.count();
-    at::native::resize_output(out, {found, ndim});
+    // As on the CPU, each dimension's coordinates lie together.
+    if (at::native::resize_output(out, {found, ndim})) out.as_strided_({found, ndim}, {1, found});
     if (found == 0 || ndim == 0) return out;
-    const Tensor rows = out.is_contiguous() ? out : at::empty({found, ndim}, out.options());
-    nonzero.write_positions(rows);
-    if (!rows.is_same(out)) out.copy_(rows);
+    const Tensor columns = out.t().is_contiguous() ? out.t() : at::empty({ndim, found}, out.options());
+    nonzero.write_positions(columns);
+    if (!out.t().is_contiguous()) out.copy_(columns.t());
     return out;
 }
 

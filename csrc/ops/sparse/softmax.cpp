@@ -37,7 +37,9 @@ class Pools {
         auto sizes = values.sizes().vec();
         sizes[0] = count_;
         Tensor most = at::full(sizes, -std::numeric_limits<double>::infinity(), values.options());
-        most.index_reduce_(0, pool_, values, "amax");
+        c10::DimVector lines(values.dim(), 1);
+        lines[0] = pool_.numel();
+        most.scatter_reduce_(0, pool_.view(lines).expand(values.sizes()), values, "amax");
         return most.index_select(0, pool_);
     }
     Tensor sum(const Tensor& values) const {

@@ -21,6 +21,13 @@ struct SpmmArgs {
     uint32_t error_code;
 };
 
+// Twin of SddmmArgs there.
+struct SddmmArgs {
+    uint64_t out, rows, columns, left, right, error;
+    int64_t left_row, left_column, right_row, right_column, height, width;
+    uint32_t count, inner, error_code;
+};
+
 const char* kernel_of(at::ScalarType type) {
     if (at::isComplexType(type)) return "spmm_c64";
     if (at::isFloatingType(type)) return "spmm_f32";
@@ -61,6 +68,41 @@ at::Tensor spmm(const char* op, const at::Tensor& pointers, const at::Tensor& co
         .read(dense)
         .write(out)
         .dispatch(args, kernels::flat_grid(args.count));
+    return out;
+}
+
+at::Tensor sddmm(const char* op, const at::Tensor& rows, const at::Tensor& columns, const at::Tensor& left,
+                 const at::Tensor& right) {
+    const at::Tensor out = at::empty({rows.numel()}, left.options());
+    if (out.numel() == 0) return out;
+    TORCH_CHECK(out.numel() <= UINT32_MAX && left.size(1) <= UINT32_MAX, op, ": ", out.numel(),
+                " elements of ", left.size(1), " terms are too many for the mps device");
+    const at::Tensor row = rows.contiguous(), column = columns.contiguous();
+    const auto error = runtime::encoder().error_slot(op);
+    const SddmmArgs args{kernels::address(out),
+                         kernels::address(row),
+                         kernels::address(column),
+                         kernels::address(left),
+                         kernels::address(right),
+                         error.address,
+                         left.stride(0),
+                         left.stride(1),
+                         right.stride(0),
+                         right.stride(1),
+                         left.size(0),
+                         right.size(1),
+                         static_cast<uint32_t>(out.numel()),
+                         static_cast<uint32_t>(left.size(1)),
+                         error.code};
+    kernels::KernelCall(
+        at::isComplexType(out.scalar_type()) ? "sddmm_c64" : "sddmm_f32",
+        {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type()), kernels::code(row.scalar_type())})
+        .read(row)
+        .read(column)
+        .read(left)
+        .read(right)
+        .write(out)
+        .dispatch_pointer(args, kernels::flat_grid(args.count));
     return out;
 }
 

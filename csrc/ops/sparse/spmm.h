@@ -1,4 +1,4 @@
-// Sparse matrix times dense matrix (SpMM), the core of products of both sparse formats.
+// Sparse matrix times dense matrix (SpMM) and its like, the cores of products of both sparse formats.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +11,12 @@ namespace anymps::ops {
 // synchronization raise torch.AcceleratorError, naming op (a string literal).
 at::Tensor spmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
                 const at::Tensor& values, const at::Tensor& dense);
+
+// Elements (rows[i], columns[i]) of left [m, k] @ right [k, n], dense and of one floating or complex dtype:
+// [count] of that dtype (SDDMM). rows and columns [count] are of one integer dtype; those out of range are
+// reported as above.
+at::Tensor sddmm(const char* op, const at::Tensor& rows, const at::Tensor& columns, const at::Tensor& left,
+                 const at::Tensor& right);
 
 // out = beta * self + alpha * product, of one dtype and shape; self is not read where beta is 0, as in BLAS.
 at::Tensor& scale_and_add(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta,

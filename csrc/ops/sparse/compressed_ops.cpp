@@ -1,0 +1,232 @@
+// Arithmetic of compressed tensors: by their rows where a dense matrix is multiplied, else by coordinates.
+#include <anymps/ops/sparse/compressed_ops_ops.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_convert_indices_from_coo_to_csr.h>
+#include <ATen/ops/_convert_indices_from_csr_to_coo.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+
+#include "ops/sparse/compressed.h"
+#include "ops/sparse/coordinates.h"
+#include "ops/sparse/markers.h"
+#include "ops/sparse/spmm.h"
+
+namespace anymps::ops {
+namespace {
+
+using at::sparse_csr::getCompressedPlainIndices;
+
+// A tensor in coordinates in the layout and the block size of another one.
+Tensor in_layout_of(const Tensor& coordinates, const Tensor& like) {
+    if (like.layout() == at::kSparseCsr || like.layout() == at::kSparseCsc)
+        return coordinates.to_sparse(like.layout());
+    return coordinates.to_sparse(like.layout(), at::sparse_csr::getBlockSize(like));
+}
+
+// sparse [m, k] times dense [k, n], dense.
+Tensor sparse_times_dense(const char* op, const Tensor& sparse, const Tensor& dense) {
+    if (sparse.layout() == at::kSparse) return at::mm(sparse, dense);
+    const Tensor rows = sparse.layout() == at::kSparseCsr ? sparse : sparse.to_sparse().to_sparse_csr();
+    return spmm(op, rows.crow_indices(), rows.col_indices(), rows.values(), dense);
+}
+
+// The transposed matrix: a CSC one's columns are its rows.
+Tensor transposed(const Tensor& sparse) {
+    if (sparse.layout() != at::kSparseCsc) return sparse.to_sparse().t();
+    return compressed_tensor(at::kSparseCsr, sparse.ccol_indices(), sparse.row_indices(), sparse.values(),
+                             c10::SymIntArrayRef({sparse.size(1), sparse.size(0)}));
+}
+
+Tensor coordinates_of(const Tensor& sparse) {
+    return sparse.layout() == at::kSparse ? sparse : sparse.to_sparse();
+}
+
+// Dense where one of them is, else in coordinates.
+Tensor product(const char* op, const Tensor& mat1, const Tensor& mat2) {
+    if (mat2.layout() == at::kStrided) return sparse_times_dense(op, mat1, mat2);
+    if (mat1.layout() == at::kStrided) return sparse_times_dense(op, transposed(mat2), mat1.t()).t();
+    return at::mm(coordinates_of(mat1), coordinates_of(mat2));
+}
+
+void check_types(const Tensor& a, const Tensor& b) {
+    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected scalar type ", a.scalar_type(), " but found ",
+                b.scalar_type());
+}
+
+}  // namespace
+
+Tensor ANYMPS_SPARSE_FUNC(_to_sparse_csr)(const Tensor& self, std::optional<int64_t> /*dense_dim*/) {
+    TORCH_CHECK(self.sparse_dim() == 2,
+                "coo_to_sparse_csr: conversion from Sparse to SparseCsr for input tensors with "
+                "sparse_dim()!=2 is not supported");
+    const Tensor sorted = self.coalesce(), indices = sorted.indices();
+    return compressed_tensor(
+        at::kSparseCsr, at::_convert_indices_from_coo_to_csr(indices.select(0, 0), self.size(0)),
+        indices.select(0, 1).contiguous(), sorted.values(), c10::fromIntArrayRefSlow(self.sizes()));
+}
+
+Tensor ANYMPS_SPARSE_FUNC(_to_sparse_csc)(const Tensor& self, std::optional<int64_t> dense_dim) {
+    TORCH_CHECK(self.sparse_dim() == 2,
+                "coo_to_sparse_csc: conversion from Sparse to SparseCsc for input tensors with "
+                "sparse_dim()!=2 is not supported");
+    const Tensor rows = self.transpose(0, 1).to_sparse_csr(dense_dim);
+    return compressed_tensor(at::kSparseCsc, rows.crow_indices(), rows.col_indices(), rows.values(),
+                             c10::fromIntArrayRefSlow(self.sizes()));
+}
+
+// Indices are copied, values are not initialized.
+Tensor ANYMPS_SPARSE_CSR_FUNC(empty_like)(const Tensor& self, std::optional<at::ScalarType> dtype,
+                                          std::optional<at::Layout> layout, std::optional<at::Device> device,
+                                          std::optional<bool> /*pin_memory*/,
+                                          std::optional<at::MemoryFormat> /*memory_format*/) {
+    const auto to = device.value_or(self.device());
+    const auto type = dtype.value_or(self.scalar_type());
+    if (layout.value_or(self.layout()) == at::kStrided)
+        return at::empty(self.sizes(), at::TensorOptions().dtype(type).device(to));
+    TORCH_CHECK(layout.value_or(self.layout()) == self.layout(),
+                "empty_like with different sparse layout is not supported (self is ", self.layout(),
+                " but you requested ", *layout, ")");
+    const auto [compressed_indices, plain_indices] = getCompressedPlainIndices(self);
+    const auto copied = [&](const Tensor& indices) {
+        return indices.to(to, indices.scalar_type(), false, true);
+    };
+    const Tensor values = at::empty(self.values().sizes(), at::TensorOptions().dtype(type).device(to));
+    return at::_sparse_compressed_tensor_unsafe(copied(compressed_indices), copied(plain_indices), values,
+                                                self.sizes(), values.options().layout(self.layout()));
+}
+
+Tensor ANYMPS_SPARSE_CSR_FUNC(mul_Scalar)(const Tensor& self, const Scalar& other) {
+    const auto [compressed_indices, plain_indices] = getCompressedPlainIndices(self);
+    return compressed_tensor(self.layout(), compressed_indices.clone(), plain_indices.clone(),
+                             self.values().mul(other), c10::fromIntArrayRefSlow(self.sizes()));
+}
+
+Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other, const Scalar& alpha,
+                                        Tensor& out) {
+    if (self.layout() == at::kStrided) {
+        return at::add_out(out, self, coordinates_of(other), alpha);
+    }
+    if (other.layout() == at::kStrided) {
+        const Tensor scaled = alpha.toComplexDouble() == 1.0 ? other : other.mul(alpha);
+        return at::add_out(out, scaled, coordinates_of(self));
+    }
+    TORCH_CHECK(self.sizes().equals(other.sizes()),
+                "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape ",
+                self.sizes(), " and tensor `other` with shape ", other.sizes());
+    const Tensor sum = at::add(coordinates_of(self), coordinates_of(other), alpha);
+    become_compressed(out, in_layout_of(sum, self));
+    return out;
+}
+
+Tensor& ANYMPS_SPARSE_CSR_FUNC(addmm_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                                          const Scalar& beta, const Scalar& alpha, Tensor& out) {
+    TORCH_CHECK(mat1.dim() == 2, "addmm: Expected mat1 to be a matrix, got ", mat1.dim(), "-D tensor");
+    TORCH_CHECK(mat2.dim() == 2, "addmm: Expected mat2 to be a matrix, got ", mat2.dim(), "-D tensor");
+    TORCH_CHECK(mat1.size(1) == mat2.size(0), "mat1 and mat2 shapes cannot be multiplied (", mat1.size(0),
+                "x", mat1.size(1), " and ", mat2.size(0), "x", mat2.size(1), ")");
+    check_types(mat1, mat2);
+    check_types(mat1, self);
+    const int64_t m = mat1.size(0), n = mat2.size(1);
+    const Tensor found = product("addmm", mat1, mat2);
+    if (self.layout() == at::kStrided) {
+        const auto base = at::expand_size(self, {m, n}, "addmm");
+        if (!out.is_same(self)) at::native::resize_output(out, {m, n});
+        return scale_and_add(*base, found.layout() == at::kStrided ? found : found.to_dense(), beta, alpha,
+                             out);
+    }
+    TORCH_CHECK(self.dim() == 2 && self.size(0) == m && self.size(1) == n,
+                "The input tensor must be a matrix with size ", m, "x", n, ", but got a ", self.dim(),
+                "-D tensor with size ", self.size(0), "x", self.size(1));
+    const Tensor sum = coordinates_of(found.layout() == at::kStrided ? found.to_sparse() : found).mul(alpha);
+    const bool alone = beta.toComplexDouble() == 0.0;
+    const Tensor result = alone ? sum : at::add(sum, coordinates_of(self).mul(beta));
+    become_compressed(out, in_layout_of(result, self));
+    return out;
+}
+
+Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat, const Tensor& vec,
+                                          const Scalar& beta, const Scalar& alpha, Tensor& out) {
+    TORCH_CHECK(mat.layout() != at::kSparseBsc,
+                "torch.addmv: operation not supported for mat with SparseBsc layout");
+    TORCH_CHECK(mat.dim() == 2, "addmv: Expected mat to be 2-D");
+    TORCH_CHECK(vec.dim() == 1, "addmv: Expected vec to be 1-D");
+    TORCH_CHECK(mat.size(1) == vec.size(0), "size mismatch, got input (", mat.size(0), "), mat (",
+                mat.size(0), "x", mat.size(1), "), vec (", vec.size(0), ")");
+    check_types(mat, vec);
+    const auto base = at::expand_size(self, {mat.size(0)}, "addmv");
+    if (!out.is_same(self)) at::native::resize_output(out, {mat.size(0)});
+    const Tensor found = sparse_times_dense("addmv", mat, vec.unsqueeze(1)).squeeze(1);
+    return scale_and_add(*base, found, beta, alpha, out);
+}
+
+// beta * self + alpha * (mat1 @ mat2 where self has elements).
+Tensor& ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm_out)(const Tensor& self, const Tensor& mat1,
+                                                         const Tensor& mat2, const Scalar& beta,
+                                                         const Scalar& alpha, Tensor& out) {
+    TORCH_CHECK(mat1.layout() == at::kStrided,
+                "sampled_addmm: Expected mat1 to have strided layout, but got ", mat1.layout());
+    TORCH_CHECK(mat2.layout() == at::kStrided,
+                "sampled_addmm: Expected mat2 to have strided layout, but got ", mat2.layout());
+    TORCH_CHECK(out.layout() == at::kSparseCsr,
+                "sampled_addmm: Expected result to have sparse csr layout, but got ", out.layout());
+    TORCH_CHECK(self.dense_dim() == 0, "sampled_addmm: Expected non-hybrid self tensor");
+    const auto same_type = [](const char* a, const Tensor& x, const char* b, const Tensor& y) {
+        TORCH_CHECK(x.scalar_type() == y.scalar_type(), "sampled_addmm: Expected ", a, " and ", b,
+                    " to have the same dtype, but got ", x.scalar_type(), " and ", y.scalar_type());
+    };
+    same_type("mat1", mat1, "mat2", mat2);
+    same_type("mat1", mat1, "self", self);
+    same_type("result", out, "self", self);
+    TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2 && self.dim() == 2,
+                "sampled_addmm: batches of matrices are not supported on mps");
+    TORCH_CHECK(mat1.size(1) == mat2.size(0), "sampled_addmm: mat1 and mat2 shapes cannot be multiplied (",
+                mat1.size(0), "x", mat1.size(1), " and ", mat2.size(0), "x", mat2.size(1), ")");
+    TORCH_CHECK(self.size(0) == mat1.size(0), "sampled_addmm: self.shape[-2] must match mat1.shape[-2]");
+    TORCH_CHECK(self.size(1) == mat2.size(1), "sampled_addmm: self.shape[-1] must match mat2.shape[-1]");
+    const auto type = self.scalar_type();
+    TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type),
+                "sparse_sampled_addmm: Expected self to be a floating-point or complex tensor, but got ",
+                type);
+    const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices(),
+                                                               self.crow_indices().scalar_type() == at::kInt);
+    const Tensor found = sddmm("sampled_addmm", places.select(0, 0), places.select(0, 1), mat1, mat2);
+    Tensor values = at::empty({0}, found.options());
+    scale_and_add(self.values(), found, beta, alpha, values);
+    become_compressed(out, compressed_tensor(at::kSparseCsr, self.crow_indices(), self.col_indices(), values,
+                                             c10::fromIntArrayRefSlow(self.sizes())));
+    return out;
+}
+
+Tensor ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm)(const Tensor& self, const Tensor& mat1,
+                                                    const Tensor& mat2, const Scalar& beta,
+                                                    const Scalar& alpha) {
+    Tensor out = at::empty_like(self);
+    return sparse_sampled_addmm_out_sparse_csr(self, mat1, mat2, beta, alpha, out);
+}
+
+// Sums over dimensions, which stay with size 1.
+Tensor ANYMPS_SPARSE_CSR_FUNC(_sparse_csr_sum_dim_dtype)(const Tensor& self, at::IntArrayRef dim,
+                                                         bool keepdim, std::optional<at::ScalarType> dtype) {
+    TORCH_CHECK(keepdim, "reduction operations on CSR tensors with keepdim=False is unsupported");
+    const auto summed = at::dim_list_to_bitset(dim, 2);
+    const bool all = dim.empty() || (summed[0] && summed[1]);
+    const Tensor values = self.values().to(dtype.value_or(self.scalar_type()));
+    const Tensor rows = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
+    Tensor places = rows.clone();
+    std::vector<int64_t> sizes = self.sizes().vec();
+    for (int64_t d = 0; d < 2; ++d) {
+        if (!all && !summed[d]) continue;
+        places.select(0, d).zero_();
+        sizes[d] = 1;
+    }
+    return sparse_tensor(places, values, sizes, false).to_sparse_csr();
+}
+
+}  // namespace anymps::ops

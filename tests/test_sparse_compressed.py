@@ -1,0 +1,175 @@
+"""Sparse tensors in compressed rows and columns (CSR, CSC, BSR, BSC) on mps beside the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sparse_tensors import DTYPES, assert_same, both, coordinates, dense, gradients
+
+LAYOUTS = [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+
+
+def compressed(layout, size=(6, 8), nnz=14, dtype=torch.float32, seed=0):
+    blocks = (2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    return coordinates(size, 2, nnz, dtype, True, seed).to_dense().to_sparse(layout=layout, blocksize=blocks)
+
+
+COMPRESSED_UNARY = {
+    "to_dense": lambda s: s.to_dense(),
+    "to COO": lambda s: s.to_sparse(),
+    "clone": lambda s: s.clone(),
+    "detach": lambda s: s.detach(),
+    "abs": lambda s: s.abs(),
+    "neg": lambda s: -s,
+    "sin": lambda s: s.sin(),
+    "scaled": lambda s: s * 3,
+    "transpose": lambda s: s.transpose(0, 1),
+    "values": lambda s: s.values(),
+    "sum": lambda s: s.sum(),
+    "to int": lambda s: s.to(torch.int32),
+    "copy_": lambda s: s.clone().copy_(s * 2),
+    "zero_": lambda s: s.clone().zero_(),
+    "zeros_like": lambda s: torch.zeros_like(s),
+    "in place": lambda s: s.clone().neg_(),
+    "select": lambda s: s[1],
+    "mul": lambda s: s * s,
+    "add": lambda s: s + s * 2,
+    "add_": lambda s: s.clone().add_(s),
+    "add to dense": lambda s: s.to_dense() + s,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_compressed_functions_of_one_tensor(mps, layout, dtype):
+    sparse = compressed(layout, dtype=dtype)
+    for name, function in COMPRESSED_UNARY.items():
+        try:
+            expected = function(sparse)
+        except (RuntimeError, NotImplementedError):
+            continue  # what the CPU does not have for the layout
+        try:
+            assert_same(function(sparse.to(mps)), expected)
+        except Exception as error:
+            raise AssertionError(name) from error
+
+
+@pytest.mark.parametrize("to", [torch.sparse_coo, *LAYOUTS], ids=str)
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, *LAYOUTS], ids=str)
+def test_conversions(mps, layout, to):
+    coo = coordinates((6, 8), 2, 14, coalesced=True)
+    given = {torch.strided: coo.to_dense(), torch.sparse_coo: coo}.get(layout)
+    given = compressed(layout) if given is None else given
+    blocks = (2, 2) if to in (torch.sparse_bsr, torch.sparse_bsc) else None
+    try:
+        expected = given.to_sparse(layout=to, blocksize=blocks)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError) as actual:
+            given.to(mps).to_sparse(layout=to, blocksize=blocks)
+        assert str(actual.value).split("\n")[0] == str(error).split("\n")[0]
+        return
+    assert_same(given.to(mps).to_sparse(layout=to, blocksize=blocks), expected)
+
+
+def test_construction_of_compressed_tensors(mps):
+    crow, col, values = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1]), torch.tensor([1.0, 2.0, 3.0])
+    for type_of_indices in (torch.int64, torch.int32):
+        both(
+            lambda c, i, v: torch.sparse_csr_tensor(c, i, v, (2, 4)),
+            crow.to(type_of_indices),
+            col.to(type_of_indices),
+            values,
+        )
+    both(lambda c, i, v: torch.sparse_csc_tensor(c, i, v, (4, 2)), crow, col, values)
+    both(lambda c, i, v: torch.sparse_csr_tensor(c, i, v), crow, col, values)
+    both(lambda c, i, v: torch.sparse_bsr_tensor(c, i, v, (4, 8)), crow, col, dense(3, 2, 2))
+    on_mps = torch.sparse_csr_tensor(crow, col, values, (2, 4), device=mps)
+    assert on_mps.device.type == "mps" and on_mps.crow_indices().device.type == "mps" and "sparse_csr" in repr(on_mps)
+    batch = torch.stack([compressed(torch.sparse_csr).to_dense()] * 2)
+    both(lambda b: b.to_sparse_csr(), batch)
+    both(lambda b: b.to_sparse_csr().to_dense(), batch)
+    both(lambda b: b.to_sparse_csr().to_sparse(), batch)
+
+
+@pytest.mark.parametrize(
+    "crow, col",
+    [
+        ([1, 1, 3], [2, 0, 1]),
+        ([0, 1, 2], [2, 0, 1]),
+        ([0, 3, 1], [2, 0, 1]),
+        ([0, 1, 3], [2, 0, 9]),
+        ([0, 1, 3], [2, 1, 0]),
+    ],
+    ids=["first", "last", "order", "range", "row"],
+)
+def test_invariants_of_compressed_tensors(mps, crow, col):
+    def build(device):
+        return torch.sparse_csr_tensor(
+            torch.tensor(crow, device=device), torch.tensor(col, device=device), torch.ones(3, device=device), (2, 4),
+            check_invariants=True,
+        )  # fmt: skip
+
+    with pytest.raises(RuntimeError) as expected:
+        build("cpu")
+    with pytest.raises(RuntimeError) as actual:
+        build(mps)
+    assert str(actual.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_products_of_compressed_matrices(mps, layout, dtype):
+    sparse, matrix = compressed(layout, dtype=dtype), dense(8, 5, dtype=dtype)
+    reference = sparse.to_dense()
+    on_mps = sparse.to(mps)
+    near = torch.testing.assert_close
+    near((on_mps @ matrix.to(mps)).cpu(), reference @ matrix)
+    near((dense(3, 6, dtype=dtype).to(mps) @ on_mps).cpu(), dense(3, 6, dtype=dtype) @ reference)
+    start = dense(6, 5, dtype=dtype)
+    near(
+        torch.addmm(start.to(mps), on_mps, matrix.to(mps), beta=2, alpha=3).cpu(),
+        torch.addmm(start, reference, matrix, beta=2, alpha=3),
+    )
+    if layout != torch.sparse_bsc:
+        near((on_mps @ matrix[:, 0].to(mps)).cpu(), reference @ matrix[:, 0])
+    if layout in (torch.sparse_csr, torch.sparse_csc):
+        square = on_mps @ compressed(layout, (8, 6), dtype=dtype, seed=7).to(mps)
+        assert square.layout == torch.sparse_csr
+        near(square.to_dense().cpu(), reference @ compressed(layout, (8, 6), dtype=dtype, seed=7).to_dense())
+
+
+def test_sampled_products(mps):
+    sparse, left, right = compressed(torch.sparse_csr), dense(6, 9), dense(9, 8, seed=5)
+    both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b, beta=2, alpha=3), sparse, left, right)
+    both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b), sparse, left.t().contiguous().t(), right)
+    both(lambda s, a, b: gradients(torch.mm, s, b)[1], sparse, left, dense(8, 4))
+    assert_same(
+        gradients(torch.mm, sparse.to(mps), dense(8, 4).to(mps))[0], gradients(torch.mm, sparse, dense(8, 4))[0]
+    )
+    for dim in (0, 1, (0, 1)):
+        both(lambda s, d=dim: s.sum(d, keepdim=True), sparse)
+
+
+def test_a_graph_convolution_trains(mps):
+    """Two layers over a normalized adjacency matrix, in both formats: losses and gradients as on the CPU."""
+    torch.manual_seed(0)
+    edges = coordinates((40, 40), 2, 200, coalesced=True).to_dense().abs().clamp(max=1) + torch.eye(40)
+    adjacency = edges / edges.sum(1, keepdim=True)
+    features, classes = torch.randn(40, 6), torch.randint(3, (40,))
+    first, second = torch.randn(6, 16), torch.randn(16, 3)
+
+    def losses(layout, device):
+        matrix = adjacency.to_sparse(layout=layout).to(device)
+        weights = [first.clone().to(device).requires_grad_(), second.clone().to(device).requires_grad_()]
+        steps, found = torch.optim.Adam(weights, lr=0.05), []
+        for _ in range(5):
+            steps.zero_grad()
+            hidden = torch.relu(matrix @ (features.to(device) @ weights[0]))
+            loss = torch.nn.functional.cross_entropy(matrix @ (hidden @ weights[1]), classes.to(device))
+            loss.backward()
+            steps.step()
+            found.append(loss.item())
+        return found
+
+    for layout in (torch.sparse_coo, torch.sparse_csr):
+        assert losses(layout, mps) == pytest.approx(losses(layout, "cpu"), rel=1e-4)
