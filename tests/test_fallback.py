@@ -102,11 +102,11 @@ def test_one_warning_an_operator_and_a_count(mps, run_python):
     script = """
 import os, warnings, torch, torch_anymps
 os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"  # after the import: libraries set it late
-x = torch.tensor([0, 1, 1]).to("mps")
+x = torch.eye(3).to_sparse_csr().to("mps")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
-        torch._convert_indices_from_coo_to_csr(x, 3)
+        torch._sparse_csr_prod(x, (1,), True)
 print([w.category.__name__ for w in caught])
 print(str(caught[0].message).split(" (")[0])
 print(torch_anymps.fallbacks())
@@ -114,9 +114,9 @@ print(torch_anymps.fallbacks())
     done = run_python(script, env={"PYTORCH_ENABLE_MPS_FALLBACK": None})
     assert done.stdout.splitlines() == [
         "['UserWarning']",
-        "The operator 'aten::_convert_indices_from_coo_to_csr.out' is not currently supported on the MPS backend and "
+        "The operator 'aten::_sparse_csr_prod.dim_dtype' is not currently supported on the MPS backend and "
         "will fall back to run on the CPU. This may have performance implications.",
-        "{'aten::_convert_indices_from_coo_to_csr.out': 3}",
+        "{'aten::_sparse_csr_prod.dim_dtype': 3}",
     ], done.stderr
 
 
@@ -309,3 +309,44 @@ def test_op_db(mps, enabled, op):
             atol=1e-3,
             equal_nan=True,
         )
+
+
+def sparse_entries(key: str) -> list[str]:
+    """Operators with a kernel for a key, as "aten::name.overload"; those of memory and of views have no values."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    return [name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)]
+
+
+@pytest.mark.parametrize("key", ["SparseCPU", "SparseCsrCPU"])
+def test_every_operator_of_sparse_tensors_is_there(mps, key):
+    """Of its own or through the fallback, which serves these keys, too."""
+    entries = sparse_entries(key)
+    assert len(entries) > 100
+    on_mps = key.replace("CPU", "MPS")
+    missing = [n for n in entries if not torch._C._dispatch_has_kernel_for_dispatch_key(n, on_mps)]
+    assert len(missing) < 12, missing
+    with pytest.raises(NotImplementedError, match="is not currently implemented for the MPS device"):
+        if key == "SparseCPU":
+            torch.lgamma(torch.eye(3, device=mps).to_sparse())
+        else:
+            torch._sparse_csr_prod(torch.eye(3, device=mps).to_sparse_csr(), (1,), True)
+
+
+def test_sparse_tensors_on_the_cpu_and_back(mps, enabled):
+    matrix = torch.tensor([[4.0, 0, 1], [0, 3, 0], [1, 0, 5]])
+    compressed, coordinates = matrix.to_sparse_csr(), matrix.to_sparse()
+    ones = torch.ones(3, 2)
+    for reduce in ("sum", "amax", "mean"):
+        expected = torch.sparse.mm(compressed, ones, reduce)
+        torch.testing.assert_close(torch.sparse.mm(compressed.to(mps), ones.to(mps), reduce).cpu(), expected)
+    product = torch._sparse_csr_prod(compressed.to(mps), (1,), True)
+    assert product.layout == torch.sparse_csr and product.device.type == "mps"
+    assert product.to_dense().tolist() == torch._sparse_csr_prod(compressed, (1,), True).to_dense().tolist()
+    assert torch.ops.aten._nnz(coordinates.to(mps)) == 5
+    define("double_values(Tensor(a!) x) -> Tensor(a!)", lambda x: x)
+    LIBRARY.impl("double_values", lambda x: x.mul_(2), "SparseCPU")
+    LIBRARY.impl("double_values", lambda x: x.mul_(2), "SparseCsrCPU")
+    for given in (compressed, coordinates):
+        on_mps = given.to(mps)
+        assert ops.double_values(on_mps) is on_mps
+        assert on_mps.to_dense().tolist() == (matrix * 2).tolist()

@@ -1,6 +1,8 @@
 #include "runtime/cpu_arguments.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -92,6 +94,20 @@ bool take_over(const c10::Storage& device, const c10::Storage& cpu) {
     return true;
 }
 
+// A sparse tensor becomes another one of its format.
+void take_members(const at::Tensor& tensor, const at::Tensor& other) {
+    if (tensor.layout() == c10::kSparse) {
+        auto* impl = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+        impl->raw_resize_(other.sparse_dim(), other.dense_dim(), other.sizes());
+        impl->set_indices_and_values_unsafe(other._indices(), other._values());
+        impl->set_coalesced(other.is_coalesced());
+    } else {
+        const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(other);
+        at::sparse_csr::get_sparse_csr_impl(tensor)->set_member_tensors(compressed, plain, other.values(),
+                                                                        other.sizes());
+    }
+}
+
 }  // namespace
 
 CpuArguments::CpuArguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack)
@@ -117,6 +133,12 @@ void CpuArguments::collect(const c10::IValue& value, bool written) {
     } else if (value.isTensor()) {
         const at::Tensor& tensor = value.toTensor();
         if (!tensor.defined() || !tensor.is_mps() || tensor._is_zerotensor()) return;
+        if (tensor.layout() != c10::kStrided) {
+            const bool coordinates = tensor.layout() == c10::kSparse;
+            keys_on_cpu_ =
+                keys_on_cpu_.add(coordinates ? c10::DispatchKey::SparseCPU : c10::DispatchKey::SparseCsrCPU);
+            return;
+        }
         auto* storage = tensor.storage().unsafeGetStorageImpl();
         if (written) storage->mutable_data_ptr();  // a copy-on-write storage gets memory of its own
         SharedStorage& shared = storages_[storage];
@@ -184,11 +206,15 @@ at::Tensor CpuArguments::tensor_to_cpu(const at::Tensor& tensor) {
         return at::zeros(tensor.sizes(), tensor.options().device(c10::DeviceType::CPU));
     const auto* key = tensor.unsafeGetTensorImpl();
     if (const auto known = tensors_.find(key); known != tensors_.end()) return known->second.cpu;
-    const SharedStorage& shared = storages_.at(tensor.storage().unsafeGetStorageImpl());
-    const int64_t shift = static_cast<int64_t>(shared.first_byte / tensor.element_size());
-    const auto [entry, added] =
-        tensors_.emplace(key, TensorPair{tensor, tensor_over(shared.cpu, c10::DispatchKey::CPU,
-                                                             tensor.storage_offset() - shift, tensor)});
+    at::Tensor cpu;
+    if (tensor.layout() == c10::kStrided) {
+        const SharedStorage& shared = storages_.at(tensor.storage().unsafeGetStorageImpl());
+        const int64_t shift = static_cast<int64_t>(shared.first_byte / tensor.element_size());
+        cpu = tensor_over(shared.cpu, c10::DispatchKey::CPU, tensor.storage_offset() - shift, tensor);
+    } else {
+        cpu = tensor.cpu();
+    }
+    const auto [entry, added] = tensors_.emplace(key, TensorPair{tensor, cpu});
     by_cpu_tensor_.emplace(entry->second.cpu.unsafeGetTensorImpl(), &entry->second);
     return entry->second.cpu;
 }
@@ -211,6 +237,10 @@ void CpuArguments::write_back_value(const c10::IValue& value) {
 
 void CpuArguments::write_back_tensor(const TensorPair& pair) {
     const auto& [device, cpu] = pair;
+    if (device.layout() != c10::kStrided) {
+        take_members(device, cpu.to(device.device()));
+        return;
+    }
     const SharedStorage& shared = storages_.at(device.storage().unsafeGetStorageImpl());
     const bool moved = cpu.storage().data() != shared.cpu_data;
     auto* impl = device.unsafeGetTensorImpl();

@@ -18,7 +18,8 @@ namespace anymps::runtime {
 //
 // A storage that several arguments share becomes one CPU storage, and a tensor that is passed twice one CPU
 // tensor, so aliasing means the same on the CPU. On unified memory the CPU storage is the device's memory
-// itself; elsewhere it is a copy of the bytes that the arguments span, and what was written goes back.
+// itself; elsewhere it is a copy of the bytes that the arguments span, and what was written goes back. Sparse
+// tensors have no storage: they are copied.
 class CpuArguments {
   public:
     // Takes the arguments of the call from the stack; waits for the device.
@@ -26,6 +27,9 @@ class CpuArguments {
 
     // The arguments for the CPU: mps tensors (also in lists of lists), devices and generators replaced.
     std::vector<c10::IValue> on_cpu();
+
+    // The dispatch keys of the call there: the CPU's, and those of its sparse formats that arguments have.
+    c10::DispatchKeySet keys_on_cpu() const { return keys_on_cpu_; }
 
     // Brings arguments back that the operator may have written: their data, and their shape where it resized
     // them.
@@ -61,6 +65,7 @@ class CpuArguments {
     const c10::FunctionSchema& schema_;
     std::vector<c10::IValue> arguments_;
     c10::Device target_;
+    c10::DispatchKeySet keys_on_cpu_{c10::DispatchKey::CPU};
     std::unordered_map<const c10::StorageImpl*, SharedStorage> storages_;  // by the device's storage
     std::unordered_map<const c10::StorageImpl*, const SharedStorage*> by_cpu_storage_;
     std::unordered_map<const c10::TensorImpl*, TensorPair> tensors_;  // by the argument

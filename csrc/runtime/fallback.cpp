@@ -69,7 +69,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     CpuArguments arguments(op.schema(), *stack);
     torch::jit::drop(*stack, op.schema().arguments().size());
     for (auto& value : arguments.on_cpu()) stack->push_back(std::move(value));
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    op.redispatchBoxed(arguments.keys_on_cpu(), stack);
     arguments.write_back();
     for (auto& result : torch::jit::last(*stack, op.schema().returns().size())) {
         // last() gives a const view of the stack, which we own.
@@ -119,6 +119,12 @@ void reset_fallback_counts() {
 namespace {
 
 TORCH_LIBRARY_IMPL(_, MPS, m) {
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+TORCH_LIBRARY_IMPL(_, SparseMPS, m) {
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrMPS, m) {
     m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
