@@ -173,3 +173,15 @@ def test_a_graph_convolution_trains(mps):
 
     for layout in (torch.sparse_coo, torch.sparse_csr):
         assert losses(layout, mps) == pytest.approx(losses(layout, "cpu"), rel=1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products_that_reduce_otherwise(mps, reduce, dtype):
+    """Two rows of the matrix are empty."""
+    sparse = coordinates((9, 8), 2, 12, dtype, coalesced=True).to_sparse_csr()
+    matrix = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert (sparse.crow_indices().diff() == 0).any()
+    both(lambda s, d: torch.sparse.mm(s, d, reduce), sparse, matrix)
+    both(lambda s, d: gradients(lambda a, b: torch.sparse.mm(a, b, reduce), s, d), sparse, matrix)
+    both(lambda s, d: torch.sparse.mm(s, d.t().contiguous().t(), reduce), sparse, matrix)

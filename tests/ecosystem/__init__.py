@@ -13,9 +13,6 @@ import torch
 REQUIRED = os.environ.get("ANYMPS_ECOSYSTEM", "0") not in ("", "0")
 
 
-needs_sparse = pytest.mark.xfail(raises=NotImplementedError, strict=True, reason="sparse tensors cannot be made on mps")
-
-
 def library(name: str):
     """The module `name`. Where it is not installed the calling file is skipped, with the command that has it."""
     if REQUIRED:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from . import agree, library, needs_sparse, train
+from . import agree, library, train
 
 geometric = library("torch_geometric")
 convolutions = library("torch_geometric.nn")
@@ -36,7 +36,6 @@ def test_trains(name):
     agree(lambda device: train(LAYERS[name](), loss_of, device))
 
 
-@needs_sparse
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
 def test_sparse_adjacency(layout):
     x, edges, labels = graph()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from . import agree, library, needs_sparse
+from . import agree, library
 
 metrics = library("torchmetrics")
 pytestmark = pytest.mark.usefixtures("mps", "no_fallback")
@@ -51,12 +51,7 @@ METRICS = {
 }
 
 
-CLUSTERING = ("rand", "mutual_information")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_sparse) if name in CLUSTERING else name for name in METRICS]
-)
+@pytest.mark.parametrize("name", METRICS)
 def test_agrees(name):
     make, draw = METRICS[name]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from . import agree, library, needs_sparse, train
+from . import agree, library, train
 
 whisper = library("whisper")
 pytestmark = pytest.mark.usefixtures("mps", "no_fallback", "all_bits_of_f32")
@@ -26,7 +26,6 @@ def test_spectrogram():
     agree(lambda device: whisper.log_mel_spectrogram(sound(), device=device))
 
 
-@needs_sparse
 @torch.no_grad()
 def test_decodes():
     def run(device):
@@ -38,7 +37,6 @@ def test_decodes():
     agree(run)
 
 
-@needs_sparse
 def test_trains():
     mel = whisper.log_mel_spectrogram(whisper.pad_or_trim(sound()))[None]
     tokens = torch.randint(0, 1000, (1, 12))

@@ -21,6 +21,50 @@ struct SpmmArgs {
     uint32_t error_code;
 };
 
+struct SpmmReduceArgs {
+    SpmmArgs of;
+    uint64_t arg;
+};
+
+// What every SpMM kernel gets.
+struct Product {
+    at::Tensor out, pointers, columns, values, dense;
+    SpmmArgs args;
+
+    Product(const char* op, const at::Tensor& pointers, const at::Tensor& columns, const at::Tensor& values,
+            const at::Tensor& dense)
+        : out(at::empty({pointers.numel() - 1, dense.size(1)}, values.options())),
+          pointers(pointers.contiguous()),
+          columns(columns.contiguous()),
+          values(values.contiguous()),
+          dense(dense) {
+        if (out.numel() == 0) return;
+        TORCH_CHECK(out.numel() <= UINT32_MAX, op, ": ", out.numel(),
+                    " elements of a product are too many for the mps device");
+        const auto error = runtime::encoder().error_slot(op);
+        args = {kernels::address(out),
+                kernels::address(this->pointers),
+                kernels::address(this->columns),
+                kernels::address(this->values),
+                kernels::address(dense),
+                error.address,
+                dense.stride(0),
+                dense.stride(1),
+                values.numel(),
+                dense.size(0),
+                static_cast<uint32_t>(out.numel()),
+                kernels::FastDivider(static_cast<uint32_t>(dense.size(1))),
+                error.code};
+    }
+
+    kernels::KernelCall call(const char* kernel, uint32_t reduce = 0) const {
+        kernels::KernelCall call(kernel, {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type()),
+                                          kernels::code(columns.scalar_type()), reduce});
+        call.read(pointers).read(columns).read(values).read(dense).write(out);
+        return call;
+    }
+};
+
 // Twin of SddmmArgs there.
 struct SddmmArgs {
     uint64_t out, rows, columns, left, right, error;
@@ -38,37 +82,23 @@ const char* kernel_of(at::ScalarType type) {
 
 at::Tensor spmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
                 const at::Tensor& values, const at::Tensor& dense) {
-    const int64_t rows = pointers.numel() - 1, width = dense.size(1);
-    if (values.numel() == 0) return at::zeros({rows, width}, values.options());
-    const at::Tensor out = at::empty({rows, width}, values.options());
-    if (out.numel() == 0) return out;
-    TORCH_CHECK(out.numel() <= UINT32_MAX, op, ": ", out.numel(),
-                " elements of a product are too many for the mps device");
-    const at::Tensor from = pointers.contiguous(), where = columns.contiguous(), what = values.contiguous();
-    const auto error = runtime::encoder().error_slot(op);
-    const SpmmArgs args{kernels::address(out),
-                        kernels::address(from),
-                        kernels::address(where),
-                        kernels::address(what),
-                        kernels::address(dense),
-                        error.address,
-                        dense.stride(0),
-                        dense.stride(1),
-                        what.numel(),
-                        dense.size(0),
-                        static_cast<uint32_t>(out.numel()),
-                        kernels::FastDivider(static_cast<uint32_t>(width)),
-                        error.code};
-    kernels::KernelCall(
-        kernel_of(out.scalar_type()),
-        {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type()), kernels::code(where.scalar_type())})
-        .read(from)
-        .read(where)
-        .read(what)
-        .read(dense)
-        .write(out)
-        .dispatch(args, kernels::flat_grid(args.count));
-    return out;
+    if (values.numel() == 0) return at::zeros({pointers.numel() - 1, dense.size(1)}, values.options());
+    const Product product(op, pointers, columns, values, dense);
+    if (product.out.numel() > 0)
+        product.call(kernel_of(values.scalar_type()))
+            .dispatch(product.args, kernels::flat_grid(product.args.count));
+    return product.out;
+}
+
+at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers, const at::Tensor& columns,
+                       const at::Tensor& values, const at::Tensor& dense, const at::Tensor& arg) {
+    const Product product(op, pointers, columns, values, dense);
+    if (product.out.numel() == 0) return product.out;
+    const SpmmReduceArgs args{product.args, kernels::address_or_0(arg)};
+    product.call("spmm_reduce", static_cast<uint32_t>(reduce))
+        .write(arg)
+        .dispatch_pointer(args, kernels::flat_grid(product.args.count));
+    return product.out;
 }
 
 at::Tensor sddmm(const char* op, const at::Tensor& rows, const at::Tensor& columns, const at::Tensor& left,

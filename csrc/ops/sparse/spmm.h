@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace anymps::ops {
 
 // The product [rows, n] of a matrix [rows, k] in compressed rows and dense [k, n], of values' dtype: pointers
@@ -11,6 +13,13 @@ namespace anymps::ops {
 // synchronization raise torch.AcceleratorError, naming op (a string literal).
 at::Tensor spmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
                 const at::Tensor& values, const at::Tensor& dense);
+
+// The terms of each element are reduced otherwise: floats only; 0 for a row without elements. arg, undefined
+// or of the product's shape and the indices' dtype: the position in values of the term that is the extreme,
+// or nnz.
+enum class Reduce : uint32_t { kSum, kMean, kAmax, kAmin };
+at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers, const at::Tensor& columns,
+                       const at::Tensor& values, const at::Tensor& dense, const at::Tensor& arg);
 
 // Elements (rows[i], columns[i]) of left [m, k] @ right [k, n], dense and of one floating or complex dtype:
 // [count] of that dtype (SDDMM). rows and columns [count] are of one integer dtype; those out of range are
