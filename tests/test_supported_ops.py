@@ -17,7 +17,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 from op_db_lists import comparison  # noqa: E402
-from supported_ops import OF_METAL_ONLY, entries_of_pytorch, host_overloads, kind_of, registered  # noqa: E402
+from supported_ops import (  # noqa: E402
+    OF_METAL_ONLY,
+    cpu_only,
+    entries_of_pytorch,
+    host_overloads,
+    kind_of,
+    registered,
+    use_of,
+)
 
 # Operators whose core is LAPACK, by their names without the overload.
 LAPACK = {
@@ -110,6 +118,13 @@ def test_every_kernel_of_apples_device_has_one_here(mps):
 @pytest.mark.parametrize("name", BEYOND.split())
 def test_kernels_beyond_apples_device(name, mps):
     assert kind_of(name, registered(), host_overloads()) == "native"
+
+
+def test_what_only_the_cpu_has_is_of_a_known_use(mps):
+    """An operator of a new PyTorch that a program may call shows up here."""
+    names = cpu_only()
+    assert "quantize_per_tensor" in names and not set(names) & registered()
+    assert not [name for name in names if use_of(name) == "other"]
 
 
 def test_special_functions_are_whole(mps):

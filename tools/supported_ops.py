@@ -39,6 +39,25 @@ COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "Composi
 # Names of Metal's own plumbing, which no program calls: ours goes through convolution_overrideable, lstm and SDPA.
 OF_METAL_ONLY = re.compile(r"^(_?mps_convolution|_lstm_mps|lstm_mps|_scaled_dot_product_attention_math_for_mps)")
 
+# What operators are for that have a kernel on the CPU, and neither one here nor a decomposition: base names by use.
+CPU_ONLY = {
+    "sparse tensors": r"_to_sparse.*|_spdiags|sspaddmm|_convert_indices_.*|_validate_compressed_sparse_indices",
+    "quantized tensors, a layout that Apple's device lacks too": r"_?quantize.*|dequantize|_(empty|make)_.*quantized.*",
+    "nested tensors of the strided layout: NestedTensorImpl of PyTorch refuses mps; jagged ones work": r"_nested_.*",
+    "whole layers in one call, which torch.nn takes on the CPU and on CUDA only": (
+        r"_native_multi_head_attention|_transformer_encoder_layer_fwd|_transform_bias_rescale_qkv|_masked_softmax.*"
+    ),
+    "parts of convolution; here it is convolution_overrideable": r"_?slow_conv.*",
+    "attention; here it is _scaled_dot_product_fused_attention_overrideable": r"_scaled_dot_product_.*_for_cpu.*",
+    "oneDNN's tensors and layers": r"to_mkldnn|mkldnn_.*",
+    "packed weights in an order of the CPU's": r".*int4pack.*_for_cpu|_dyn_quant_.*",
+    "memory of the host": r"from_file",
+    "private parts of other operators, which call them on the CPU only": (
+        r"_add_relu|_addmm_activation|_aminmax|_compute_linear_combination|_make_dep_token|_functional_assert_async"
+    ),
+    "PyTorch's own tests": r"_foobar|_test_.*",
+}
+
 
 def registered() -> set[str]:
     """The overloads that have a kernel on mps, without `aten::`."""
@@ -66,6 +85,19 @@ def kind_of(overload: str, ours: set[str], host: set[str]) -> str:
         return "native"
     composite = any(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{overload}", key) for key in COMPOSITES)
     return "composite" if composite else "fallback"
+
+
+def cpu_only() -> list[str]:
+    """The overloads that have a kernel on the CPU and, for mps, neither a kernel nor a decomposition."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    absent = [name for name in names if has(name, "CPU") and not any(has(name, key) for key in ("MPS", *COMPOSITES))]
+    return sorted(name.removeprefix("aten::") for name in absent)
+
+
+def use_of(overload: str) -> str:
+    """What an operator of cpu_only() is for; "other" where CPU_ONLY does not say."""
+    return next((use for use, names in CPU_ONLY.items() if re.fullmatch(names, base_name(overload))), "other")
 
 
 def base_name(overload: str) -> str:
@@ -102,6 +134,20 @@ Without a kernel: {listing(absent)}. Not counted as missing, for they are Metal'
 
 Kernels that Apple's device does not have, by operator: {listing(sorted(beyond))}.
 """
+
+
+def cpu_only_section() -> str:
+    names = cpu_only()
+    by_use = {use: sorted({base_name(name) for name in names if use_of(name) == use}) for use in (*CPU_ONLY, "other")}
+    rows = "".join(f"| {use} | {listing(found)} |\n" for use, found in by_use.items() if found)
+    count = len({base_name(name) for name in names})
+    return f"""\
+{count} operators of aten in {len(names)} overloads have a kernel on the CPU, and for mps neither a kernel nor a
+decomposition:
+
+| use | operators |
+|---|---|
+{rows}"""
 
 
 def op_db_section() -> str:
@@ -156,6 +202,9 @@ Written by `python tools/supported_ops.py`; not to be edited.
 ## Operators
 
 {operators_section(ours, host_overloads())}
+## What the CPU has and mps does not
+
+{cpu_only_section()}
 ## PyTorch's own samples
 
 `make test-full` runs every sample of PyTorch's op_db on mps beside the CPU (tests/test_op_db.py): entries that pass,
