@@ -44,16 +44,13 @@ CPU_ONLY = {
     "sparse tensors": r"_to_sparse.*|_spdiags|sspaddmm|_convert_indices_.*|_validate_compressed_sparse_indices",
     "quantized tensors, a layout that Apple's device lacks too": r"_?quantize.*|dequantize|_(empty|make)_.*quantized.*",
     "nested tensors of the strided layout: NestedTensorImpl of PyTorch refuses mps; jagged ones work": r"_nested_.*",
-    "whole layers in one call, which torch.nn takes on the CPU and on CUDA only": (
-        r"_native_multi_head_attention|_transformer_encoder_layer_fwd|_transform_bias_rescale_qkv|_masked_softmax.*"
-    ),
     "parts of convolution; here it is convolution_overrideable": r"_?slow_conv.*",
     "attention; here it is _scaled_dot_product_fused_attention_overrideable": r"_scaled_dot_product_.*_for_cpu.*",
     "oneDNN's tensors and layers": r"to_mkldnn|mkldnn_.*",
     "packed weights in an order of the CPU's": r".*int4pack.*_for_cpu|_dyn_quant_.*",
     "memory of the host": r"from_file",
     "private parts of other operators, which call them on the CPU only": (
-        r"_add_relu|_addmm_activation|_aminmax|_compute_linear_combination|_make_dep_token|_functional_assert_async"
+        r"_add_relu|_aminmax|_compute_linear_combination|_make_dep_token|_functional_assert_async"
     ),
     "PyTorch's own tests": r"_foobar|_test_.*",
 }

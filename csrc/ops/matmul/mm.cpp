@@ -1,11 +1,14 @@
-// mm, addmm, bmm, baddbmm and their forms with a dtype of the result, _int_mm, addmv, dot, vdot, addbmm.
+// mm, addmm, bmm, baddbmm and their forms with a dtype of the result, _addmm_activation, _int_mm, addmv, dot,
+// vdot, addbmm.
 #include <anymps/ops/matmul/mm_ops.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
 
 #include "ops/matmul/gemm.h"
 
@@ -159,6 +162,20 @@ TORCH_IMPL_FUNC(addmm_out)
  const Tensor& out) {
     check_same_dtype(mat1, mat2);
     multiply("addmm", expand_self(self, out, "addmm_out"), mat1, mat2, beta, alpha, out);
+}
+
+// With gelu or relu of the result.
+TORCH_IMPL_FUNC(_addmm_activation_out)
+(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha,
+ bool use_gelu, const Tensor& out) {
+    check_same_dtype(mat1, mat2);
+    multiply("addmm", expand_self(self, out, "addmm_out"), mat1, mat2, beta, alpha, out);
+    Tensor result = out;
+    if (use_gelu) {
+        at::gelu_(result);
+    } else {
+        at::relu_(result);
+    }
 }
 
 TORCH_IMPL_FUNC(bmm_out)(const Tensor& self, const Tensor& mat2, const Tensor& out) {
