@@ -130,6 +130,16 @@ def test_assertions_on_the_device_raise_later(value, mps):
     torch.mps.synchronize()
 
 
+def test_assertions_of_graphs(mps):
+    token = torch._make_dep_token(device=mps)
+    assert (token.shape, token.dtype, token.device.type) == ((), torch.float32, "mps")
+    assert torch._functional_assert_async(torch.ones(1, device=mps), "no error", token) is token
+    torch.mps.synchronize()
+    with pytest.raises(torch.AcceleratorError, match="the loss is finite"):
+        torch._functional_assert_async(torch.zeros(1, device=mps), "the loss is finite", token)
+        torch.mps.synchronize()
+
+
 def test_assertions_want_one_value(raises_as_on_the_cpu):
     raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(0)))
     raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(2), "message"))

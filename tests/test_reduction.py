@@ -49,6 +49,15 @@ def values(shape, dtype, seed=0):
     return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 
+@pytest.mark.filterwarnings("ignore:_aminmax is deprecated")
+def test_the_old_name_of_aminmax(mps, raises_as_on_the_cpu):
+    x = values((5, 7), torch.float32)
+    for call in (torch._aminmax, lambda t: torch._aminmax(t, 1), lambda t: torch._aminmax(t, 0, keepdim=True)):
+        check(call(x.to(mps)), call(x))
+    raises_as_on_the_cpu(lambda ones: torch._aminmax(ones(0, 3), 0))
+    raises_as_on_the_cpu(lambda ones: torch._aminmax(ones(0, 3)))
+
+
 def tensors(result):
     return (result,) if isinstance(result, torch.Tensor) else tuple(result)
 

@@ -46,7 +46,7 @@ _int_mm _int_mm.out _foreach_add.List _foreach_sub.List _foreach_mul.List _forea
 _foreach_addcdiv.Scalar _foreach_lerp.List _foreach_sqrt _foreach_norm.Scalar _foreach_zero_ _foreach_copy_ mm.dtype
 bmm.dtype addmm.dtype baddbmm.dtype _grouped_mm histc histogram.bin_ct histogram.bins_tensor poisson binomial
 _native_multi_head_attention _transform_bias_rescale_qkv _transformer_encoder_layer_fwd _masked_softmax
-_masked_softmax_backward _addmm_activation.out
+_masked_softmax_backward _addmm_activation.out _add_relu.Tensor _aminmax _functional_assert_async.msg dequantize.self
 """
 # Files of csrc/ops that read on the host, and what: sizes of results, checks of values, and numbers. No operator is
 # computed there.

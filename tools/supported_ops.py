@@ -42,16 +42,14 @@ OF_METAL_ONLY = re.compile(r"^(_?mps_convolution|_lstm_mps|lstm_mps|_scaled_dot_
 # What operators are for that have a kernel on the CPU, and neither one here nor a decomposition: base names by use.
 CPU_ONLY = {
     "sparse tensors": r"_to_sparse.*|_spdiags|sspaddmm|_convert_indices_.*|_validate_compressed_sparse_indices",
-    "quantized tensors, a layout that Apple's device lacks too": r"_?quantize.*|dequantize|_(empty|make)_.*quantized.*",
+    "quantized tensors, a layout that Apple's device lacks too": r"_?quantize.*|_(empty|make)_.*quantized.*",
     "nested tensors of the strided layout: NestedTensorImpl of PyTorch refuses mps; jagged ones work": r"_nested_.*",
     "parts of convolution; here it is convolution_overrideable": r"_?slow_conv.*",
     "attention; here it is _scaled_dot_product_fused_attention_overrideable": r"_scaled_dot_product_.*_for_cpu.*",
     "oneDNN's tensors and layers": r"to_mkldnn|mkldnn_.*",
     "packed weights in an order of the CPU's": r".*int4pack.*_for_cpu|_dyn_quant_.*",
     "memory of the host": r"from_file",
-    "private parts of other operators, which call them on the CPU only": (
-        r"_add_relu|_aminmax|_compute_linear_combination|_make_dep_token|_functional_assert_async"
-    ),
+    "a private part of matrix_exp, which is another kernel here": r"_compute_linear_combination",
     "PyTorch's own tests": r"_foobar|_test_.*",
 }
 

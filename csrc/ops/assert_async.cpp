@@ -1,5 +1,8 @@
-// _assert_async: the device looks at the value, and the next synchronization raises.
+// _assert_async: the device looks at the value, and the next synchronization raises. Its form for graphs
+// takes and returns a tensor that orders it.
 #include <anymps/ops/assert_async_ops.h>
+
+#include <ATen/ops/empty.h>
 
 #include <string>
 
@@ -30,6 +33,19 @@ void ANYMPS_FUNC(_assert_async_msg)(const Tensor& self, std::string_view message
 
 void ANYMPS_FUNC(_assert_async)(const Tensor& self) {
     _assert_async_msg(self, "Expected Tensor with single nonzero value, but got zero");
+}
+
+Tensor ANYMPS_FUNC(_functional_assert_async_msg)(const Tensor& self, std::string_view message,
+                                                 const Tensor& dep_token) {
+    _assert_async_msg(self, message);
+    return dep_token;
+}
+
+// A 0-d tensor without a value.
+Tensor ANYMPS_FUNC(_make_dep_token)(std::optional<ScalarType> dtype, std::optional<Layout> layout,
+                                    std::optional<Device> device, std::optional<bool> pin_memory,
+                                    std::optional<MemoryFormat> memory_format) {
+    return at::empty({}, dtype, layout, device, pin_memory, memory_format);
 }
 
 }  // namespace anymps::ops

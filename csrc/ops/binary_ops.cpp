@@ -4,14 +4,19 @@
 
 #include <ATen/ScalarOps.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/bitwise_left_shift.h>
 #include <ATen/ops/bitwise_right_shift.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sub.h>
+
+#include <limits>
 
 namespace anymps::ops {
 namespace {
@@ -34,7 +39,31 @@ Tensor& ldexp_into(const Tensor& self, const Tensor& other, Tensor& out) {
     return out;
 }
 
+// PyTorch's own keeps sums below infinity.
+Tensor& rectify_(Tensor& sum) {
+    if (!sum.is_floating_point()) return at::relu_(sum);
+    return at::clamp_(sum, 0, std::numeric_limits<float>::max());
+}
+
 }  // namespace
+
+Tensor ANYMPS_FUNC(_add_relu_Tensor)(const Tensor& self, const Tensor& other, const Scalar& alpha) {
+    Tensor sum = at::add(self, other, alpha);
+    return rectify_(sum);
+}
+Tensor& ANYMPS_FUNC(_add_relu__Tensor)(Tensor& self, const Tensor& other, const Scalar& alpha) {
+    return rectify_(self.add_(other, alpha));
+}
+Tensor& ANYMPS_FUNC(_add_relu_out)(const Tensor& self, const Tensor& other, const Scalar& alpha,
+                                   Tensor& out) {
+    return rectify_(at::add_out(out, self, other, alpha));
+}
+Tensor ANYMPS_FUNC(_add_relu_Scalar)(const Tensor& self, const Scalar& other, const Scalar& alpha) {
+    return _add_relu_Tensor(self, at::native::wrapped_scalar_tensor(other), alpha);
+}
+Tensor& ANYMPS_FUNC(_add_relu__Scalar)(Tensor& self, const Scalar& other, const Scalar& alpha) {
+    return _add_relu__Tensor(self, at::native::wrapped_scalar_tensor(other), alpha);
+}
 
 Tensor ANYMPS_FUNC(rsub_Tensor)(const Tensor& self, const Tensor& other, const Scalar& alpha) {
     return at::sub(other, self, alpha);

@@ -190,6 +190,11 @@ Tensor& ANYMPS_FUNC(copy_)(Tensor& self, const Tensor& src, bool non_blocking) {
     return self;
 }
 
+// Of a tensor that is not quantized: itself in float32.
+Tensor ANYMPS_FUNC(dequantize_self)(const Tensor& self) {
+    return self.to(at::kFloat);
+}
+
 Tensor ANYMPS_FUNC(_lazy_clone)(const Tensor& self) {
     c10::StorageImpl& storage = *self.storage().unsafeGetStorageImpl();
     const bool possible = c10::impl::cow::is_cow_data_ptr(storage.data_ptr()) ||

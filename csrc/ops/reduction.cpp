@@ -1,6 +1,7 @@
 // Reductions that are not structured in ATen, or that choose between rows of reduction.yaml.
 #include <ATen/mps/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/logsumexp_native.h>
 #include <ATen/ops/view_as_real.h>
 #include <anymps/ops/reduction_ops.h>
@@ -30,6 +31,13 @@ Tensor empty_result(const Tensor& self, const DimMask& dims, bool keepdim, Scala
 ScalarType promoted(const Tensor& self, std::optional<ScalarType> dtype) {
     if (dtype) return *dtype;
     return at::isIntegralType(self.scalar_type(), /*includeBool=*/true) ? at::kLong : self.scalar_type();
+}
+
+void warn_of_aminmax() {
+    TORCH_WARN_ONCE(
+        "_aminmax is deprecated as of PyTorch 1.11 and will be removed in a future release. Use aminmax "
+        "instead."
+        " This warning will only appear once per process.");
 }
 
 // --- variance and standard deviation ----------------------------------------------------------------------
@@ -188,6 +196,15 @@ Tensor ANYMPS_FUNC(min)(const Tensor& self) {
 }
 Tensor& ANYMPS_FUNC(min_unary_out)(const Tensor& self, Tensor& out) {
     return whole_out(rows::amin, "min", self, out);
+}
+
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_aminmax)(const Tensor& self) {
+    warn_of_aminmax();
+    return at::aminmax(self);
+}
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_aminmax_dim)(const Tensor& self, int64_t dim, bool keepdim) {
+    warn_of_aminmax();
+    return at::aminmax(self, dim, keepdim);
 }
 
 Tensor& ANYMPS_FUNC(nansum_out)(const Tensor& self, OptionalIntArrayRef dim, bool keepdim,
