@@ -6,6 +6,7 @@ from pathlib import Path
 import mpmath
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 NUMERICS = Path(__file__).parents[1] / "docs" / "numerics.md"
 SAMPLES = 4000
@@ -266,3 +267,31 @@ def test_long_scans(name, middle, spread, length, limit, mps):
     expected = getattr(x.double(), name)(0)
     error = (getattr(x.to(mps), name)(0).cpu().double() - expected).abs().max() / expected.abs().max()
     assert error <= float(limit)
+
+
+NORMS = {
+    "layer_norm": lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b),
+    "rms_norm": lambda x, w, b: F.rms_norm(x, x.shape[1:], w),
+    "group_norm": lambda x, w, b: F.group_norm(x, 4, w, b),
+    "batch_norm": lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+    "instance_norm": lambda x, w, b: F.instance_norm(x, None, None, w, b),
+}
+
+
+@pytest.mark.parametrize("name, shape, mean, limits", [(*r[:3], r[3:]) for r in table(7, header="norm")])
+def test_norms_of_long_rows(name, shape, mean, limits, mps):
+    generator = torch.Generator().manual_seed(1)
+    shape = [int(n) for n in shape.split(" x ")]
+    x, grad = (torch.randn(shape, generator=generator) + about for about in (float(mean), 0.0))
+    channels = shape[1:] if name in ("layer_norm", "rms_norm") else shape[1:2]
+    weight, bias = (torch.randn(channels, generator=generator) + about for about in (1.0, 0.0))
+
+    def results(device, dtype):
+        inputs = [t.to(device, dtype).requires_grad_() for t in (x, weight, bias)]
+        out = NORMS[name](*inputs)
+        return [out, *torch.autograd.grad(out, inputs, grad.to(device, dtype), allow_unused=True)]
+
+    for got, expected, limit in zip(results(mps, torch.float32), results("cpu", torch.float64), limits, strict=True):
+        assert (expected is None) == (limit == "")
+        if limit:
+            assert (got.cpu().double() - expected).abs().max() / expected.abs().max() <= float(limit)
