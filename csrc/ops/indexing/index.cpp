@@ -1,6 +1,7 @@
 // Advanced indexing: tensor[indices], tensor[indices] = values, take, put and the masked forms.
 #include <anymps/ops/indexing/index_ops.h>
 
+#include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
@@ -8,8 +9,10 @@
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index.h>
+#include <ATen/ops/where.h>
 
 #include "ops/indexing/indexed_copy.h"
+#include "ops/indexing/ordered_rows.h"
 
 namespace anymps::ops {
 namespace {
@@ -42,6 +45,44 @@ bool accumulated_in_float(Tensor& self, const OptionalTensors& indices, const Te
     sums.index_put_(indices, values.to(at::kFloat), true);
     self.copy_(sums);
     return true;
+}
+
+// The index tensors as one int64 index [count] of rows, the indexed dimensions flattened. Where one of them
+// is out of range, so is the row.
+Tensor row_index(const at::native::AdvancedIndex& info) {
+    Tensor row, outside;
+    int64_t rows = 1;
+    for (size_t k = 0; k < info.indices.size(); ++k) {
+        const int64_t size = info.indexed_sizes[k];
+        Tensor index = info.indices[k].reshape(-1).to(at::kLong);
+        index = at::where(index.lt(0), index.add(size), index);
+        const Tensor beyond = index.lt(0).logical_or_(index.ge(size));
+        outside = outside.defined() ? outside.logical_or_(beyond) : beyond;
+        row = row.defined() ? row.mul_(size).add_(index) : index;
+        rows *= size;
+    }
+    return at::where(outside, rows, row);
+}
+
+// self[indices] op= value where elements for one place meet in the order of the indices.
+void put_in_order(const at::native::AdvancedIndex& info, const Tensor& value, const IndexedCopy& how) {
+    const int64_t before = info.dims_before, after = info.src.dim() - info.dims_after;
+    at::DimVector sizes(info.indexed_sizes), strides, order;
+    for (const int64_t bytes : info.indexed_strides)
+        strides.push_back(bytes / static_cast<int64_t>(info.src.element_size()));
+    for (int64_t d = before; d < after; ++d) order.push_back(d);
+    for (int64_t d = 0; d < info.src.dim(); ++d) {
+        if (d >= before && d < after) continue;
+        sizes.push_back(info.src.size(d));
+        strides.push_back(info.src.stride(d));
+        order.push_back(d);
+    }
+    const Tensor self = info.src.as_strided(sizes, strides);
+    const Tensor index = row_index(info), from = value.expand(info.src.sizes()).permute(order);
+    const int64_t width = info.src.numel() / index.numel();
+    const Tensor rows = self.reshape({-1, width});
+    ordered_rows(rows, from.reshape({-1, width}), index, how);
+    if (!rows.is_alias_of(self)) self.copy_(rows.view(sizes));
 }
 
 void check_take(const Tensor& self, const Tensor& index, const char* op) {
@@ -81,12 +122,19 @@ Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indic
     auto info = at::native::make_info(self, indices);
     auto iter = index_put_iterator(info, value);
     if (accumulate && !overlaps && accumulated_in_float(self, indices, value, iter.numel())) return self;
-    indexed_copy(iter,
-                 {.op = "index_put_",
-                  .indexed_destination = true,
-                  .operation = accumulate ? IndexedOperation::Add : IndexedOperation::Assign,
-                  .wrap = true},
-                 info.indexed_sizes, info.indexed_strides);
+    const IndexedCopy how{.op = "index_put_",
+                          .indexed_destination = true,
+                          .operation = accumulate ? IndexedOperation::Add : IndexedOperation::Assign,
+                          .wrap = true};
+    if (at::globalContext().deterministicAlgorithms() && iter.numel() > 0 &&
+        order_matters(how.operation, self.scalar_type())) {
+        if (!overlaps) {
+            put_in_order(info, value, how);
+            return self;
+        }
+        at::globalContext().alertNotDeterministic("index_put_ of an expanded tensor");
+    }
+    indexed_copy(iter, how, info.indexed_sizes, info.indexed_strides);
     return self;
 }
 
@@ -116,6 +164,8 @@ Tensor ANYMPS_FUNC(take)(const Tensor& self, const Tensor& index) {
 }
 
 Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
+    // Of several elements for one place any may stay; PyTorch refuses that on every device.
+    if (!accumulate) at::globalContext().alertNotDeterministic("put_");
     check_take(self, index, "put_");
     TORCH_CHECK(self.scalar_type() == source.scalar_type(),
                 "put_(): self and source expected to have the same dtype, but got self.dtype = ",

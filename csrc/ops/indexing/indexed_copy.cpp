@@ -11,6 +11,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel_call.h"
+#include "ops/indexing/ordered_rows.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -122,6 +123,20 @@ at::Tensor number_for(const at::Tensor& self, const at::Scalar& value) {
     return at::scalar_tensor(value, self.options());
 }
 
+bool order_matters(IndexedOperation operation, at::ScalarType type) {
+    switch (operation) {
+        case IndexedOperation::Assign:
+            return true;
+        case IndexedOperation::Add:
+        case IndexedOperation::Multiply:
+            return !at::isIntegralType(type, /*includeBool=*/true);
+        case IndexedOperation::Minimum:
+        case IndexedOperation::Maximum:
+            return false;
+    }
+    TORCH_INTERNAL_ASSERT(false);
+}
+
 bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operation) {
     const at::ScalarType type = dst.scalar_type();
     return operation == IndexedOperation::Add && (type == at::kHalf || type == at::kBFloat16) &&
@@ -157,10 +172,17 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
     const at::Tensor to = view(dst), from = view(src);
     const bool wide = dst.element_size() == 8 && how.operation != IndexedOperation::Assign &&
                       how.operation != IndexedOperation::Add;
-    const bool in_order = how.indexed_destination && (wide || at::globalContext().deterministicAlgorithms());
-    if (!in_order) {
+    const bool fixed = at::globalContext().deterministicAlgorithms() && !how.any_order &&
+                       order_matters(how.operation, dst.scalar_type());
+    if (!how.indexed_destination || !(wide || fixed)) {
         auto iter = iterator(to, from, at_index);
         indexed_copy(iter, how, std::span(&size, 1), std::span(&stride, 1));
+        return;
+    }
+    if (fixed && at_index.dim() == 1 && how.operation != IndexedOperation::Multiply &&
+        how.skip == IndexedCopy{}.skip) {
+        // One line would be the work of one thread.
+        ordered_rows(dst.dim() == 0 ? dst.view({1, 1}) : dst.unsqueeze(1), from.unsqueeze(1), at_index, how);
         return;
     }
     const auto byte_stride = [&](const at::Tensor& t) {

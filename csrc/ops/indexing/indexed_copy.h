@@ -21,7 +21,11 @@ struct IndexedCopy {
     IndexedOperation operation = IndexedOperation::Assign;
     bool wrap = false;                                   // negative indices count from the end
     int64_t skip = std::numeric_limits<int64_t>::min();  // elements with this index are left out
+    bool any_order = false;                              // no two elements are for one place
 };
+
+// Whether the order in which elements meet in one place changes what is there in the end.
+bool order_matters(IndexedOperation operation, at::ScalarType type);
 
 // Whether `count` elements are added up in a float copy of dst. Halves that are added where they lie are
 // rounded after each addition, and come in any order: a sum of 1,200 bfloat16 was 16 % off. The copy costs
@@ -41,8 +45,8 @@ void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::spa
 
 // dst.select(dim, index[i]) op= src.select(dim, i) for gather and scatter: dst or src (the indexed one) has
 // its own extent in `dim`, the other two have index's sizes. Elements for one place are taken in order where
-// that is needed: 8-byte integers that are not added, and torch.use_deterministic_algorithms(True). What
-// adds_in_float says so for is added in float.
+// that is needed: 8-byte integers that are not added, and under torch.use_deterministic_algorithms(True)
+// where order_matters. What adds_in_float says so for is added in float.
 void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
                       const IndexedCopy& how);
 

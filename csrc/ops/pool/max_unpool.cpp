@@ -2,6 +2,7 @@
 // gradients are gathers of PyTorch's own.
 #include <anymps/ops/pool/max_unpool_ops.h>
 
+#include <ATen/Context.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 
@@ -11,6 +12,7 @@ namespace anymps::ops {
 namespace {
 
 constexpr const char* kNames[] = {"max_unpool2d", "max_unpool3d"};
+constexpr const char* kAlertNames[] = {"max_unpooling2d_forward_out", "max_unpooling3d_forward_out"};
 constexpr const char* kCheckNames[] = {"max_unpooling2d_forward_out_cpu()",
                                        "max_unpooling3d_forward_out_cpu()"};
 
@@ -22,10 +24,11 @@ void check_nonempty(const Tensor& self, int64_t spatial) {
     }
 }
 
-// Several elements for one place leave any of them, but the last with deterministic algorithms. An index out
-// of range raises at the next synchronization.
+// Several elements for one place leave any of them, which deterministic algorithms refuse as on every device.
+// An index out of range raises at the next synchronization.
 void unpool(const Tensor& self, const Tensor& indices, IntArrayRef output_size, const Tensor& out) {
     const auto spatial = static_cast<int64_t>(output_size.size());
+    at::globalContext().alertNotDeterministic(kAlertNames[spatial - 2]);
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", kNames[spatial - 2],
                                 "\" not implemented for '", c10::toString(self.scalar_type()), "'");
     std::vector<int64_t> sizes(self.sizes().begin(), self.sizes().end() - spatial);
