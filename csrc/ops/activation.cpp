@@ -175,7 +175,7 @@ Tensor& ANYMPS_FUNC(rrelu_with_noise_out)(const Tensor& self, Tensor& noise, con
 
 Tensor ANYMPS_FUNC(rrelu_with_noise)(const Tensor& self, Tensor& noise, const Scalar& lower,
                                      const Scalar& upper, bool training, std::optional<Generator> generator) {
-    Tensor out = at::empty_like(self);
+    Tensor out = at::empty(self.sizes(), self.options());  // contiguous on the CPU, too
     return rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), out);
 }
 

@@ -57,7 +57,7 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
     if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
     if (!train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
-    const Tensor source = input.is_non_overlapping_and_dense() ? input : input.contiguous();
+    const Tensor source = input.is_non_overlapping_and_dense() ? input : input.clone();
     Tensor out = at::empty_like(source);
     Tensor mask = at::empty_like(source, source.options().dtype(at::kBool));
     const auto count = static_cast<uint64_t>(source.numel());

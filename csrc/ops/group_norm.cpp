@@ -1,11 +1,17 @@
 // Group norm and its gradients.
-#include <ATen/mps/EmptyTensor.h>
-#include <ATen/ops/zeros.h>
 #include <anymps/ops/group_norm_ops.h>
 #include <anymps/ops/reduction_rows.h>
 
+#include <ATen/mps/EmptyTensor.h>
+#include <ATen/ops/group_norm_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/native_group_norm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+#include <torch/library.h>
+
 #include "kernels/channel_norm.h"
 #include "kernels/group_gradients.h"
+#include "ops/plain.h"
 
 namespace anymps::ops {
 
@@ -72,7 +78,8 @@ Tensor group_sums(const Tensor& values, const Tensor& weight, const Groups& g) {
 
 }  // namespace
 
-// input: dense (N, C, HxW). -> (output, mean, rstd); the statistics are (N, group), float32.
+// input: (N, C, HxW). -> (output, mean, rstd); the output is channels-last where the input is, the statistics
+// are (N, group), float32.
 Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optional<Tensor>& weight_opt,
                                      const std::optional<Tensor>& bias_opt, int64_t N, int64_t C, int64_t HxW,
                                      int64_t group, double eps) {
@@ -93,7 +100,7 @@ Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optiona
     ChannelNorm norm = norm_of(g, mean, rstd, weight);
     norm.bias = bias;
     kernels::channel_norm_forward(norm, input, out);
-    return {out, mean, rstd};
+    return {out.contiguous(input_any.suggest_memory_format()), mean, rstd};
 }
 
 Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tensor& input_any,
@@ -143,5 +150,29 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
     if (output_mask[2]) grad_bias = over_samples(sums);
     return {grad_input, grad_weight, grad_bias};
 }
+
+namespace {
+
+using at::compositeimplicitautograd::group_norm;
+
+// PyTorch's own group_norm keeps channels-last on the CPU only.
+Tensor channels_last_group_norm(const Tensor& input, int64_t groups, const std::optional<Tensor>& weight,
+                                const std::optional<Tensor>& bias, double eps, bool cudnn_enabled) {
+    const auto format = input.suggest_memory_format();
+    if (format == MemoryFormat::Contiguous)
+        return group_norm(input, groups, weight, bias, eps, cudnn_enabled);
+    const int64_t N = input.size(0), C = input.size(1);
+    return std::get<0>(at::native_group_norm(input.contiguous(format), weight, bias, N, C,
+                                             c10::multiply_integers(input.sizes().slice(2)), groups, eps));
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+    m.impl("group_norm", channels_last_group_norm);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
+    m.impl("group_norm", TORCH_FN((PlainOr<&channels_last_group_norm, &group_norm>::call)));
+}
+
+}  // namespace
 
 }  // namespace anymps::ops

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "ops/indexing/indexed_copy.h"
+#include "ops/memory_format.h"
 
 namespace anymps::ops {
 namespace {
@@ -34,9 +35,10 @@ void unpool(const Tensor& self, const Tensor& indices, IntArrayRef output_size, 
     std::vector<int64_t> sizes(self.sizes().begin(), self.sizes().end() - spatial);
     sizes.insert(sizes.end(), output_size.begin(), output_size.end());
     at::native::resize_output(out, sizes);
+    if (spatial == 2) take_memory_format(out, self);
     out.zero_();
     if (self.numel() == 0 || out.numel() == 0) return;
-    const Tensor to = out.is_contiguous() ? out : out.contiguous();
+    const Tensor to = out.is_contiguous(out.suggest_memory_format()) ? out : out.contiguous();
     indexed_copy_dim(to.flatten(-spatial), self.flatten(-spatial), indices.flatten(-spatial),
                      self.dim() - spatial, {.op = kNames[spatial - 2], .indexed_destination = true});
     if (!to.is_same(out)) out.copy_(to);

@@ -4,10 +4,10 @@
 #include <ATen/native/Padding.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <vector>
 
+#include "ops/memory_format.h"
 #include "ops/resample/resample.h"
 
 namespace anymps::ops {
@@ -82,7 +82,7 @@ Tensor& backward_out(Tensor& grad_input, const Tensor& grad_output, const Tensor
 
 Tensor backward(const Tensor& grad_output, const Tensor& self, IntArrayRef padding, ResampleMode mode,
                 const char* op) {
-    Tensor grad_input = at::zeros_like(self);
+    Tensor grad_input = at::empty(self.sizes(), self.options(), self.suggest_memory_format());
     return backward_out(grad_input, grad_output, self, padding, mode, op);
 }
 
@@ -93,6 +93,7 @@ TORCH_IMPL_FUNC(reflection_pad1d_out)(const Tensor& self, IntArrayRef padding, c
 }
 
 TORCH_IMPL_FUNC(reflection_pad3d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
+    take_memory_format(out, self);
     pad(out, self, padding, kReflect, "reflection_pad3d");
 }
 
@@ -101,10 +102,12 @@ TORCH_IMPL_FUNC(replication_pad1d_out)(const Tensor& self, IntArrayRef padding, 
 }
 
 TORCH_IMPL_FUNC(replication_pad2d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
+    take_memory_format(out, self);
     pad(out, self, padding, kReplicate, "replication_pad2d");
 }
 
 TORCH_IMPL_FUNC(replication_pad3d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
+    take_memory_format(out, self);
     pad(out, self, padding, kReplicate, "replication_pad3d");
 }
 
@@ -128,6 +131,7 @@ TORCH_IMPL_FUNC(reflection_pad1d_backward_grad_input)
 
 TORCH_IMPL_FUNC(reflection_pad3d_backward_grad_input)
 (const Tensor& grad_output, const Tensor& self, IntArrayRef padding, const Tensor& grad_input) {
+    take_memory_format(grad_input, self);
     pad_backward(grad_input, grad_output, padding, kReflect, "reflection_pad3d_backward");
 }
 
