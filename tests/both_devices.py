@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from op_db_compare import map_tensors, tensors_in
 from op_db_support import DEVICE, copied, cotangents, gradients
@@ -36,6 +38,29 @@ def agree(function, *arguments, tolerance: float | None = None, backward: bool =
             continue
         limit = TOLERANCE.get(want.dtype, 1e-5) if tolerance is None else tolerance
         torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=limit, atol=limit, equal_nan=True)
+
+
+def same_outcome(function) -> None:
+    """function(device) gives the same tensors, dtypes and warnings on both devices, or the same error."""
+    outcomes = []
+    for device in (torch.device("cpu"), DEVICE):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                outcome = [t.detach().cpu() for t in tensors_in(function(device))]
+            except Exception as error:  # whatever the CPU raises
+                outcome = error
+        outcomes.append((outcome, [str(w.message).partition(" (Triggered")[0] for w in said]))
+    (expected, expected_words), (actual, actual_words) = outcomes
+    assert actual_words == expected_words
+    if isinstance(expected, Exception):
+        assert (type(actual), str(actual)) == (type(expected), str(expected))
+        return
+    if isinstance(actual, Exception):
+        raise actual
+    assert len(actual) == len(expected)
+    for got, want in zip(actual, expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 def spoil_memory() -> None:

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <limits>
 
 namespace anymps::ops {
 namespace {
@@ -138,6 +139,10 @@ std::pair<Tensor, Tensor> weighted_sums(const Tensor& bin, const Tensor& values,
 void count_points(const Tensor& self, TensorList edges, const OptionalTensor& weight, bool density,
                   const Tensor& hist) {
     const int64_t dims = self.size(-1);
+    if (dims == 0) {  // the CPU counts no points of no dimensions
+        hist.fill_(density ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        return;
+    }
     const Tensor points = self.reshape({-1, dims});
     Tensor bin = at::zeros({points.size(0)}, self.options().dtype(at::kLong));
     Tensor inside = at::ones({points.size(0)}, self.options().dtype(at::kBool));

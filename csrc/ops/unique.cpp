@@ -13,6 +13,7 @@
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/unique_dim.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -197,10 +198,17 @@ Unique ANYMPS_FUNC(unique_dim)(const Tensor& self, int64_t dim, bool sorted, boo
                                bool return_counts) {
     dim = at::maybe_wrap_dim(dim, self.dim());
     if (is_empty(self, dim)) return empty_result(self);
+    // Rows with NaN have no order: what comes of them is up to the CPU's sort.
+    if (self.is_floating_point() && self.isnan().any().item<bool>()) {
+        const auto [rows, inverse, counts] =
+            at::unique_dim(self.cpu(), dim, sorted, return_inverse, return_counts);
+        return {rows.to(self.device()), inverse.to(self.device()), counts.to(self.device())};
+    }
     const Tensor ranks = row_ranks(rows_of(self, dim));
     const int64_t distinct = ranks.max().item<int64_t>() + 1;
+    const Tensor positions = at::arange(ranks.numel(), ranks.options().dtype(at::kInt));
     const Tensor first =
-        at::empty({distinct}, ranks.options()).scatter_(0, ranks, at::arange(ranks.numel(), ranks.options()));
+        at::full({distinct}, ranks.numel(), positions.options()).scatter_reduce_(0, ranks, positions, "amin");
     const Tensor counts =
         return_counts ? at::zeros({distinct}, ranks.options()).scatter_add_(0, ranks, at::ones_like(ranks))
                       : no_indices(self);

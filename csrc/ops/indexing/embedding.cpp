@@ -22,6 +22,7 @@ Tensor ANYMPS_FUNC(embedding)(const Tensor& weight, const Tensor& indices, int64
     sizes.push_back(weight.size(1));
     const Tensor out = at::empty(sizes, weight.options());
     if (out.numel() == 0) return out;
+    TORCH_CHECK(weight.size(0) > 0, "index_select(): self indexing axis dim should be positive");
     const Tensor rows = out.view({-1, weight.size(1)});
     const Tensor index = indices.reshape({-1, 1}).expand(rows.sizes());
     indexed_copy_dim(rows, weight, index, 0, {.op = "embedding"});

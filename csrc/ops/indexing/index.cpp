@@ -175,7 +175,7 @@ Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& sourc
         "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
         source.numel(), ", index.numel() = ", index.numel());
     TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0),
-                      "put_(): tried to put elements into an empty tensor");
+                      "put_(): Tried to put elements into an empty tensor");
     at::assert_no_internal_overlap(self);
     at::assert_no_overlap(self, index);
     at::assert_no_overlap(self, source);

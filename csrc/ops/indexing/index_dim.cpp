@@ -26,14 +26,17 @@ Tensor at_least_1d(const Tensor& tensor) {
 void into(const Tensor& out, int64_t dim, const Tensor& index, const Tensor& source,
           IndexedOperation operation, bool wrap, const char* op) {
     if (index.numel() == 0 || source.numel() == 0) return;
+    if (operation == IndexedOperation::Add && out.numel() == 0) {  // the CPU looks at vectors' indices alone
+        TORCH_CHECK_INDEX(out.dim() > 1, "index out of range in self");
+        return;
+    }
     const Tensor from = at_least_1d(source);
     indexed_copy_dim(at_least_1d(out), from, along(index, dim, from.sizes()), dim,
                      {.op = op, .indexed_destination = true, .operation = operation, .wrap = wrap});
 }
 
 void check_index_fill(const Tensor& self, int64_t dim, const Tensor& index) {
-    TORCH_CHECK_INDEX(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
-                      "index_fill_(): Expected dtype int64 for index.");
+    TORCH_CHECK_INDEX(index.scalar_type() == at::kLong, "index_fill_(): Expected dtype int64 for index.");
     TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
     if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
         TORCH_WARN(
@@ -60,6 +63,10 @@ Tensor& ANYMPS_FUNC(index_select_out)(const Tensor& self, int64_t dim, const Ten
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, self);
     at::assert_no_overlap(out, index);
+    if (self.dim() > 0 && self.size(dim) == 0 && index.numel() > 0) {
+        TORCH_CHECK_INDEX(self.dim() > 1, "index out of range in self");
+        TORCH_CHECK(false, "index_select(): self indexing axis dim should be positive");
+    }
     auto sizes = self.sizes().vec();
     if (self.dim() > 0) sizes[dim] = index.numel();
     at::native::resize_output(out, sizes);

@@ -165,6 +165,8 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
     const at::Tensor at_index = index.dim() == 0 ? index.view(1) : index;
     const at::Tensor& indexed = how.indexed_destination ? dst : src;
     const int64_t size = at::native::ensure_nonempty_size(indexed, dim);
+    TORCH_CHECK(size > 0, "index ", at_index.flatten()[0].item<int64_t>(), " is out of bounds for dimension ",
+                dim, " with size 0");
     const int64_t stride = at::native::ensure_nonempty_stride(indexed, dim) * indexed.element_size();
     const auto view = [&](const at::Tensor& t) {
         return &t == &indexed ? restrided(t, dim, at_index.sizes()) : cropped(t, at_index.sizes());
