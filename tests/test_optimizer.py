@@ -1,5 +1,7 @@
 """Optimizers, plain, foreach and fused, and gradient scaling against the CPU."""
 
+import inspect
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -181,3 +183,70 @@ def test_fused_steps_of_the_wrong_number_are_refused(mps, steps):
             tensors, tensors, tensors, tensors, [], steps,
             lr=0.1, beta1=0.9, beta2=0.9, weight_decay=0, eps=1e-8, amsgrad=False, maximize=False,
         )  # fmt: skip
+
+
+# SparseAdam takes sparse gradients alone, of which there are none on mps.
+NO_CASES = (torch.optim.Optimizer, torch.optim.SparseAdam)
+OPTIMIZERS = [
+    kind
+    for kind in vars(torch.optim).values()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind not in NO_CASES
+]
+
+
+def descend(kind, device, **options):
+    """Parameters, of a shape that every optimizer takes, after three steps towards 1."""
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(4, 3).to(device)) for _ in range(3)]
+    if kind is torch.optim.LBFGS:
+        options["max_iter"] = 3
+    optimizer = kind(params, **options)
+
+    def loss():
+        optimizer.zero_grad()
+        total = sum(((p - 1) ** 2).sum() for p in params)
+        total.backward()
+        return total
+
+    for _ in range(3):
+        if kind is torch.optim.LBFGS:
+            optimizer.step(loss)
+        else:
+            loss()
+            optimizer.step()
+    return [p.detach().cpu() for p in params]
+
+
+TAKES = {kind: inspect.signature(kind).parameters for kind in OPTIMIZERS}
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_rate_that_is_a_tensor(kind, device, mps):
+    """By default, on the CPU or beside the parameters, works as a number does."""
+    given = [{}] + [{"momentum": 0.9}] * ("momentum" in TAKES[kind]) + [{"amsgrad": True}] * ("amsgrad" in TAKES[kind])
+    for options in given:
+        rate = torch.tensor(0.01, device=device)
+        wanted = descend(kind, "cpu", lr=0.01, **options)
+        for a, b in zip(descend(kind, "mps", lr=rate, **options), wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
+        assert rate.item() == torch.tensor(0.01).item()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OPTIMIZERS if "capturable" in TAKES[kind]])
+def test_capturable_steps_are_refused_as_on_the_cpu(kind, mps):
+    """Nothing captures graphs here."""
+    for device in ("cpu", "mps"):
+        with pytest.raises(AssertionError, match="If capturable=True, .* must be on supported devices"):
+            descend(kind, device, lr=torch.tensor(0.01, device=device), capturable=True)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OPTIMIZERS if "betas" in TAKES[kind]])
+def test_betas_that_are_tensors(kind, mps):
+    betas = torch.tensor(0.8), torch.tensor(0.95)
+    wanted = descend(kind, "cpu", betas=betas)
+    for a, b in zip(descend(kind, "mps", betas=betas), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
+        with pytest.raises(ValueError, match="not supported for capturable=False and foreach=True"):
+            descend(kind, "mps", betas=betas, foreach=True)

@@ -16,6 +16,7 @@ NAMES = (
     "torch_mps",
     "torch_storage",
     "torch_foreach",
+    "torch_optim",
     "torch_inductor",
     "torch_flop_counter",
     "lightning",
