@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import cmath
 import itertools
+import math
+from pathlib import Path
+from re import MULTILINE, findall
 
 import pytest
 import torch
@@ -185,3 +188,49 @@ def test_nan_to_num():
         for view in (lambda t: t, lambda t: t[::2], lambda t: t.conj()):
             expected = torch.nan_to_num(view(z), **options)
             assert torch.equal(torch.nan_to_num(view(z.to("mps")), **options).cpu(), expected)
+
+
+NUMERICS = Path(__file__).resolve().parent.parent / "docs" / "numerics.md"
+NAN_ON_THE_CPU = findall(r"^\| ([a-z0-9]+) \| .+ \| NaN \| ", NUMERICS.read_text(), MULTILINE)
+EXTREMES = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 2e-38, -2e-38, 1e-20, 1e19, 1e38, -1e38, 3e38)
+EXTREMES += (88.0, -88.0, 100.0, -104.0, 170.0, math.inf, -math.inf, math.nan)
+
+
+def extremes():
+    return torch.tensor([complex(a, b) for a in EXTREMES for b in EXTREMES])
+
+
+def same_part(got, wanted):
+    """Equal, also as NaN, to 1e-5, or below what devices may flush."""
+    tiny = (got.abs() < 1.2e-38) & (wanted.abs() < 1.2e-38)
+    return tiny | torch.isclose(got, wanted, rtol=1e-5, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [*UNARY.split(), "exp2", "sgn", "square", "abs", "angle", "acosh"])
+def test_extremal_values(name):
+    """As the CPU has them, in one precision or the other. Its NaN of the functions in the table are numbers here."""
+    function, z = getattr(torch, name), extremes()
+    parts = lambda t: torch.view_as_real(t.to(torch.complex64))  # noqa: E731
+    got, *wanted = map(parts, (function(z.to("mps")).cpu(), function(z), function(z.to(torch.complex128))))
+    agree = same_part(got, wanted[0]).all(1) | same_part(got, wanted[1]).all(1)
+    excused = wanted[0].isnan().any(1) & (name in NAN_ON_THE_CPU)
+    assert (agree | excused).all(), [
+        (z[i], *map(str, (got[i], wanted[0][i]))) for i in (~agree & ~excused).nonzero()[:4]
+    ]
+    assert name not in NAN_ON_THE_CPU or (~agree).any()
+
+
+@pytest.mark.parametrize("name", ["log1p", "sqrt"])
+def test_parts_that_cancel_or_are_far_apart(name):
+    """Each part by itself: of log1p next to |1 + z| = 1, of sqrt where one part vanishes beside the other."""
+    generator = torch.Generator().manual_seed(0)
+    angle = torch.rand(4000, generator=generator, dtype=torch.float64) * 6.28
+    size = torch.rand(2, 4000, generator=generator) * 60 - 30
+    far = torch.complex(*(torch.randn(2, 4000, generator=generator) * 10**size))
+    near = (torch.polar(torch.ones_like(angle), angle) - 1).to(torch.complex64)
+    for z in (far, near) if name == "log1p" else (far,):
+        function = getattr(torch, name)
+        got, wanted = function(z.to("mps")).cpu().to(torch.complex128), function(z.to(torch.complex128))
+        for a, b in ((got.real, wanted.real), (got.imag, wanted.imag)):
+            # 2^-47: what two floats hold of the terms of |1 + z|^2 - 1, which are up to 4
+            assert ((a - b).abs() <= 5e-7 * b.abs() + (3e-14 if z is near else 1e-37)).all()
