@@ -32,6 +32,7 @@ import pytest
         ("test_search.py", "special or 65536 or 131073 or 262144 or 262145"),
         ("test_foreach.py", "norm or layouts or numbers or address"),
         ("test_optimizer.py", "fused or mixed"),
+        ("test_complex_half.py", "sizes and (sum or norm or add or matmul) and not shape2"),
     ],
 )
 def test_with_barriers(file, tests, passes):

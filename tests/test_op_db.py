@@ -19,7 +19,8 @@ import yaml
 from op_db_support import OPS, run_op
 
 HERE = Path(__file__).resolve().parent
-DTYPES = ["float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64"]
+DTYPES = ["float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"]
+DTYPES += ["complex64", "complex32"]
 WITH_GRADIENT = ("float32", "float16")
 PHASES = ("forward", "gradient")
 # A category is what PyTorch calls its own lists for Apple's device, and the outcomes that an entry of it excuses.

@@ -33,7 +33,7 @@ DType dtype_of(c10::ScalarType type) {
         case c10::ScalarType::UInt64:
             return DType::U64;
         case c10::ScalarType::ComplexHalf:
-            TORCH_CHECK_NOT_IMPLEMENTED(false, "this operator is not implemented for 'ComplexHalf'");
+            return DType::C32;
         case c10::ScalarType::Float8_e4m3fn:
         case c10::ScalarType::Float8_e5m2:
         case c10::ScalarType::Float8_e4m3fnuz:
@@ -72,6 +72,7 @@ Compute compute_of(c10::ScalarType type) {
         case DType::F32:
             return Compute::F32;
         case DType::C64:
+        case DType::C32:
             return Compute::C64;
         case DType::I64:
         case DType::U32:

@@ -21,6 +21,7 @@ enum class DType : uint32_t {
     U16,
     U32,
     U64,
+    C32,
 };
 
 // The code of a torch dtype. Throws c10::TypeError-like TORCH_CHECK for dtypes that the device cannot hold.

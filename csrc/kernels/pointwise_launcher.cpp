@@ -53,6 +53,9 @@ uint64_t bits(float v) {
 uint64_t bits(int32_t v) {
     return std::bit_cast<uint32_t>(v);
 }
+uint64_t bits(c10::complex<float> v) {
+    return bits(v.real()) | (bits(v.imag()) << 32);
+}
 
 // The 8 bytes in which a kernel that computes in `dtype` takes a host value; get<T>() converts the value to
 // T.
@@ -85,10 +88,11 @@ uint64_t argument(ScalarType dtype, bool opmath, Get get) {
             return get.template operator()<uint32_t>();
         case ScalarType::UInt64:
             return get.template operator()<uint64_t>();
-        case ScalarType::ComplexFloat: {
-            const auto v = get.template operator()<c10::complex<float>>();
-            return bits(v.real()) | (bits(v.imag()) << 32);
-        }
+        case ScalarType::ComplexHalf:
+            return bits(opmath ? get.template operator()<c10::complex<float>>()
+                               : c10::complex<float>(get.template operator()<c10::complex<c10::Half>>()));
+        case ScalarType::ComplexFloat:
+            return bits(get.template operator()<c10::complex<float>>());
         default:
             TORCH_INTERNAL_ASSERT(false, "no kernel computes in ", dtype);
     }

@@ -3,8 +3,6 @@
 #include <anymps/ops/complex_ops.h>
 
 #include <ATen/TensorIterator.h>
-#include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
 
 namespace anymps::ops {
 namespace {
@@ -20,12 +18,6 @@ Tensor& from_parts(const kernels::PointwiseKernel& row, const Tensor& a, const T
     TORCH_CHECK(out.scalar_type() == c10::toComplexType(a.scalar_type()), "Expected object of scalar type ",
                 c10::toComplexType(a.scalar_type()), " but got scalar type ", out.scalar_type(),
                 " for argument 'out'");
-    if (a.scalar_type() == at::kHalf) {  // no kernel computes in complex32
-        Tensor wide = at::empty({0}, out.options().dtype(at::kComplexFloat));
-        from_parts(row, a.to(at::kFloat), b.to(at::kFloat), wide);
-        at::native::resize_output(out, wide.sizes());
-        return out.copy_(wide);
-    }
     auto iter = at::TensorIteratorConfig()
                     .add_output(out)
                     .add_const_input(a)

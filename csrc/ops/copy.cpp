@@ -8,9 +8,7 @@
 #include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_neg_view.h>
-#include <ATen/ops/any.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/ne.h>
 #include <ATen/ops/real.h>
 #include <ATen/ops/select.h>
 #include <ATen/ops/view_as_real.h>
@@ -39,8 +37,6 @@ Tensor dense(const Tensor& tensor) {
 }
 
 Tensor resolved(const Tensor& tensor) {
-    if (tensor.scalar_type() == at::kComplexHalf && tensor.is_mps() && tensor.is_conj())
-        return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
     return tensor.resolve_conj().resolve_neg();
 }
 
@@ -48,14 +44,6 @@ Tensor resolved(const Tensor& tensor) {
 Tensor stored(const Tensor& tensor) {
     const Tensor plain = tensor.is_conj() ? tensor.conj() : tensor;
     return plain.is_neg() ? at::_neg_view(plain) : plain;
-}
-
-void conjugate(Tensor stored) {
-    if (stored.scalar_type() == at::kComplexHalf) {  // no kernel computes in it
-        at::select(at::view_as_real(stored), -1, 1).neg_();
-    } else {
-        stored.conj_physical_();
-    }
 }
 
 // To or from floats of 8 bits, as bytes on their side; between two formats by way of floats.
@@ -99,15 +87,10 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
                          .check_all_same_dtype(false)
                          .build();
         kernels::pointwise_copy(pairs);
-    } else if (self.is_complex() &&
-               (self.is_conj() || src.is_neg() || self.scalar_type() == at::kComplexHalf)) {
+    } else if (self.is_complex() && (self.is_conj() || src.is_neg())) {
         Tensor pairs = at::view_as_real(self.is_conj() ? self.conj() : self);
         at::select(pairs, -1, 1).zero_();
         at::select(pairs, -1, 0).copy_(src);
-        return;
-    } else if (self.scalar_type() == at::kBool && src.scalar_type() == at::kComplexHalf) {
-        Tensor to = self;
-        to.copy_(at::any(at::view_as_real(src.is_conj() ? src.conj() : src).ne(0), -1));
         return;
     } else if (self.scalar_type() == at::kBool && src.is_complex()) {
         // Either part counts, whatever the bits of conjugation and negation say.
@@ -122,7 +105,7 @@ void copy_on_device(const Tensor& self, const Tensor& src, at::TensorIterator& i
         kernels::pointwise_copy(iter);
     }
     // On the elements as they are stored: for a tensor with bits PyTorch would copy, and come back here.
-    if (self.is_conj() != src.is_conj()) conjugate(stored(self));
+    if (self.is_conj() != src.is_conj()) stored(self).conj_physical_();
     if (self.is_neg() != src.is_neg()) stored(self).neg_();
 }
 

@@ -42,7 +42,7 @@ int64_t bits_of(const Scalar& value, ScalarType dtype) {
         case at::kFloat:
             return std::bit_cast<int32_t>(value.to<float>());
         case at::kComplexHalf:
-            return std::bit_cast<int32_t>(value.to<c10::complex<at::Half>>());
+            return std::bit_cast<int32_t>(c10::complex<at::Half>(value.to<c10::complex<float>>()));
         case at::kComplexFloat:
             return std::bit_cast<int64_t>(value.to<c10::complex<float>>());
         case at::kFloat8_e4m3fn:

@@ -56,7 +56,7 @@ void set_base(LogspaceArgs& args, double base) {
 
 // Bases without a logarithm, and ends without a distance.
 void compose(const Tensor& out, const Scalar& start, const Scalar& end, double base) {
-    const auto dtype = out.is_complex() ? out.scalar_type() : at::kFloat;
+    const auto dtype = out.is_complex() ? at::kComplexFloat : at::kFloat;
     const Tensor exponents = at::linspace(start, end, out.numel(), out.options().dtype(dtype));
     out.copy_(at::pow(base, exponents).view(out.sizes()));
 }
@@ -64,7 +64,7 @@ void compose(const Tensor& out, const Scalar& start, const Scalar& end, double b
 void write_complex(const Tensor& out, const Scalar& start, const Scalar& end, double base) {
     const auto first = start.to<c10::complex<double>>(), last = end.to<c10::complex<double>>();
     const double logarithm = std::log(base);
-    const auto options = out.options().dtype(c10::toRealValueType(out.scalar_type()));
+    const auto options = out.options().dtype(at::kFloat);
     const Tensor lengths = at::logspace(first.real(), last.real(), out.numel(), base, options);
     const Tensor angles =
         at::linspace(first.imag() * logarithm, last.imag() * logarithm, out.numel(), options);

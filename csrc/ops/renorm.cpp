@@ -1,6 +1,7 @@
 // Norms that bound or divide slices: renorm and weight normalisation.
 #include <anymps/ops/renorm_ops.h>
 
+#include <ATen/OpMathType.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
@@ -32,10 +33,8 @@ TORCH_IMPL_FUNC(renorm_out)
 (const Tensor& self, const Scalar& p, int64_t dim, const Scalar& maxnorm, const Tensor& out) {
     if (self.numel() == 0) return;
     dim = at::maybe_wrap_dim(dim, self.dim());
-    const auto accumulate =
-        self.is_complex() || self.scalar_type() == at::kFloat ? std::nullopt : std::optional(at::kFloat);
-    const Tensor norm =
-        at::linalg_vector_norm(self, p.toDouble(), all_dims_but(dim, self.dim()), true, accumulate);
+    const Tensor norm = at::linalg_vector_norm(self, p.toDouble(), all_dims_but(dim, self.dim()), true,
+                                               at::toOpMathType(self.scalar_type()));
     const Tensor scale = norm.add(1e-7).reciprocal_().mul_(maxnorm);
     const Tensor factor = at::where(norm.gt(maxnorm), scale, at::ones_like(norm));
     at::mul_out(const_cast<Tensor&>(out), self, factor.to(self.scalar_type()));

@@ -8,7 +8,7 @@ DTYPES = {
     "float": {"Half": 5, "Float": 6, "BFloat16": 15},
     "int": {"Byte": 0, "Char": 1, "Short": 2, "Int": 3, "Long": 4},
     "bool": {"Bool": 11},
-    "complex": {"ComplexFloat": 9},
+    "complex": {"ComplexHalf": 8, "ComplexFloat": 9},
     "uint": {"UInt16": 27, "UInt32": 28, "UInt64": 29},
 }
 # Suffix and Slang type of the arithmetic types, and the kinds whose values they hold.

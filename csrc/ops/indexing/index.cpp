@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/OpMathType.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorAdvancedIndexing.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
@@ -41,8 +42,9 @@ bool accumulated_in_float(Tensor& self, const OptionalTensors& indices, const Te
         if (index.has_value() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte))
             return false;
     }
-    Tensor sums = self.to(at::kFloat);
-    sums.index_put_(indices, values.to(at::kFloat), true);
+    const ScalarType wide = at::toOpMathType(self.scalar_type());
+    Tensor sums = self.to(wide);
+    sums.index_put_(indices, values.to(wide), true);
     self.copy_(sums);
     return true;
 }

@@ -1,6 +1,7 @@
 #include "ops/indexing/indexed_copy.h"
 
 #include <ATen/Context.h>
+#include <ATen/OpMathType.h>
 #include <ATen/native/NonEmptyUtils.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/DimVector.h>
@@ -139,8 +140,8 @@ bool order_matters(IndexedOperation operation, at::ScalarType type) {
 
 bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operation) {
     const at::ScalarType type = dst.scalar_type();
-    return operation == IndexedOperation::Add && (type == at::kHalf || type == at::kBFloat16) &&
-           dst.numel() <= 4 * count;
+    return operation == IndexedOperation::Add && dst.numel() <= 4 * count &&
+           (type == at::kHalf || type == at::kBFloat16 || type == at::kComplexHalf);
 }
 
 void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
@@ -157,8 +158,9 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
                       const IndexedCopy& how) {
     if (index.numel() == 0) return;
     if (adds_in_float(dst, index.numel(), how.operation)) {
-        const at::Tensor sums = dst.to(at::kFloat);
-        indexed_copy_dim(sums, src.to(at::kFloat), index, dim, how);
+        const at::ScalarType wide = at::toOpMathType(dst.scalar_type());
+        const at::Tensor sums = dst.to(wide);
+        indexed_copy_dim(sums, src.to(wide), index, dim, how);
         dst.copy_(sums);
         return;
     }

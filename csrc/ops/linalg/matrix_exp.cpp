@@ -1,6 +1,7 @@
 // exp of square matrices: Taylor's polynomial of a matrix scaled by a power of two, then squarings.
 #include <anymps/ops/linalg/matrix_exp_ops.h>
 
+#include <ATen/OpMathType.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
@@ -70,8 +71,7 @@ Tensor ANYMPS_FUNC(linalg_matrix_exp)(const Tensor& self) {
     if (self.numel() == 0) return at::empty_like(self, at::MemoryFormat::Contiguous);
     if (self.size(-1) == 1) return self.exp();
     const auto dtype = self.scalar_type();
-    const bool low = dtype == at::kHalf || dtype == at::kBFloat16;
-    const Tensor x = as_batch(low ? self.to(at::kFloat) : self);
+    const Tensor x = as_batch(self.to(at::toOpMathType(dtype)));
     return exp_of_batch(x).view(self.sizes()).to(dtype);
 }
 
