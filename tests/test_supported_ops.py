@@ -155,3 +155,26 @@ def test_no_operator_is_computed_on_the_host():
         if any(READS.search(line) for line in text.splitlines() if not line.lstrip().startswith("//"))
     }
     assert reading == set(ON_THE_HOST)
+
+
+def test_outcomes_of_pytorchs_own_tests_are_sorted():
+    sys.path.insert(0, str(ROOT / "tools" / "pytorch_tests"))
+    from run import compare, exceptions
+
+    def outcomes(**found):
+        return {"outcomes": {f"test_a.py::TestA::{name}": entry for name, entry in found.items()}}
+
+    excepted = exceptions()[0]
+    assert all(set(row) == {"test", "reason"} and row["reason"] for row in exceptions())
+    passed, failed = {"outcome": "passed"}, {"outcome": "failed", "message": "words"}
+    cpu = outcomes(a=passed, b=passed, c_DEVICE_float64=passed, d=passed, e=passed, f=failed, g=passed)
+    mps = outcomes(
+        a=passed, b=failed, c_DEVICE_float64=failed, d={"outcome": "skipped"}, f=failed, g=failed | {"needs": "float64"}
+    )
+    cpu["outcomes"][excepted["test"]], mps["outcomes"][excepted["test"]] = passed, failed
+    counts, reasons, failures = compare(cpu, mps)
+    assert counts["test_a.py"] == {
+        "passed": 1, "failed": 1, "need float64": 2, "skipped by PyTorch": 1, "of other devices": 1,
+    }  # fmt: skip
+    assert counts[excepted["test"].split("::")[0]] == {"listed": 1} and reasons == {excepted["reason"]: 1}
+    assert failures == ["test_a.py::TestA::b: words"]

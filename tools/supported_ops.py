@@ -5,7 +5,8 @@
     supported_ops.py --check   write nothing; say what is out of date, and exit with 1
 
 What op_db says is read from docs/op_db/<driver>.json, and what the sweep of checks says from
-docs/op_db/sweep/<driver>.json; op_db_counts.py writes both.
+docs/op_db/sweep/<driver>.json; op_db_counts.py writes both. What PyTorch's own tests say is read from
+docs/pytorch_tests/<driver>.json, which pytorch_tests/run.py writes.
 """
 
 from __future__ import annotations
@@ -178,6 +179,32 @@ def sweep_section() -> str:
     return "\n".join(texts)
 
 
+# Outcomes of what passes on the CPU, as pytorch_tests/run.py names them, and the head of their column.
+OUTCOMES = {
+    "passed": "pass here",
+    "need float64": "need float64",
+    "skipped by PyTorch": "skipped for mps by PyTorch",
+    "of other devices": "not made for mps by PyTorch",
+    "listed": "excepted",
+    "failed": "fail",
+}
+
+
+def pytorch_tests_section() -> str:
+    texts = []
+    for path in sorted((ROOT / "docs" / "pytorch_tests").glob("*.json")):
+        results = json.loads(path.read_text())
+        counts = {**results["counts"], "all": sum(map(Counter, results["counts"].values()), Counter())}
+        text = f"### {results['device']}: tests {results['tests']}, torch {results['torch']}\n\n"
+        text += f"| file | pass on the CPU | {' | '.join(OUTCOMES.values())} |\n{'|---' * (len(OUTCOMES) + 2)}|\n"
+        for file, found in counts.items():
+            numbers = " | ".join(str(found.get(outcome, 0)) for outcome in OUTCOMES)
+            text += f"| {file} | {sum(found.values())} | {numbers} |\n"
+        text += "\n| excepted, by reason | tests |\n|---|---|\n"
+        texts.append(text + "".join(f"| {reason} | {count} |\n" for reason, count in results["reasons"].items()))
+    return "\n".join(texts)
+
+
 def exceptions_section() -> str:
     text = "| category | PyTorch for Apple: operators | operators x dtypes | here: operators | operators x dtypes |\n"
     text += "|---|---|---|---|---|\n"
@@ -216,6 +243,14 @@ AD (forward_mode), and results and operators below a TorchDispatchMode (dispatch
 (subclass). What may fail stands in [tests/op_db_sweep_exceptions.yaml](../tests/op_db_sweep_exceptions.yaml).
 
 {sweep_section()}
+## PyTorch's own device tests
+
+[tools/pytorch_tests/run.py](../tools/pytorch_tests/run.py) runs files of PyTorch's test suite on mps, and the same on
+the CPU. What passes on the CPU is counted; its tests in float64 and complex128 cannot pass here, for mps has none.
+What else may fail stands in [tools/pytorch_tests/exceptions.yaml](../tools/pytorch_tests/exceptions.yaml). Only the
+files named here have run.
+
+{pytorch_tests_section()}
 ## What the samples except, beside PyTorch's own test for Apple's device
 
 Entries of tests/op_db_exceptions.yaml and of the lists in PyTorch's torch/testing/_internal/common_mps.py (macOS 26),

@@ -4,10 +4,11 @@
     run.py run TREE OUT.json --device cpu      outcomes of the files of FILES (or of --files) on one device
     run.py run TREE OUT.json --device mps
     run.py compare CPU.json MPS.json           counts, and what fails on mps without standing in exceptions.yaml
-    run.py compare CPU.json MPS.json --store docs/pytorch_tests/lavapipe.json
+    run.py compare CPU.json MPS.json --store docs/pytorch_tests/lavapipe.json --tests "of PyTorch 2.6"
 
 A tree that is older than the installed torch serves: what it tests that torch no longer has fails on the CPU too, and
-is not counted. A process that dies fails the test it was in, and the others go on.
+is not counted. A process that dies fails the test it was in, and the others go on. Outcomes that OUT.json holds already
+are kept, so that a file may be run in parts (-k).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def run_file(test: Path, device: str, processes: int, selection: str) -> dict:
 
 
 def run(tree: Path, out: Path, device: str, processes: int, files: list[str], selection: str) -> None:
-    found = {}
+    found = json.loads(out.read_text())["outcomes"] if out.exists() else {}
     workers = min(processes, WORKERS_OF_A_FILE)
     with ThreadPoolExecutor(processes // workers) as pool:
         outcomes_of = {
@@ -124,10 +125,11 @@ def exceptions() -> list[dict[str, str]]:
     return yaml.safe_load(EXCEPTIONS.read_text()) or []
 
 
-def compare(cpu: dict, mps: dict) -> tuple[dict[str, Counter], list[str]]:
-    """Counts by file of what passes on the CPU, and the tests that fail on mps for no listed reason."""
+def compare(cpu: dict, mps: dict) -> tuple[dict[str, Counter], Counter, list[str]]:
+    """Counts by file of what passes on the CPU, the listed reasons of what fails on mps, and what fails for none."""
     listed = exceptions()
     counts: dict[str, Counter] = {}
+    reasons: Counter = Counter()
     failures = []
     for key, entry in cpu["outcomes"].items():
         if entry["outcome"] != "passed":
@@ -141,13 +143,14 @@ def compare(cpu: dict, mps: dict) -> tuple[dict[str, Counter], list[str]]:
             outcome = "passed"
         elif needs_float64(key, here):
             outcome = "need float64"
-        elif any(fnmatch.fnmatchcase(key, row["test"]) for row in listed):
+        elif reason := next((row["reason"] for row in listed if fnmatch.fnmatchcase(key, row["test"])), None):
             outcome = "listed"
+            reasons[reason] += 1
         else:
             outcome = "failed"
             failures.append(f"{key}: {here.get('message', '')}")
         counts.setdefault(key.split("::")[0], Counter())[outcome] += 1
-    return counts, failures
+    return counts, reasons, failures
 
 
 def main() -> int:
@@ -164,12 +167,13 @@ def main() -> int:
     comparer.add_argument("cpu", type=Path)
     comparer.add_argument("mps", type=Path)
     comparer.add_argument("--store", type=Path, help="where the counts are kept for docs/supported_ops.md")
+    comparer.add_argument("--tests", default="", help="with --store: which tests these are, in words")
     args = parser.parse_args()
     if args.command == "run":
         run(args.tree.resolve(), args.out, args.device, args.processes, args.files, args.selection)
         return 0
     mps = json.loads(args.mps.read_text())
-    counts, failures = compare(json.loads(args.cpu.read_text()), mps)
+    counts, reasons, failures = compare(json.loads(args.cpu.read_text()), mps)
     for file, found in sorted(counts.items()):
         print(f"{file}: {dict(found)}")
     total = sum(counts.values(), Counter())
@@ -177,7 +181,8 @@ def main() -> int:
     print("\n".join(failures))
     if args.store:
         by_file = {file: dict(found) for file, found in sorted(counts.items())}
-        text = {"torch": mps["torch"], "device": mps["device"], "counts": by_file}
+        text = {key: mps[key] for key in ("torch", "device")}
+        text |= {"tests": args.tests, "counts": by_file, "reasons": dict(reasons.most_common())}
         args.store.write_text(json.dumps(text, indent=1) + "\n")
     return 1 if failures else 0
 
