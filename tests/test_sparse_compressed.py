@@ -141,6 +141,7 @@ def test_products_of_compressed_matrices(mps, layout, dtype):
 def test_sampled_products(mps):
     sparse, left, right = compressed(torch.sparse_csr), dense(6, 9), dense(9, 8, seed=5)
     both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b, beta=2, alpha=3), sparse, left, right)
+    both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b, beta=0.0), sparse, left, right)
     both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b), sparse, left.t().contiguous().t(), right)
     both(lambda s, a, b: gradients(torch.mm, s, b)[1], sparse, left, dense(8, 4))
     assert_same(

@@ -64,6 +64,7 @@ ON_THE_HOST = {
     "indexing/index.cpp": "a 0-d tensor of the host's",
     "indexing/index_dim.cpp": "a 0-d tensor of the host's",
     "indexing/nonzero.cpp": "the size of the result",
+    "indexing/indexed_copy.cpp": "an index into an empty dimension, for its message",
     "linalg/matrix_exp.cpp": "norms, which say how often a matrix is squared",
     "margin_loss.cpp": "the range of targets, of which there is a check",
     "nested.cpp": "whether a mask is left-aligned, and the size of the result",

@@ -197,7 +197,7 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm_out)(const Tensor& self, con
     const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices(),
                                                                self.crow_indices().scalar_type() == at::kInt);
     const Tensor found = sddmm("sampled_addmm", places.select(0, 0), places.select(0, 1), mat1, mat2);
-    Tensor values = at::empty({0}, found.options());
+    Tensor values = at::empty_like(found);
     scale_and_add(self.values(), found, beta, alpha, values);
     become_compressed(out, compressed_tensor(at::kSparseCsr, self.crow_indices(), self.col_indices(), values,
                                              c10::fromIntArrayRefSlow(self.sizes())));
