@@ -33,8 +33,10 @@ class Row:
     acc: str = "T"
     map: str = ""
     reduce: str = ""
-    start: str = ""
-    join: str = ""
+    block: str = "Acc"
+    start: str = "identity()"
+    join: str = "combine(a, b)"
+    close: str = "a"
     inputs: int = 1
     indexed: bool = False
     ordered: bool = False
@@ -129,10 +131,12 @@ struct Op_{name} : IReduction
     static Acc identity() {{ return {row.identity}; }}
     static Acc combine(Acc a, Acc b) {{ return {row.combine}; }}
     static const uint kInputs = {row.inputs};
-    static const bool kStarts = {str(bool(row.start)).lower()};
-    static Acc start(Value v) {{ return {row.start or "identity()"}; }}
-    static Acc join(Acc a, Acc b) {{ return {row.join or "combine(a, b)"}; }}
-    static Acc reduce(Acc a, Value v, Operands o, uint index, float4 p) {{ return {fold}; }}
+    typealias Block = {row.block};
+    static const bool kStarts = {str(row.block != "Acc").lower()};
+    static Block start(Acc a, Value v) {{ return {row.start}; }}
+    static Block reduce(Block a, Value v, Operands o, uint index, float4 p) {{ return {fold}; }}
+    static Block join(Block a, Block b) {{ return {row.join}; }}
+    static Acc close(Block a) {{ return {row.close}; }}
     static void store(Acc a, float count, float4 p, uint64_t out, uint64_t out2)
     {{
         {(chr(10) + " " * 8).join(stores)}
