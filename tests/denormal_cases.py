@@ -85,6 +85,7 @@ COMPARISONS = {
     "broadcast": lambda x, y: (x < y[:1], x.t() == y.t()[:, :1]),
     "sign": lambda x, y: (x.sign(), x.sgn(), x.signbit(), x.angle()),
     "predicates": lambda x, y: (x.isnan(), x.isinf(), x.isfinite(), x.isposinf(), x.isneginf()),
+    "round": lambda x, y: (x.floor(), x.ceil(), x.trunc(), x.round()),
     "heaviside": torch.heaviside,
     "nextafter": torch.nextafter,
     "frexp": lambda x, y: torch.frexp(x),
@@ -98,7 +99,7 @@ COMPARISONS = {
 }
 
 
-EITHER_ZERO = {"maximum", "minimum", "fmax", "fmin", "clamp", "activations"}
+EITHER_ZERO = {"round", "maximum", "minimum", "fmax", "fmin", "clamp", "activations"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -222,6 +223,12 @@ def test_segments(reduce, dtype):
     lengths = torch.tensor([3, 0, 20, 17])
     x = numbers(dtype, 40, 3, zeros=False)
     same(lambda x, n: torch.segment_reduce(x, reduce, lengths=n, axis=0, unsafe=True), x, lengths)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_embedding_bag(dtype):
+    index = torch.randint(0, 40, (7, 9), generator=torch.Generator().manual_seed(2))
+    same(lambda x, i: F.embedding_bag(i, x, mode="max"), numbers(dtype, 40, 6, zeros=False), index)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
