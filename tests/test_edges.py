@@ -241,3 +241,16 @@ def test_histogramdd_of_no_dimensions(mps):
             same_outcome(lambda device, x=points, d=density: torch.histogramdd(x.to(device), bins=[], density=d))
         weight = torch.rand(points.shape[:-1])
         same_outcome(lambda device, x=points, w=weight: torch.histogramdd(x.to(device), bins=[], weight=w.to(device)))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (1, 0)])
+def test_distances_without_elements(shape, mps):
+    """The gradient of pdist, with which the CPU crashes, is of nothing."""
+    for p in (0.0, 1.0, 2.0, 3.5, float("inf")):
+        same_outcome(lambda device, q=p: torch.pdist(torch.zeros(shape, device=device), q))
+        agree(lambda x, y, q=p: torch.cdist(x, y, q), torch.randn(shape), torch.randn(2, shape[1]))
+        x = torch.zeros(shape, device=mps, requires_grad=True)
+        distances = torch.pdist(x, p)
+        (gradient,) = torch.autograd.grad(distances, x, torch.ones_like(distances))
+        assert gradient.shape == x.shape
+    torch.mps.synchronize()

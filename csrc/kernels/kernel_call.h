@@ -19,13 +19,18 @@ namespace anymps::kernels {
 
 using runtime::Grid;
 
+// 64 KiB of zeros that stand for memory of tensors without elements: a kernel that reads such a tensor before
+// it looks at its size does not lose the device.
+uint64_t address_of_nothing();
+
 // Device address of a tensor's first element (storage offset included).
 inline uint64_t address(const at::TensorBase& tensor) {
-    return reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+    const auto address = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+    return address != 0 ? address : address_of_nothing();
 }
-// 0 for an undefined tensor: kernels take it for none.
+// 0 for an undefined tensor, or one without elements: kernels take it for none.
 inline uint64_t address_or_0(const at::TensorBase& tensor) {
-    return tensor.defined() ? address(tensor) : 0;
+    return tensor.defined() ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0;
 }
 
 class KernelCall {
