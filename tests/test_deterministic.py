@@ -11,7 +11,7 @@ import torch.nn.functional as F
 NUMERICS = Path(__file__).resolve().parent.parent / "docs" / "numerics.md"
 SECTION = NUMERICS.read_text().partition("## The same bits every time")[2].partition("\n## ")[0]
 TABLE = {row: outcome for row, outcome in re.findall(r"^\| (.+?) \| (deterministic|raises)\b", SECTION, re.MULTILINE)}
-COUNT = 3000
+COUNT = 20000
 ALERT = "does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms\\(True"
 
 
