@@ -234,3 +234,48 @@ def test_parts_that_cancel_or_are_far_apart(name):
         for a, b in ((got.real, wanted.real), (got.imag, wanted.imag)):
             # 2^-47: what two floats hold of the terms of |1 + z|^2 - 1, which are up to 4
             assert ((a - b).abs() <= 5e-7 * b.abs() + (3e-14 if z is near else 1e-37)).all()
+
+
+REAL_ONLY = {
+    "layer_norm": lambda z: torch.nn.functional.layer_norm(z, z.shape[1:]),
+    "batch_norm": lambda z: torch.nn.functional.batch_norm(z, z.real[0].clone(), z.real[0].abs()),
+    "log_normal_": lambda z: z.log_normal_(),
+    "exponential_": lambda z: z.exponential_(),
+    "geometric_": lambda z: z.geometric_(0.5),
+    "bernoulli_": lambda z: z.bernoulli_(0.5),
+    "bernoulli_ of a tensor": lambda z: z.bernoulli_(z.real.sigmoid()),
+    "bernoulli from complex": lambda z: torch.bernoulli(z),
+    "searchsorted": lambda z: torch.searchsorted(z, z),
+    "bucketize": lambda z: torch.bucketize(z, z[0]),
+    "isin": lambda z: torch.isin(z, z[0]),
+    "cummax": lambda z: z.cummax(0),
+    "mode": lambda z: z.mode(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex32])
+@pytest.mark.parametrize("name", REAL_ONLY)
+def test_kernels_of_real_numbers_raise_what_the_cpu_does(name, dtype):
+    """They would take the real parts for the numbers."""
+    found = []
+    for device in ("cpu", "mps"):
+        with pytest.raises((RuntimeError, NotImplementedError)) as error:
+            REAL_ONLY[name](numbers(4, 6).to(dtype).to(device))
+        found.append((error.type, str(error.value)))
+    assert found[1] == found[0]
+
+
+def test_dropout_keeps_both_parts():
+    z = numbers(64, 33)
+    for dtype in (torch.complex64, torch.complex32):
+        x = z.to("mps", dtype)
+        out, mask = torch.native_dropout(x, 0.25, True)
+        assert 0.7 < mask.float().mean().item() < 0.8
+        expected = (x * mask / 0.75).to(torch.complex64)
+        torch.testing.assert_close(out.to(torch.complex64), expected, rtol=2e-3, atol=1e-5)  # two roundings of halves
+        x.requires_grad_()
+        out = torch.nn.functional.dropout(x, 0.25)
+        out.backward(torch.ones_like(out))
+        assert torch.equal(x.grad != 0, out != 0) and 0.7 < (out != 0).float().mean().item() < 0.8
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.native_dropout(torch.ones(4, dtype=torch.int64, device="mps"), 0.5, True)

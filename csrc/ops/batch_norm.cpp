@@ -6,6 +6,7 @@
 #include <anymps/ops/reduction_rows.h>
 
 #include "ops/batch_norm.h"
+#include "ops/check_real.h"
 #include "ops/materialize.h"
 
 #include "kernels/channel_norm.h"
@@ -79,6 +80,7 @@ void find_statistics(const Tensor& input, const kernels::ChannelStatistics& stat
 // Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
 // evaluation.
 std::pair<Tensor, Tensor> forward(const Tensor& input_any, const BatchNorm& given, const Tensor& out_any) {
+    check_real("batch_norm", input_any);
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
     const Tensor out =

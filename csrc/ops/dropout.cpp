@@ -48,6 +48,16 @@ Grid grid_of(uint64_t count, uint64_t of_thread) {
     return Grid::linear(kernels::ceil_div(count, of_thread * kWorkgroup));
 }
 
+double scale_of(double p) {
+    return p == 1 ? 0 : 1 / (1 - p);
+}
+
+// Complex numbers, which native_dropout has no derivative for, and integers, which raise.
+std::tuple<Tensor, Tensor> composed(const Tensor& input, double p) {
+    const Tensor mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);
+    return {input.mul(mask).mul_(scale_of(p)), mask};
+}
+
 }  // namespace
 
 // (input * mask / (1 - p), mask) with mask true with probability 1 - p; (a copy of input, true) when train is
@@ -57,11 +67,12 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
     if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
     if (!train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+    if (!input.is_floating_point()) return composed(input, p);
     const Tensor source = input.is_non_overlapping_and_dense() ? input : input.clone();
     Tensor out = at::empty_like(source);
     Tensor mask = at::empty_like(source, source.options().dtype(at::kBool));
     const auto count = static_cast<uint64_t>(source.numel());
-    const double scale = p == 1 ? 0 : 1 / (1 - p);
+    const double scale = scale_of(p);
     const auto keep_below = static_cast<uint32_t>(std::ceil(double{static_cast<float>(1 - p)} * 0x1p24));
     const bool aligned = all_aligned({out, mask, source}, 4);
     const bool words = !kernels::tuning().software && source.element_size() == 2 && count % 8 == 0 &&
@@ -104,7 +115,7 @@ namespace {
 Tensor dropout(const Tensor& input, double p, bool train) {
     TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
     if (p == 0 || !train || input.numel() == 0) return input;
-    return std::get<0>(at::native_dropout(input, p, true));
+    return std::get<0>(input.is_floating_point() ? at::native_dropout(input, p, true) : composed(input, p));
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {

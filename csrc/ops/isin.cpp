@@ -14,6 +14,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/check_real.h"
 
 namespace anymps::ops {
 namespace {
@@ -31,6 +32,7 @@ void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& 
     if (elements.numel() == 0) return;
     const auto type = at::result_type(elements, set);
     const Tensor from = elements.to(type).contiguous();
+    check_real("isin_default_cpu", from);
     Tensor members = set.to(type).contiguous().view({-1});
     // Kernels read uint64 as int64, whose order is another one.
     const bool sorted = members.numel() > kLinear && type != at::kUInt64;

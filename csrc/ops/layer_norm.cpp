@@ -10,6 +10,7 @@
 #include "kernels/kernel_call.h"
 #include "kernels/row_launcher.h"
 #include "kernels/team.h"
+#include "ops/check_real.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
 
@@ -232,6 +233,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     at::native::_check_layer_norm_inputs(input, normalized_shape, weight, bias);
     check_mixed(input, weight, bias);
+    check_real("LayerNormKernelImpl", input);
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor mean = empty_as(input, rows.stat_shape(), at::kFloat);

@@ -10,6 +10,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 
+#include "ops/check_real.h"
+
 namespace anymps::ops {
 namespace {
 
@@ -37,8 +39,7 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(mode_values)(const Tensor& self, int64_
                 indices.scalar_type(), "' for indices output");
     dim = at::maybe_wrap_dim(dim, self.dim());
     at::native::zero_numel_check_dims(self, dim, "mode()");
-    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"mode_cpu\" not implemented for '",
-                                c10::toString(self.scalar_type()), "'");
+    check_real("mode_cpu", self);
     at::assert_no_overlap(values, indices);
     at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) {

@@ -15,6 +15,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/check_real.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -168,6 +169,7 @@ template <class>
 struct LogNormalKernel {
     void operator()(at::TensorIteratorBase& iter, double mean, double std,
                     const std::optional<Generator>& generator) {
+        check_real("log_normal_cpu", iter.tensor_base(0));
         draw_floats("random_log_normal", iter.tensor_base(0),
                     {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
@@ -176,6 +178,10 @@ struct LogNormalKernel {
 template <class>
 struct ExponentialKernel {
     void operator()(at::TensorIteratorBase& iter, double lambda, const std::optional<Generator>& generator) {
+        TORCH_CHECK(at::isFloatingType(iter.dtype()),
+                    "Exponential distribution is a continuous probability distribution. dtype must be a "
+                    "floating point but you specified ",
+                    iter.dtype());
         draw_floats("random_exponential", iter.tensor_base(0), {0, static_cast<float>(1 / lambda)},
                     generator);
     }
@@ -193,6 +199,7 @@ struct CauchyKernel {
 template <class>
 struct GeometricKernel {
     void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
+        check_real("geometric_cpu", iter.tensor_base(0));
         draw_floats("random_geometric", iter.tensor_base(0), {0, static_cast<float>(1 / std::log1p(-p))},
                     generator);
     }
@@ -201,9 +208,12 @@ struct GeometricKernel {
 template <class>
 struct BernoulliKernel {
     void operator()(const Tensor& self, double p, const std::optional<Generator>& generator) {
+        check_real("bernoulli_scalar_cpu_", self);
         draw_floats("random_bernoulli", self, {static_cast<float>(p)}, generator);
     }
     void operator()(const Tensor& self, const Tensor& p, const std::optional<Generator>& generator) {
+        check_real("bernoulli_tensor_cpu_self_", self);
+        check_real("bernoulli_tensor_cpu_p_", p);
         draw_into(self, [&](const at::TensorBase& out) {
             // The kernel walks both tensors in the order of memory.
             Tensor probabilities = p.to(out.device()).expand(out.sizes());

@@ -11,6 +11,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/check_real.h"
+
 namespace anymps::ops {
 
 namespace {
@@ -174,8 +176,7 @@ Tensor whole(const ReductionRow& row, const char* name, const Tensor& self) {
 TORCH_IMPL_FUNC(hash_tensor_out)
 (const Tensor& self, IntArrayRef dim, bool keepdim, int64_t mode, const Tensor& out) {
     TORCH_CHECK(mode == 0, "Unknown hash_tensor mode: ", mode);
-    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"xor_sum_mps\" not implemented for '",
-                                c10::toString(self.scalar_type()), "'");
+    check_real("xor_sum_mps", self);
     kernels::reduce(rows::hash_bits, self, kernels::dim_mask(self, dim), {out});
 }
 

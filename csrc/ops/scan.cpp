@@ -15,6 +15,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/check_real.h"
 
 namespace anymps::ops {
 namespace {
@@ -192,18 +193,13 @@ Tensor ANYMPS_FUNC(_logcumsumexp)(const Tensor& self, int64_t dim) {
     return _logcumsumexp_out(self, dim, out);
 }
 
-static void check_ordered(const Tensor& self, const char* name) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"", name, "\" not implemented for '",
-                                self.scalar_type(), "'");
-}
-
 void ANYMPS_FUNC(_cummax_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
-    check_ordered(self, "cummax_cpu");
+    check_real("cummax_cpu", self);
     scan(self, dim, values, indices, Scan::Maximum);
 }
 
 void ANYMPS_FUNC(_cummin_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
-    check_ordered(self, "cummin_cpu");
+    check_real("cummin_cpu", self);
     scan(self, dim, values, indices, Scan::Minimum);
 }
 

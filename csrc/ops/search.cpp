@@ -17,6 +17,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
 #include "kernels/team.h"
+#include "ops/check_real.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -125,6 +126,7 @@ Tensor& ANYMPS_FUNC(searchsorted_Tensor_out)(const Tensor& sorted_sequence, cons
                                              const std::optional<Tensor>& sorter, Tensor& out) {
     const Tensor order = sorter.value_or(Tensor());
     at::native::searchsorted_pre_check(sorted_sequence, self, out, out_int32, right, side, order);
+    check_real("searchsorted_out_cpu", sorted_sequence);
     at::native::resize_output(out, self.sizes());
     if (self.numel() == 0) return out;
     const auto common = at::result_type(sorted_sequence, self);
