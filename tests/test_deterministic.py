@@ -144,6 +144,18 @@ def test_results_are_the_same_every_time(row):
     torch.testing.assert_close(first, wanted, rtol=tolerance, atol=tolerance * scale)
 
 
+@pytest.mark.parametrize("count", [3000, 70_000])
+def test_sums_in_one_dimension(count):
+    """Few elements are added in the CPU's order, many where they are sorted."""
+    x, index, source = rand(500), torch.randint(0, 500, (count,)), rand(count)
+    wanted = x.scatter_add(0, index, source)
+    first, *others = [x.to("mps").scatter_add(0, index.to("mps"), source.to("mps")).cpu() for _ in range(3)]
+    assert all(torch.equal(first, other) for other in others)
+    if count == 3000:
+        assert torch.equal(first, wanted)
+    torch.testing.assert_close(first, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max().item())
+
+
 @pytest.mark.parametrize("row", [row for row, outcome in TABLE.items() if outcome == "raises"])
 def test_what_has_no_order_raises(row):
     function, arguments = CASES[row]()

@@ -22,6 +22,9 @@ using kernels::FastDivider;
 
 constexpr int kMostIndices = 16;  // as in shaders/indexing.slang
 
+// Up to here one thread adds all elements of a line, with the CPU's bits; more would take it too long.
+constexpr int64_t kLongestSum = 1 << 16;
+
 struct IndexingArgs {
     uint64_t dst, src, error;
     uint32_t error_code, count, ndim, line_length;
@@ -183,9 +186,11 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
         indexed_copy(iter, how, std::span(&size, 1), std::span(&stride, 1));
         return;
     }
-    if (fixed && at_index.dim() == 1 && how.operation != IndexedOperation::Multiply &&
-        how.skip == IndexedCopy{}.skip) {
-        // One line would be the work of one thread.
+    // A tensor of one dimension is one line, the work of one thread.
+    const bool adds = how.operation == IndexedOperation::Add;
+    const bool as_rows =
+        how.operation == IndexedOperation::Assign || (adds && at_index.numel() > kLongestSum);
+    if (fixed && at_index.dim() == 1 && as_rows && how.skip == IndexedCopy{}.skip) {
         ordered_rows(dst.dim() == 0 ? dst.view({1, 1}) : dst.unsqueeze(1), from.unsqueeze(1), at_index, how);
         return;
     }
