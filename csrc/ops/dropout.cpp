@@ -68,6 +68,7 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
     if (!train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
     if (!input.is_floating_point()) return composed(input, p);
+    // A clone keeps the order of dimensions, where contiguous() does not.
     const Tensor source = input.is_non_overlapping_and_dense() ? input : input.clone();
     Tensor out = at::empty_like(source);
     Tensor mask = at::empty_like(source, source.options().dtype(at::kBool));
