@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     "file, tests",
     [
-        ("test_sort_scan.py", "(chunks and shape1) or median or place"),
+        ("test_sort_scan.py", "(chunks and shape1) or one_tile or median or place"),
         ("test_sort_scan.py", "ties and 1500 or selection and dtype0-5000 or distinct and dtype0"),
         ("test_indexing.py", "nonzero or masked"),
         ("test_indexing.py", "embedding"),

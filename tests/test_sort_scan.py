@@ -122,6 +122,14 @@ def test_in_place_and_dtype():
     same(x.to("mps").cumsum(0, dtype=torch.float32), x.cumsum(0, dtype=torch.float32))
 
 
+@pytest.mark.parametrize("rows, length", [(9000, 100), (3, 2000)])
+def test_scans_of_rows_in_one_tile(rows, length):
+    x = torch.randn(rows, length)
+    for name in ("cumsum", "logcumsumexp"):
+        wanted = getattr(x.double(), name)(1).float()
+        torch.testing.assert_close(getattr(x.to("mps"), name)(1).cpu(), wanted, rtol=1e-5, atol=1e-5 * length**0.5)
+
+
 @pytest.mark.parametrize(
     "shape, dim", [((100003,), 0), ((3, 20004), 1), ((600, 37), 1), ((2, 3000, 20), 1), ((6, 500, 3), 1)]
 )

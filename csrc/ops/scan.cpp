@@ -43,6 +43,7 @@ uint64_t round_up(uint64_t n, uint64_t to) {
 struct Plan {
     bool columns;
     uint32_t lanes;
+    uint32_t only = 0;  // lines of a row that has one tile
     uint64_t chunk, chunks, groups;
 
     Plan(const ScanArgs& args, bool long_code) {
@@ -66,6 +67,8 @@ struct Plan {
         most = std::max<uint64_t>(most, 1);
         chunk = round_up(kernels::ceil_div(args.length, most), unit);
         chunks = kernels::ceil_div(args.length, chunk);
+        if (!columns && args.length <= unit)
+            only = static_cast<uint32_t>(kernels::ceil_div(args.length, uint64_t{lanes} * 4));
         const uint64_t teams = args.rows * chunks * args.inner;
         groups = kernels::ceil_div(teams * (columns ? 1 : lanes), t.workgroup);
     }
@@ -113,7 +116,7 @@ void scan_dense(const Tensor& input, const Tensor& out, const Tensor& indices, S
     const auto run = [&](const std::string& kernel) {
         kernels::KernelCall(kernel, {kernels::tuning().workgroup, kernels::tuning().subgroup,
                                      kernels::code(input.scalar_type()), kernels::code(out.scalar_type()),
-                                     static_cast<uint32_t>(scan), plan.lanes, vectors})
+                                     static_cast<uint32_t>(scan), plan.lanes, vectors, plan.only})
             .read(input)
             .write(partials)
             .write(out)
