@@ -1,8 +1,6 @@
 #include "runtime/cpu_arguments.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/SparseCsrTensorUtils.h>
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -13,6 +11,7 @@
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
 #include "runtime/generator.h"
+#include "runtime/sparse_members.h"
 #include "runtime/stream.h"
 #include "runtime/unified_memory.h"
 
@@ -92,20 +91,6 @@ bool take_over(const c10::Storage& device, const c10::Storage& cpu) {
     if (memory.get() != device.data()) impl->set_data_ptr_noswap(std::move(memory));
     impl->set_nbytes(cpu.nbytes());
     return true;
-}
-
-// A sparse tensor becomes another one of its format.
-void take_members(const at::Tensor& tensor, const at::Tensor& other) {
-    if (tensor.layout() == c10::kSparse) {
-        auto* impl = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-        impl->raw_resize_(other.sparse_dim(), other.dense_dim(), other.sizes());
-        impl->set_indices_and_values_unsafe(other._indices(), other._values());
-        impl->set_coalesced(other.is_coalesced());
-    } else {
-        const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(other);
-        at::sparse_csr::get_sparse_csr_impl(tensor)->set_member_tensors(compressed, plain, other.values(),
-                                                                        other.sizes());
-    }
 }
 
 }  // namespace

@@ -25,12 +25,8 @@ ScalarType checked_type(const Tensor& self, const Tensor& other, const Tensor& o
     return common;
 }
 
-bool is_one(const Scalar& value) {
-    return value.isIntegral(true) ? value.to<int64_t>() == 1 : value.toComplexDouble() == 1.0;
-}
-
 Tensor scaled(const Tensor& values, const Scalar& factor) {
-    if (is_one(factor)) return values;
+    if (factor.toComplexDouble() == 1.0) return values;
     return values.mul(values.scalar_type() == at::kBool ? Scalar(factor.to<bool>()) : factor);
 }
 
@@ -75,7 +71,7 @@ Tensor product_of(const Tensor& self, const Tensor& other, ScalarType common) {
     };
     const Tensor left = self._values().to(common), right = other._values().to(common);
     const int64_t dims = std::max(left.dim(), right.dim());
-    Tensor indices = self._indices(), values, matches;
+    Tensor indices = self._indices(), values;
     if (self.is_coalesced()) {
         const Tensor kept = at::nonzero(found).squeeze(1);
         indices = indices.index_select(1, kept);
@@ -83,9 +79,7 @@ Tensor product_of(const Tensor& self, const Tensor& other, ScalarType common) {
                      .mul(aligned(right.index_select(0, position.index_select(0, kept)), dims));
     } else {  // as on the CPU: nothing is left out
         values = aligned(left, dims).mul(aligned(right.index_select(0, position), dims));
-        auto mask = values.sizes().vec();
-        std::fill(mask.begin() + 1, mask.end(), 1);
-        values.masked_fill_(found.logical_not().view(mask), 0);
+        values.masked_fill_(per_element(found.logical_not(), dims), 0);
     }
     auto sizes = self.sizes().slice(0, self.sparse_dim()).vec();
     sizes.insert(sizes.end(), values.sizes().begin() + 1, values.sizes().end());
@@ -140,12 +134,9 @@ Tensor ANYMPS_SPARSE_FUNC(sparse_mask)(const Tensor& self, const Tensor& mask) {
                 "sparse_mask(): the number of sparse dimensions in `self` should match that of the `mask`. "
                 "Got `self.sparse_dim() == ",
                 self.sparse_dim(), "` != `mask.sparse_dim() == ", mask.sparse_dim(), "`.");
-    const Tensor from = self.coalesce(), values = from._values();
-    const auto [found, position] =
-        find_keys(flat_keys(from._indices(), from.sizes()), flat_keys(mask._indices(), mask.sizes()));
-    c10::DimVector lines(values.dim(), 1);
-    lines[0] = found.numel();
-    const Tensor taken = values.index_select(0, position).masked_fill_(found.logical_not().view(lines), 0);
+    const Tensor from = self.coalesce();
+    const Tensor taken = values_of_keys(from._values(), flat_keys(from._indices(), from.sizes()),
+                                        flat_keys(mask._indices(), mask.sizes()));
     return sparse_tensor(mask._indices().clone(), taken, self.sizes(), mask.is_coalesced());
 }
 
@@ -158,10 +149,8 @@ Tensor ANYMPS_SPARSE_FUNC(_sparse_mask_projection)(const Tensor& self, const Ten
     const Tensor keys = flat_keys(self._indices(), self.sizes()), values = self._values();
     Tensor times = at::searchsorted(among, keys, false, /*right=*/true).sub_(at::searchsorted(among, keys));
     if (!accumulate_matches) times.clamp_max_(1);
-    c10::DimVector lines(values.dim(), 1);
-    lines[0] = times.numel();
-    return sparse_tensor(self._indices().clone(), values.mul(times.view(lines)).to(values.scalar_type()),
-                         self.sizes(), self.is_coalesced());
+    const Tensor projected = values.mul(per_element(times, values.dim())).to(values.scalar_type());
+    return sparse_tensor(self._indices().clone(), projected, self.sizes(), self.is_coalesced());
 }
 
 }  // namespace anymps::ops

@@ -5,19 +5,17 @@
 #include <ATen/ops/ne.h>
 #include <ATen/ops/nonzero.h>
 
-#include "ops/sort_order.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
 
 namespace anymps::ops {
 
 Tensor ANYMPS_SPARSE_FUNC(_coalesce)(const Tensor& self) {
-    const int64_t nnz = self._nnz(), sparse_dim = self.sparse_dim();
+    const int64_t nnz = self._nnz();
     if (nnz < 2) return self.clone()._coalesced_(true);
     const Tensor indices = self._indices(), values = self._values();
     const Tensor keys = flat_keys(indices, self.sizes());
-    const uint32_t bits = bits_of_keys(self.sizes(), sparse_dim);
-    const Tensor order = sorted_order(keys.view({1, nnz}), false, bits).view({nnz});
+    const Tensor order = order_of_keys(keys, self.sizes().slice(0, self.sparse_dim()));
     const Tensor sorted = keys.index_select(0, order);
     Tensor begins = at::empty({nnz}, sorted.options().dtype(at::kBool));
     begins.narrow(0, 0, 1).fill_(true);

@@ -169,13 +169,10 @@ at::Tensor compressed_tensor(at::Layout layout, const at::Tensor& compressed_ind
     return Tensor(std::move(impl));
 }
 
-const at::Tensor& become_compressed(const at::Tensor& out, const at::Tensor& value) {
-    auto* impl = at::sparse_csr::get_sparse_csr_impl(out);
-    const auto [compressed_indices, plain_indices] = at::sparse_csr::getCompressedPlainIndices(value);
-    impl->set_layout(value.layout());
-    impl->set_member_tensors(compressed_indices, plain_indices, value.values().to(out.scalar_type()),
-                             value.sizes());
-    return out;
+at::Tensor with_values(const at::Tensor& like, const at::Tensor& values) {
+    const auto [compressed_indices, plain_indices] = at::sparse_csr::getCompressedPlainIndices(like);
+    return compressed_tensor(like.layout(), compressed_indices, plain_indices, values,
+                             c10::fromIntArrayRefSlow(like.sizes()));
 }
 
 }  // namespace anymps::ops

@@ -12,7 +12,7 @@ at::Tensor compressed_tensor(at::Layout layout, const at::Tensor& compressed_ind
                              const at::Tensor& plain_indices, const at::Tensor& values,
                              c10::SymIntArrayRef size);
 
-// out, a compressed tensor, becomes value, whatever it was before; out keeps its dtype.
-const at::Tensor& become_compressed(const at::Tensor& out, const at::Tensor& value);
+// A compressed tensor with the indices, sizes and layout of another one, and these values.
+at::Tensor with_values(const at::Tensor& like, const at::Tensor& values);
 
 }  // namespace anymps::ops

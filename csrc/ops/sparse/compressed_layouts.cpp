@@ -13,7 +13,6 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/util/accumulate.h>
 
-#include "ops/sort_order.h"
 #include "ops/sparse/compressed.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
@@ -53,8 +52,7 @@ Tensor flipped(const Tensor& self) {
     const Tensor batch_and_crossing = at::add(places.select(0, 2), places.select(0, 0), crossings);
     const Tensor line = places.select(0, 1);
     const Tensor keys = at::add(line, batch_and_crossing, lines);
-    const std::vector<int64_t> sizes{batches, crossings, lines};
-    const Tensor order = sorted_order(keys.view({1, -1}), false, bits_of_keys(sizes, 3)).view({-1});
+    const Tensor order = order_of_keys(keys, {batches, crossings, lines});
     const Tensor pointers = row_pointers(batch_and_crossing.index_select(0, order), batches * crossings);
     // The last pointer of a batch is the first of the next one.
     const Tensor first = at::arange(batches, pointers.options()).mul_(nnz).unsqueeze(1);

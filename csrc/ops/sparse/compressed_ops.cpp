@@ -55,11 +55,6 @@ Tensor product(const char* op, const Tensor& mat1, const Tensor& mat2) {
     return at::mm(coordinates_of(mat1), coordinates_of(mat2));
 }
 
-void check_types(const Tensor& a, const Tensor& b) {
-    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected scalar type ", a.scalar_type(), " but found ",
-                b.scalar_type());
-}
-
 }  // namespace
 
 Tensor ANYMPS_SPARSE_FUNC(_to_sparse_csr)(const Tensor& self, std::optional<int64_t> /*dense_dim*/) {
@@ -121,8 +116,7 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other,
                 "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape ",
                 self.sizes(), " and tensor `other` with shape ", other.sizes());
     const Tensor sum = at::add(coordinates_of(self), coordinates_of(other), alpha);
-    become_compressed(out, in_layout_of(sum, self));
-    return out;
+    return become(out, in_layout_of(sum, self));
 }
 
 Tensor& ANYMPS_SPARSE_CSR_FUNC(addmm_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
@@ -131,8 +125,8 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmm_out)(const Tensor& self, const Tensor& mat1
     TORCH_CHECK(mat2.dim() == 2, "addmm: Expected mat2 to be a matrix, got ", mat2.dim(), "-D tensor");
     TORCH_CHECK(mat1.size(1) == mat2.size(0), "mat1 and mat2 shapes cannot be multiplied (", mat1.size(0),
                 "x", mat1.size(1), " and ", mat2.size(0), "x", mat2.size(1), ")");
-    check_types(mat1, mat2);
-    check_types(mat1, self);
+    check_same_type(mat1, mat2);
+    check_same_type(mat1, self);
     const int64_t m = mat1.size(0), n = mat2.size(1);
     const Tensor found = product("addmm", mat1, mat2);
     if (self.layout() == at::kStrided) {
@@ -147,8 +141,7 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmm_out)(const Tensor& self, const Tensor& mat1
     const Tensor sum = coordinates_of(found.layout() == at::kStrided ? found.to_sparse() : found).mul(alpha);
     const bool alone = beta.toComplexDouble() == 0.0;
     const Tensor result = alone ? sum : at::add(sum, coordinates_of(self).mul(beta));
-    become_compressed(out, in_layout_of(result, self));
-    return out;
+    return become(out, in_layout_of(result, self));
 }
 
 Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat, const Tensor& vec,
@@ -159,7 +152,7 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat,
     TORCH_CHECK(vec.dim() == 1, "addmv: Expected vec to be 1-D");
     TORCH_CHECK(mat.size(1) == vec.size(0), "size mismatch, got input (", mat.size(0), "), mat (",
                 mat.size(0), "x", mat.size(1), "), vec (", vec.size(0), ")");
-    check_types(mat, vec);
+    check_same_type(mat, vec);
     const auto base = at::expand_size(self, {mat.size(0)}, "addmv");
     if (!out.is_same(self)) at::native::resize_output(out, {mat.size(0)});
     const Tensor found = sparse_times_dense("addmv", mat, vec.unsqueeze(1)).squeeze(1);
@@ -194,14 +187,10 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm_out)(const Tensor& self, con
     TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type),
                 "sparse_sampled_addmm: Expected self to be a floating-point or complex tensor, but got ",
                 type);
-    const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices(),
-                                                               self.crow_indices().scalar_type() == at::kInt);
-    const Tensor found = sddmm("sampled_addmm", places.select(0, 0), places.select(0, 1), mat1, mat2);
+    const Tensor found = sddmm("sampled_addmm", self.crow_indices(), self.col_indices(), mat1, mat2);
     Tensor values = at::empty_like(found);
     scale_and_add(self.values(), found, beta, alpha, values);
-    become_compressed(out, compressed_tensor(at::kSparseCsr, self.crow_indices(), self.col_indices(), values,
-                                             c10::fromIntArrayRefSlow(self.sizes())));
-    return out;
+    return become(out, with_values(self, values));
 }
 
 Tensor ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm)(const Tensor& self, const Tensor& mat1,
@@ -218,8 +207,7 @@ Tensor ANYMPS_SPARSE_CSR_FUNC(_sparse_csr_sum_dim_dtype)(const Tensor& self, at:
     const auto summed = at::dim_list_to_bitset(dim, 2);
     const bool all = dim.empty() || (summed[0] && summed[1]);
     const Tensor values = self.values().to(dtype.value_or(self.scalar_type()));
-    const Tensor rows = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
-    Tensor places = rows.clone();
+    const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
     std::vector<int64_t> sizes = self.sizes().vec();
     for (int64_t d = 0; d < 2; ++d) {
         if (!all && !summed[d]) continue;

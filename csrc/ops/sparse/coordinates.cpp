@@ -1,10 +1,8 @@
 #include "ops/sparse/coordinates.h"
 
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +12,8 @@
 #include <limits>
 
 #include "ops/indexing/segment_sum.h"
+#include "ops/sort_order.h"
+#include "runtime/sparse_members.h"
 
 namespace anymps::ops {
 
@@ -24,9 +24,10 @@ at::Tensor flat_keys(const at::Tensor& indices, at::IntArrayRef sizes) {
     return keys.contiguous();
 }
 
-uint32_t bits_of_keys(at::IntArrayRef sizes, int64_t sparse_dim) {
-    const auto places = static_cast<uint64_t>(c10::multiply_integers(sizes.slice(0, sparse_dim)));
-    return static_cast<uint32_t>(std::bit_width(places > 0 ? places - 1 : 0));
+at::Tensor order_of_keys(const at::Tensor& keys, at::IntArrayRef sizes) {
+    const auto places = static_cast<uint64_t>(c10::multiply_integers(sizes));
+    const auto bits = static_cast<uint32_t>(std::bit_width(places > 0 ? places - 1 : 0));
+    return sorted_order(keys.contiguous().view({1, -1}), false, bits).view({-1});
 }
 
 at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes,
@@ -38,12 +39,14 @@ at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at
 }
 
 at::Tensor& become(at::Tensor& out, const at::Tensor& value) {
-    auto* impl = static_cast<at::SparseTensorImpl*>(out.unsafeGetTensorImpl());
-    const at::Tensor indices = value._indices(), values = value._values().to(out.scalar_type());
-    const bool coalesced = value.is_coalesced();
-    impl->raw_resize_(value.sparse_dim(), value.dense_dim(), value.sizes());
-    impl->set_indices_and_values_unsafe(indices, values);
-    return out._coalesced_(coalesced);
+    runtime::take_members(out, value);
+    return out;
+}
+
+at::Tensor per_element(const at::Tensor& numbers, int64_t dims) {
+    c10::DimVector sizes(dims, 1);
+    sizes[0] = numbers.numel();
+    return numbers.view(sizes);
 }
 
 at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType type) {
@@ -54,6 +57,11 @@ at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType t
 std::pair<at::Tensor, at::Tensor> find_keys(const at::Tensor& among, const at::Tensor& keys) {
     const at::Tensor position = at::searchsorted(among, keys).clamp_max_(among.numel() - 1);
     return {among.index_select(0, position).eq(keys), position};
+}
+
+at::Tensor values_of_keys(const at::Tensor& values, const at::Tensor& among, const at::Tensor& keys) {
+    const auto [found, position] = find_keys(among, keys);
+    return values.index_select(0, position).masked_fill_(per_element(found.logical_not(), values.dim()), 0);
 }
 
 std::pair<at::Tensor, at::Tensor> positions_of_rows(const at::Tensor& pointers, const at::Tensor& rows) {

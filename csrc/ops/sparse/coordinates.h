@@ -13,14 +13,15 @@ namespace anymps::ops {
 // indices [n, nnz] and the first n sizes.
 at::Tensor flat_keys(const at::Tensor& indices, at::IntArrayRef sizes);
 
-// Keys of less than this need that many bits.
-uint32_t bits_of_keys(at::IntArrayRef sizes, int64_t sparse_dim);
+// The positions of keys [nnz] in ascending order, stable, as uint32 in int32. sizes: those that the keys are
+// places among.
+at::Tensor order_of_keys(const at::Tensor& keys, at::IntArrayRef sizes);
 
 // A tensor of these indices and values, unchecked. like: gives dtype and device.
 at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes,
                          bool coalesced);
 
-// out becomes value, whatever it was before; out keeps its dtype.
+// out, in coordinates or compressed, becomes value of its kind, whatever it was before; out keeps its dtype.
 at::Tensor& become(at::Tensor& out, const at::Tensor& value);
 
 // Where a run of each number from 0 to size - 1 begins in ascending numbers: [size + 1] of `type`.
@@ -29,6 +30,12 @@ at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType t
 // Where each key is in ascending, distinct ones: {bool, whether it is there; int64, its position, valid where
 // it is}. `among` has at least one element.
 std::pair<at::Tensor, at::Tensor> find_keys(const at::Tensor& among, const at::Tensor& keys);
+
+// The value, of values [among, ...], of each key; 0 where the key is not there.
+at::Tensor values_of_keys(const at::Tensor& values, const at::Tensor& among, const at::Tensor& keys);
+
+// Numbers [n] as [n, 1, ...] of that many dimensions, which broadcast along values.
+at::Tensor per_element(const at::Tensor& numbers, int64_t dims);
 
 // For every row named (rows [n] int64) all positions from pointers[row] to pointers[row + 1] - 1: {which of
 // the n, the position}, of one length. Waits for the device.

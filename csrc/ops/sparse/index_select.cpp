@@ -2,7 +2,6 @@
 
 #include <ATen/WrapDimUtils.h>
 
-#include "ops/sort_order.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
 
@@ -24,8 +23,7 @@ Tensor ANYMPS_SPARSE_FUNC(index_select)(const Tensor& self, int64_t dim, const T
                              self.is_coalesced());
     // The elements of an index lie together in the order of this dimension.
     const Tensor places = indices.select(0, dim).contiguous();
-    const Tensor order =
-        sorted_order(places.view({1, -1}), false, bits_of_keys(self.sizes().slice(dim), 1)).view({-1});
+    const Tensor order = order_of_keys(places, size);
     const Tensor pointers = row_pointers(places.index_select(0, order), size);
     const auto [which, position] =
         positions_of_rows(pointers, index.add(index.lt(0).to(at::kLong), size).contiguous());

@@ -11,7 +11,6 @@
 #include <ATen/ops/unique_consecutive.h>
 #include <ATen/ops/zeros.h>
 
-#include "ops/sort_order.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
 #include "ops/sparse/spmm.h"
@@ -25,18 +24,11 @@ void check_matrix(const char* name, const Tensor& sparse) {
                 "D values");
 }
 
-void check_type(const Tensor& sparse, const Tensor& dense) {
-    TORCH_CHECK(sparse.scalar_type() == dense.scalar_type(), "expected scalar type ", sparse.scalar_type(),
-                " but found ", dense.scalar_type());
-}
-
 // sparse [m, k] times dense [k, n], in any order of the elements: rows are brought together, not columns.
 Tensor product_with_dense(const char* op, const Tensor& sparse, const Tensor& dense) {
     Tensor indices = sparse._indices(), values = sparse._values();
     if (!sparse.is_coalesced() && values.numel() > 1) {
-        const Tensor rows = indices.select(0, 0).contiguous();
-        const Tensor order =
-            sorted_order(rows.view({1, -1}), false, bits_of_keys(sparse.sizes(), 1)).view({-1});
+        const Tensor order = order_of_keys(indices.select(0, 0), sparse.size(0));
         indices = indices.index_select(1, order);
         values = values.index_select(0, order);
     }
@@ -62,8 +54,8 @@ Tensor& addmm_into(const Tensor& self, const Tensor& sparse, const Tensor& dense
                 dense.size(0));
     TORCH_CHECK(self.size(0) == m, "addmm: Argument #1 (t): Expected dim 0 size ", m, ", got ", self.size(0));
     TORCH_CHECK(self.size(1) == n, "addmm: Argument #1 (t): Expected dim 1 size ", n, ", got ", self.size(1));
-    check_type(sparse, dense);
-    check_type(sparse, self);
+    check_same_type(sparse, dense);
+    check_same_type(sparse, self);
     at::native::resize_output(out, {m, n});
     return scale_and_add(self, product_with_dense("addmm", sparse, dense), beta, alpha, out);
 }
@@ -86,30 +78,21 @@ Tensor& bmm_into(const Tensor& self, const Tensor& mat2, Tensor& out) {
     TORCH_CHECK(mat2.dim() == 3, "bmm_sparse: Tensor 'mat2' must have 3 dims, but has ", mat2.dim());
     TORCH_CHECK(self.size(0) == mat2.size(0), "bmm_sparse: 'self.size(0)' and 'mat2.size(0)' must match");
     TORCH_CHECK(self.size(2) == mat2.size(1), "bmm_sparse: 'self.size(2)' and 'mat2.size(1)' must match");
-    check_type(self, mat2);
+    check_same_type(self, mat2);
     at::native::resize_output(out, {self.size(0), self.size(1), mat2.size(2)});
     const Tensor dense = mat2.reshape({mat2.size(0) * mat2.size(1), mat2.size(2)});
     return out.copy_(product_with_dense("bmm", block_diagonal(self), dense).view(out.sizes()));
 }
 
-// Positions at which a row differs from the one before: {distinct rows, the number of each element's}.
-std::tuple<Tensor, Tensor> distinct_rows(const Tensor& sorted) {
-    const auto [rows, number, counts] = at::unique_consecutive(sorted, /*return_inverse=*/true);
-    return {rows, number};
-}
-
 // The rows of sparse @ dense that sparse has elements in, [m, n] with one sparse dimension.
 Tensor hybrid_product(const Tensor& self, const Tensor& dense) {
-    TORCH_CHECK(self.sparse_dim() == 2, "hspmm: Argument #2: matrices expected, got ", self.sparse_dim(),
-                "D tensor");
-    TORCH_CHECK(self.dense_dim() == 0, "hspmm: Argument #2: scalar values expected, got ", self.dense_dim(),
-                "D values");
+    check_matrix("hspmm: Argument #2: ", self);
     TORCH_CHECK(dense.dim() == 2, "hspmm: Argument #3: matrices expected, got ", dense.dim(), "D tensor");
     TORCH_CHECK(dense.size(0) == self.size(1), "hspmm: Argument #3: Expected dim 0 size ", self.size(1),
                 ", got ", dense.size(0));
-    check_type(self, dense);
+    check_same_type(self, dense);
     const Tensor sparse = self.coalesce(), indices = sparse._indices();
-    const auto [rows, number] = distinct_rows(indices.select(0, 0).contiguous());
+    const auto [rows, number, counts] = at::unique_consecutive(indices.select(0, 0).contiguous(), true);
     const Tensor values =
         spmm("hspmm", row_pointers(number, rows.numel()), indices.select(0, 1), sparse._values(), dense);
     return sparse_tensor(rows.unsqueeze(0), values, {self.size(0), dense.size(1)}, false);
@@ -167,10 +150,7 @@ Tensor& ANYMPS_SPARSE_FUNC(hspmm_out)(const Tensor& mat1, const Tensor& mat2, Te
 // beta * self + alpha * mat1 @ mat2, with the elements of both beside each other.
 Tensor& ANYMPS_SPARSE_FUNC(sspaddmm_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
                                          const Scalar& beta, const Scalar& alpha, Tensor& out) {
-    TORCH_CHECK(mat1.sparse_dim() == 2, "sspaddmm: Argument #2: matrices expected, got ", mat1.sparse_dim(),
-                "D tensor");
-    TORCH_CHECK(mat1.dense_dim() == 0, "sspaddmm: Argument #2: scalar values expected, got ",
-                mat1.dense_dim(), "D values");
+    check_matrix("sspaddmm: Argument #2: ", mat1);
     TORCH_CHECK(mat2.dim() == 2, "sspaddmm: Argument #2: matrices expected, got ", mat2.dim(), "D tensor");
     const int64_t m = mat1.size(0), k = mat1.size(1), n = mat2.size(1);
     // out is resized before the checks: it may be self, of another shape.
@@ -180,7 +160,7 @@ Tensor& ANYMPS_SPARSE_FUNC(sspaddmm_out)(const Tensor& self, const Tensor& mat1,
     TORCH_CHECK(mat2.size(0) == k, "sspaddmm: Argument #3: Expected dim 0 size ", k, ", got ", mat2.size(0));
     TORCH_CHECK(self.size(0) == m, "sspaddmm: Argument #1: Expected dim 0 size ", m, ", got ", self.size(0));
     TORCH_CHECK(self.size(1) == n, "sspaddmm: Argument #1: Expected dim 1 size ", n, ", got ", self.size(1));
-    check_type(mat1, mat2);
+    check_same_type(mat1, mat2);
     const Tensor rows = hybrid_product(mat1, mat2), row = rows._indices().select(0, 0);
     const Tensor places =
         at::stack({row.repeat_interleave(n), at::arange(n, row.options()).repeat(row.numel())});

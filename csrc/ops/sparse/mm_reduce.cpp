@@ -2,7 +2,6 @@
 #include <anymps/ops/sparse/mm_reduce_ops.h>
 
 #include <ATen/native/ReductionType.h>
-#include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -51,11 +50,6 @@ Reduce reduce_of(ReductionType type) {
         default:
             return Reduce::kSum;
     }
-}
-
-Tensor with_values(const Tensor& self, const Tensor& values) {
-    return compressed_tensor(at::kSparseCsr, self.crow_indices(), self.col_indices(), values,
-                             c10::fromIntArrayRefSlow(self.sizes()));
 }
 
 // Each gradient goes to the term that was the extreme: {of values [nnz], of other [k, n]}.
@@ -111,9 +105,8 @@ std::tuple<Tensor, Tensor> ANYMPS_SPARSE_CSR_FUNC(_sparse_mm_reduce_impl_backwar
     }
     Tensor of_self, of_other;
     if (output_mask[0]) {
-        const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
         of_self = with_values(
-            self, sddmm("sparse_mm_reduce", places.select(0, 0), places.select(0, 1), grad, weight.t()));
+            self, sddmm("sparse_mm_reduce", self.crow_indices(), self.col_indices(), grad, weight.t()));
     }
     if (output_mask[1]) {
         const Tensor columns = self.to_sparse_csc();

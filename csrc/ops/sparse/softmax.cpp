@@ -37,9 +37,7 @@ class Pools {
         auto sizes = values.sizes().vec();
         sizes[0] = count_;
         Tensor most = at::full(sizes, -std::numeric_limits<double>::infinity(), values.options());
-        c10::DimVector lines(values.dim(), 1);
-        lines[0] = pool_.numel();
-        most.scatter_reduce_(0, pool_.view(lines).expand(values.sizes()), values, "amax");
+        most.scatter_reduce_(0, per_element(pool_, values.dim()).expand(values.sizes()), values, "amax");
         return most.index_select(0, pool_);
     }
     Tensor sum(const Tensor& values) const {
@@ -88,12 +86,8 @@ Tensor backward(const char* name, const Tensor& grad_output, const Tensor& resul
     };
     if (values.numel() == 0 || grad._nnz() == 0) return with(at::zeros_like(values));
     // The gradient is zero where it has no element.
-    const auto [found, position] =
-        find_keys(flat_keys(grad._indices(), grad.sizes()), flat_keys(indices, output.sizes()));
-    c10::DimVector lines(values.dim(), 1);
-    lines[0] = found.numel();
-    const Tensor given =
-        grad._values().index_select(0, position).masked_fill_(found.logical_not().view(lines), 0);
+    const Tensor given = values_of_keys(grad._values(), flat_keys(grad._indices(), grad.sizes()),
+                                        flat_keys(indices, output.sizes()));
     const int64_t sparse_dim = output.sparse_dim();
     const auto sum = [&](const Tensor& terms) {
         if (dim >= sparse_dim) return terms.sum(dim - sparse_dim + 1, true);

@@ -1,5 +1,6 @@
 #include "ops/sparse/spmm.h"
 
+#include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
@@ -101,13 +102,20 @@ at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers
     return product.out;
 }
 
-at::Tensor sddmm(const char* op, const at::Tensor& rows, const at::Tensor& columns, const at::Tensor& left,
-                 const at::Tensor& right) {
-    const at::Tensor out = at::empty({rows.numel()}, left.options());
+void check_same_type(const at::Tensor& a, const at::Tensor& b) {
+    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected scalar type ", a.scalar_type(), " but found ",
+                b.scalar_type());
+}
+
+at::Tensor sddmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
+                 const at::Tensor& left, const at::Tensor& right) {
+    const at::Tensor out = at::empty({columns.numel()}, left.options());
     if (out.numel() == 0) return out;
     TORCH_CHECK(out.numel() <= UINT32_MAX && left.size(1) <= UINT32_MAX, op, ": ", out.numel(),
                 " elements of ", left.size(1), " terms are too many for the mps device");
-    const at::Tensor row = rows.contiguous(), column = columns.contiguous();
+    const at::Tensor places = at::_convert_indices_from_csr_to_coo(
+        pointers, columns, /*out_int32=*/columns.scalar_type() == at::kInt);
+    const at::Tensor row = places.select(0, 0), column = places.select(0, 1);
     const auto error = runtime::encoder().error_slot(op);
     const SddmmArgs args{kernels::address(out),
                          kernels::address(row),

@@ -21,11 +21,13 @@ enum class Reduce : uint32_t { kSum, kMean, kAmax, kAmin };
 at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers, const at::Tensor& columns,
                        const at::Tensor& values, const at::Tensor& dense, const at::Tensor& arg);
 
-// Elements (rows[i], columns[i]) of left [m, k] @ right [k, n], dense and of one floating or complex dtype:
-// [count] of that dtype (SDDMM). rows and columns [count] are of one integer dtype; those out of range are
-// reported as above.
-at::Tensor sddmm(const char* op, const at::Tensor& rows, const at::Tensor& columns, const at::Tensor& left,
-                 const at::Tensor& right);
+// The elements of left [m, k] @ right [k, n], dense and of one floating or complex dtype, where a matrix in
+// compressed rows has its own: [nnz] of that dtype (SDDMM). Pointers, columns and op are as above.
+at::Tensor sddmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
+                 const at::Tensor& left, const at::Tensor& right);
+
+// Raises for factors of two dtypes, in ATen's words.
+void check_same_type(const at::Tensor& a, const at::Tensor& b);
 
 // out = beta * self + alpha * product, of one dtype and shape; self is not read where beta is 0, as in BLAS.
 at::Tensor& scale_and_add(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta,

@@ -27,11 +27,8 @@ Tensor ANYMPS_SPARSE_FUNC(_sparse_sum_backward)(const Tensor& grad, const Tensor
     Tensor found = grad;
     if (grad.is_sparse()) {
         const Tensor sums = grad.coalesce();
-        const auto [is_there, position] =
-            find_keys(flat_keys(sums._indices(), sums.sizes()), flat_keys(at::stack(kept), kept_sizes));
-        c10::DimVector lines(sums._values().dim(), 1);
-        lines[0] = is_there.numel();
-        found = sums._values().index_select(0, position).masked_fill_(is_there.logical_not().view(lines), 0);
+        found = values_of_keys(sums._values(), flat_keys(sums._indices(), sums.sizes()),
+                               flat_keys(at::stack(kept), kept_sizes));
     } else {
         found = grad.unsqueeze(0);
     }
