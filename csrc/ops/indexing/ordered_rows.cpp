@@ -48,11 +48,10 @@ void ordered_rows(const Tensor& dst, const Tensor& src, const Tensor& index, con
     direct.wrap = false;
     if (how.operation == IndexedOperation::Assign) {
         assign(dst, src, rows, direct);
-    } else if (order_matters(how.operation, dst.scalar_type())) {
-        TORCH_INTERNAL_ASSERT(how.operation == IndexedOperation::Add);
-        add(dst, src, rows, direct);
     } else {
-        indexed_copy_dim(dst, src, rows.unsqueeze(1).expand(src.sizes()), 0, direct);
+        TORCH_INTERNAL_ASSERT(how.operation == IndexedOperation::Add &&
+                              order_matters(how.operation, dst.scalar_type()));
+        add(dst, src, rows, direct);
     }
 }
 
