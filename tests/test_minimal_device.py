@@ -27,6 +27,19 @@ def test_with_no_option(file, tests, passes):
     passes(file, tests, ANYMPS_CAPS="minimal")
 
 
+@pytest.mark.parametrize(
+    "file, tests",
+    [
+        ("test_sort_scan.py", "cumulative or scans or ties_and_bits"),
+        ("test_reduction.py", "test_large or test_strides"),
+        ("test_matmul.py", "mm_types"),
+    ],
+)
+def test_with_no_option_by_the_kernels_of_gpus(file, tests, passes):
+    """Workgroups of several subgroups, which meet different numbers of exchanges."""
+    passes(file, tests, ANYMPS_CAPS="minimal", ANYMPS_KERNELS="gpu")
+
+
 def test_options_are_off(run_python):
     source = "import torch; print(torch.ops.anymps.device_info())"
     device = json.loads(run_python(source, env={"ANYMPS_CAPS": "minimal"}).stdout)

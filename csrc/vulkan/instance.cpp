@@ -61,7 +61,7 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.api_version = p.apiVersion;
     info.driver_version = p.driverVersion;
     std::copy_n(p.pipelineCacheUUID, VK_UUID_SIZE, info.pipeline_cache_uuid.begin());
-    info.is_software = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    info.is_software = info.runs_on_cpu = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     info.is_integrated = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
     info.subgroup_features = subgroup.supportedOperations;
     info.subgroup_size = subgroup.subgroupSize;

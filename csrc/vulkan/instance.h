@@ -35,6 +35,7 @@ struct DeviceInfo {
     std::array<uint8_t, VK_UUID_SIZE> pipeline_cache_uuid{};
 
     bool is_software = false;  // runs on CPU cores: barriers and shared memory are expensive there
+    bool runs_on_cpu = false;  // so too where tests ask for the kernels of GPUs
     bool is_integrated = false;
     bool unified_memory =
         false;  // the whole device-local memory is host-visible and cached: CPU and GPU share it

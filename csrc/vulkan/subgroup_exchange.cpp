@@ -32,8 +32,8 @@ void append(Code& to, Op op, std::initializer_list<Words> operands) {
 // A module in parts, to each of which something is added. One use.
 class Rewriter {
   public:
-    Rewriter(std::span<const uint32_t> spirv, uint32_t lanes)
-        : lanes_(lanes), header_(spirv.begin(), spirv.begin() + kHeaderWords) {
+    Rewriter(std::span<const uint32_t> spirv, uint32_t lanes, bool in_step)
+        : lanes_(lanes), in_step_(in_step), header_(spirv.begin(), spirv.begin() + kHeaderWords) {
         Code* part = &head_;
         for_each_instruction(spirv.subspan(kHeaderWords), [&](Words words) {
             const Op op = opcode_of(words);
@@ -227,7 +227,11 @@ class Rewriter {
         const Id slots = variable(kWorkgroup, array);
         const Id pointer = type(Op::TypePointer, {kWorkgroup, uint});
         const Id lanes = constant(lanes_), last = constant(lanes_ - 1);
-        const Code barrier{constant(kSubgroup), constant(kSubgroup), constant(kAcquireReleaseShared)};
+        const Code order{constant(kSubgroup), constant(kAcquireReleaseShared)};
+        const auto barrier = [&] {
+            if (in_step_) return append(functions_, Op::MemoryBarrier, {order});
+            append(functions_, Op::ControlBarrier, {Code{order[0]}, order});
+        };
         emit(Op::Function, uint, {0, type(Op::TypeFunction, {uint, uint, uint})}, exchange_);
         const Id value = emit(Op::FunctionParameter, uint, {});
         const Id from = emit(Op::FunctionParameter, uint, {});
@@ -235,16 +239,17 @@ class Rewriter {
         const Id first = emit(Op::IMul, uint, {load(builtin(kSubgroupId)), lanes});
         const Id mine = emit(Op::AccessChain, pointer, {slots, emit(Op::IAdd, uint, {first, lane()})});
         append(functions_, Op::Store, {Code{mine, value}});
-        append(functions_, Op::ControlBarrier, {barrier});
+        barrier();
         const Id inside = emit(Op::BitwiseAnd, uint, {from, last});
         const Id theirs = emit(Op::AccessChain, pointer, {slots, emit(Op::IAdd, uint, {first, inside})});
         const Id result = load(theirs);
-        append(functions_, Op::ControlBarrier, {barrier});
+        barrier();
         append(functions_, Op::ReturnValue, {Code{result}});
         append(functions_, Op::FunctionEnd, {});
     }
 
     uint32_t lanes_;
+    bool in_step_;
     Code header_;
     Code head_, annotations_, globals_, declarations_, functions_;
     Code interface_;               // what the entry point has to name
@@ -259,8 +264,9 @@ class Rewriter {
 
 }  // namespace
 
-std::vector<uint32_t> exchange_in_shared_memory(std::span<const uint32_t> spirv, uint32_t lanes) {
-    return Rewriter(spirv, lanes).module();
+std::vector<uint32_t> exchange_in_shared_memory(std::span<const uint32_t> spirv, uint32_t lanes,
+                                                bool in_step) {
+    return Rewriter(spirv, lanes, in_step).module();
 }
 
 }  // namespace anymps::vulkan

@@ -8,7 +8,7 @@
 
 A tree that is older than the installed torch serves: what it tests that torch no longer has fails on the CPU too, and
 is not counted. A process that dies fails the test it was in, and the others go on. Outcomes that OUT.json holds already
-are kept, so that a file may be run in parts (-k).
+are kept, so that a file may be run in parts (-k). Some files import hypothesis, which the extra `test` lacks.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def run_file(test: Path, device: str, processes: int, selection: str) -> dict:
             "PYTORCH_TESTING_DEVICE_ONLY_FOR": device,
             "OMP_WAIT_POLICY": "passive",
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",  # workers collect the same tests in the same order
         }
         done = subprocess.run(command, cwd=test.parent, env=environment, capture_output=True, text=True)
         outcomes = json.loads(results.read_text()) if results.exists() else {}

@@ -29,7 +29,8 @@ TEST(SubgroupExchange, GivesWhatTheDeviceGives) {
     const uint32_t specialization[] = {kThreads, lanes};
     const auto spirv = kernel_spirv(kernel_id("test_subgroup"));
     EXPECT_NE(vulkan::subgroup_features_of(spirv), VK_SUBGROUP_FEATURE_BASIC_BIT);
-    const auto exchanged = vulkan::exchange_in_shared_memory(spirv, lanes);
+    const auto exchanged =
+        vulkan::exchange_in_shared_memory(spirv, lanes, runtime::device_info().runs_on_cpu);
     EXPECT_EQ(vulkan::subgroup_features_of(exchanged), VK_SUBGROUP_FEATURE_BASIC_BIT);
     EXPECT_EQ(vulkan::shared_memory_of(exchanged, specialization),
               vulkan::shared_memory_of(spirv, specialization) + 4 * kThreads);
@@ -49,7 +50,7 @@ TEST(SubgroupExchange, EveryKernelOfLanesHasItsForm) {
         if (vulkan::has_capability(spirv, vulkan::kCooperativeMatrixCapability)) continue;
         if ((vulkan::subgroup_features_of(spirv) & ~kBasic) == 0) continue;
         for (const uint32_t lanes : {4u, 32u, 64u, 128u}) {
-            const auto exchanged = vulkan::exchange_in_shared_memory(spirv, lanes);
+            const auto exchanged = vulkan::exchange_in_shared_memory(spirv, lanes, false);
             EXPECT_EQ(vulkan::subgroup_features_of(exchanged), kBasic) << name;
         }
         ++rewritten;
