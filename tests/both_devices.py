@@ -46,10 +46,13 @@ def same_outcome(function) -> None:
     for device in (torch.device("cpu"), DEVICE):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
+            torch.set_warn_always(True)  # what PyTorch says once in a process may have been said
             try:
                 outcome = [t.detach().cpu() for t in tensors_in(function(device))]
             except Exception as error:  # whatever the CPU raises
                 outcome = error
+            finally:
+                torch.set_warn_always(False)
         outcomes.append((outcome, [str(w.message).partition(" (Triggered")[0] for w in said]))
     (expected, expected_words), (actual, actual_words) = outcomes
     assert actual_words == expected_words

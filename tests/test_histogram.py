@@ -1,5 +1,7 @@
 """histogram and histogramdd: edges, ranges, weights, density."""
 
+import math
+
 import pytest
 import torch
 from both_devices import agree, layouts
@@ -89,3 +91,29 @@ def test_histc_and_bincount(bins, mps):
     exact = torch.bincount(ints[1:], weights.double())
     # 20,000 additions to one bin, in any order
     torch.testing.assert_close(got.cpu().double(), exact, rtol=1e-5, atol=0)
+
+
+INTEGERS = torch.tensor([1, 2, 5])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8, torch.complex64], ids=str)
+@pytest.mark.parametrize("bins, low, high", [(0, 0, 1), (4, 1, 0), (4, math.nan, 1), (4, 0, math.inf)])
+def test_histc_refuses_a_range_as_the_cpu_does(dtype, bins, low, high, raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda device: torch.histc(INTEGERS.to(device, dtype), bins, low, high))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.bincount(x.float()),
+        lambda x: torch.bincount(x[:0].float()),
+        lambda x: torch.bincount(x.to(torch.complex64)),
+        lambda x: torch.bincount(x, minlength=-1),
+        lambda x: torch.bincount(x.view(1, 3)),
+        lambda x: torch.bincount(-x),
+        lambda x: torch.bincount(x, x[:2]),
+        lambda x: torch.histc(x, 4, 0, 3),
+    ],
+)
+def test_counts_of_what_the_cpu_refuses(call, raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda device: call(INTEGERS.to(device)))

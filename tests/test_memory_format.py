@@ -101,4 +101,5 @@ def test_strides_are_those_of_the_cpu(name, layout):
             assert got.shape == wanted.shape
             assert got.stride() == wanted.stride() or (got is not pairs[0][0] and name in CONTIGUOUS_GRADIENTS)
             if name not in RANDOM:
-                torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-5)
+                # 1e-4: a GPU's convolutions may take float32 numbers by fewer bits (docs/numerics.md)
+                torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-4)

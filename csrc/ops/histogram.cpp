@@ -90,10 +90,11 @@ Tensor extremes(const Tensor& values) {
 
 // The size of the result is data: waits for the device.
 Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& weights, int64_t minlength) {
+    TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+                                "\"bincount_cpu\" not implemented for '", self.scalar_type(), "'");
     TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
     if (self.dim() == 1 && self.numel() == 0) return at::zeros({minlength}, self.options().dtype(at::kLong));
-    TORCH_CHECK(self.dim() == 1 && c10::isIntegralType(self.scalar_type(), true),
-                "bincount only supports 1-d non-negative integral inputs.");
+    TORCH_CHECK(self.dim() == 1, "bincount only supports 1-d non-negative integral inputs.");
     const Tensor range = extremes(self.scalar_type() == at::kBool ? self.to(at::kByte) : self).to(at::kLong);
     const int64_t* const values = range.const_data_ptr<int64_t>();
     TORCH_CHECK(values[0] >= 0, "bincount only supports 1-d non-negative integral inputs.");
@@ -110,20 +111,23 @@ Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& we
 // device.
 Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max,
                                Tensor& out) {
-    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"histogram_cpu\" not implemented for '",
-                                c10::toString(self.scalar_type()), "'");
-    TORCH_CHECK(bins > 0, "torch.histc(): bins must be > 0, but got ", bins);
+    TORCH_CHECK(bins > 0, "torch.histogram(): bins must be > 0, but got ", bins, " for dimension 0");
     TORCH_CHECK(self.scalar_type() == out.scalar_type(),
                 "torch.histogram: input tensor and hist tensor should",
                 " have the same dtype, but got input ", self.scalar_type(), " and hist ", out.scalar_type());
     double low = min.to<double>(), high = max.to<double>();
+    const bool is_finite = std::isfinite(low) && std::isfinite(high);
+    TORCH_CHECK(is_finite, "torch.histc: range of [", low, ", ", high, "] is not finite");
+    TORCH_CHECK(low <= high, "torch.histc: max must be larger than min");
+    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"histogram_cpu\" not implemented for '",
+                                self.scalar_type(), "'");
     if (low == high && self.numel() > 0) {
         const Tensor range = extremes(self).to(at::kDouble);
         low = range.const_data_ptr<double>()[0];
         high = range.const_data_ptr<double>()[1];
     }
-    TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "range of [", low, ", ", high, "] is not finite");
-    TORCH_CHECK(low <= high, "max must be larger than min");
+    TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "torch.histc: range of [", low, ", ", high,
+                "] is not finite");
     if (low == high) {
         low -= 1;
         high += 1;
