@@ -40,6 +40,7 @@ CASES = {
     "max_unpool3d": (unpool(3), VOLUME),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], IMAGE),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), VOLUME),
+    "max_pool3d of one": (lambda x: F.max_pool3d(x[0], 2, return_indices=True)[1], VOLUME),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), IMAGE),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), VOLUME),
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 3), IMAGE),

@@ -6,11 +6,13 @@ JSON file of --device-results.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 
 import pytest
+import torch
 import torch.nn.attention.flex_attention
 from torch.testing._internal import (
     common_cuda,
@@ -97,6 +99,15 @@ class Outcomes:
     def pytest_sessionfinish(self):
         with open(self.path, "w") as file:
             json.dump(self.found, file, indent=0)
+
+
+@pytest.fixture(autouse=True)
+def _errors_stay_with_their_test():
+    """What the device has still to report belongs to the test that caused it."""
+    yield
+    if DEVICE == "mps":
+        with contextlib.suppress(RuntimeError):
+            torch.mps.synchronize()
 
 
 @pytest.hookimpl(trylast=True)
