@@ -110,7 +110,8 @@ def with_tensors_by_identity(sample: SampleInput, only: torch.Tensor, change: Ca
 
 
 def emptied(sample: SampleInput) -> Iterator[SampleInput]:
-    """Forms of the sample with zero-sized dimensions: one of the first tensor, all of one size, all of all tensors."""
+    """Forms of the sample with zero-sized dimensions: one of the first tensor, all of one size, one of all tensors of
+    a rank (a batch beside equal sizes), all of all tensors."""
     tensors = [t for t in pytree.tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(t, torch.Tensor)]
     if not tensors or any(t.layout != torch.strided for t in tensors):
         return
@@ -124,6 +125,9 @@ def emptied(sample: SampleInput) -> Iterator[SampleInput]:
     for size in sizes_of(sample):
         if size:
             yield resized(sample, size, double=False)
+    for rank in dict.fromkeys(t.dim() for t in tensors) if len(tensors) > 1 else ():
+        for dim in range(rank):
+            yield with_tensors(sample, lambda t, r=rank, d=dim: t.narrow(d, 0, 0) if t.dim() == r else t)
     if len(sizes_of(sample)) > 1:
         yield with_tensors(sample, lambda t: t.new_empty((0,) * t.dim()))
 

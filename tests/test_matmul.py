@@ -322,5 +322,16 @@ def test_factors_without_elements(dtype, mps):
         assert torch.equal(torch.addmm(nothing, a.to(mps), b.to(mps), beta=0).cpu(), torch.zeros(4, 3, dtype=dtype))
 
 
+@pytest.mark.parametrize("beta", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("batch, rows, terms, columns", [(0, 5, 6, 7), (3, 5, 0, 7), (0, 5, 0, 7), (3, 0, 6, 7)])
+def test_batches_of_nothing(batch, rows, terms, columns, dtype, beta, mps):
+    a, b = torch.ones(batch, rows, terms).to(dtype), torch.ones(batch, terms, columns).to(dtype)
+    for function, self in ((torch.addbmm, torch.ones(rows, columns)), (torch.baddbmm, torch.ones(batch, rows, columns))):
+        self = self.to(dtype)
+        expected = function(self, a, b, beta=beta)
+        assert torch.equal(function(self.to(mps), a.to(mps), b.to(mps), beta=beta).cpu(), expected)
+
+
 def test_a_result_over_itself_raises(raises_as_on_the_cpu):
     raises_as_on_the_cpu(lambda ones: torch.mm(ones(4, 4), ones(4, 4), out=ones(4, 1).expand(4, 4)))

@@ -63,14 +63,9 @@ FILES = [
     "nn/test_convolution",
     "nn/test_dropout",
     "nn/test_embedding",
-    "nn/test_init",
-    "nn/test_lazy_modules",
-    "nn/test_module_hooks",
     "nn/test_multihead_attention",
-    "nn/test_packed_sequence",
     "nn/test_parametrization",
     "nn/test_pooling",
-    "nn/test_pruning",
 ]
 
 

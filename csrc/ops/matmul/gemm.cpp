@@ -368,6 +368,11 @@ void Gemm::run() {
     TORCH_CHECK_NOT_IMPLEMENTED(known, "\"", name, "\" not implemented for '", c10::toString(type), "'");
     if ((batch == 0 && !sum_batch) || m == 0 || n == 0) return;
     Gemm g = *this;
+    if (g.batch == 0) {  // a sum of no products is one product of no terms
+        g.batch = 1;
+        g.k = 0;
+        g.sum_batch = false;
+    }
     if (self.tensor != nullptr && beta.equal(0.0)) g.self = kNoMatrices;
     // Results that follow one another along a column are the rows of the transposed product.
     if (g.out.column != 1 && g.out.row == 1 && g.m > 1) transpose(g);
@@ -407,7 +412,7 @@ void Gemm::run() {
         if (p.tile->fragments) return multiply_fragments(gemm, p, c);
         multiply(gemm, p, c);
     };
-    if (plan.parts == 1 && !sum_batch) return product(g, plan, compute);
+    if (plan.parts == 1 && !g.sum_batch) return product(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::C64 ? at::kComplexFloat
                              : compute == Compute::I32 ? at::kInt
@@ -419,7 +424,7 @@ void Gemm::run() {
     partial.self = kNoMatrices;
     partial.alpha = 1;
     product(partial, plan, compute);
-    if (sum_batch) g.batch = 1;
+    if (g.sum_batch) g.batch = 1;
     sum_parts(g, parts, plan, compute);
 }
 
