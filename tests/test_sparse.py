@@ -53,7 +53,7 @@ def test_few_elements(mps, nnz):
     for function in (torch.Tensor.coalesce, torch.Tensor.to_dense, torch.Tensor.t, torch.sparse.sum):
         both(function, sparse)
     both(torch.sparse.mm, sparse, dense(6, 2))
-    both(torch.add, sparse, coordinates((4, 6), 2, 5))
+    both(lambda a, b: torch.add(a, b).coalesce(), sparse, coordinates((4, 6), 2, 5))
     for function in (lambda a, b: (a * b).to_dense(), lambda a, b: (b * a).to_dense()):
         both(function, sparse, coordinates((4, 6), 2, 5))
 
@@ -63,10 +63,11 @@ def test_few_elements(mps, nnz):
 def test_sums_and_products_of_two(mps, dtype, coalesced):
     a = coordinates((9, 8), 2, 25, dtype, coalesced)
     b = coordinates((9, 8), 2, 20, dtype, True, seed=3)
-    both(torch.add, a, b)
-    both(torch.sub, a, b)
-    both(lambda x, y: torch.add(x, y, alpha=3), a, b)
-    both(lambda x, y: x.clone().add_(y), a, b)
+    for add in (torch.add, torch.sub, lambda x, y: torch.add(x, y, alpha=3), lambda x, y: x.clone().add_(y)):
+        # Sums keep the elements of both, as on CUDA; the CPU merges coalesced ones.
+        both(lambda x, y, add=add: add(x, y).coalesce(), a, b)
+        both(lambda x, y, add=add: add(x, y).to_dense(), a, b)
+        assert not add(a.to(mps), b.to(mps)).is_coalesced()
     both(torch.add, dense(9, 8, dtype=dtype), a)
     both(torch.mul, a, b)
     both(torch.mul, b, a)
@@ -75,6 +76,26 @@ def test_sums_and_products_of_two(mps, dtype, coalesced):
     both(lambda x, y: torch.mv(x, y), a, dense(8, dtype=dtype))
     both(lambda x, y: x.sparse_mask(y), dense(9, 8, dtype=dtype), b)
     both(lambda x, y: x.sparse_mask(y), a, b)
+
+
+def test_repeated_sums_stay_bounded(mps):
+    """More elements than places are coalesced, and so is a sum that is stored in another dtype."""
+    addend = coordinates((4, 5), 2, 9, coalesced=True)
+
+    def sums(s):
+        total = torch.zeros_like(s)
+        for _ in range(7):
+            total.add_(s)
+            assert total._nnz() <= total.numel()
+        return total.coalesce()
+
+    both(sums, addend)
+
+    def rounded(a, b):
+        out = torch.empty(a.shape, dtype=a.dtype, layout=a.layout, device=a.device)
+        return torch.add(a, b, out=out)
+
+    both(rounded, torch.full((2, 3), 2.5).bfloat16().to_sparse(), torch.full((2, 3), 0.1).to_sparse())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)

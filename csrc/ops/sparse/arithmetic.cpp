@@ -51,13 +51,15 @@ Tensor& add_to_dense(const Tensor& dense, const Tensor& sparse, const Scalar& al
     return direct ? out : out.copy_(sum);
 }
 
-// What the CPU and others coalesce, so that indices() may be asked for, stays coalesced.
-Tensor sum_of(const Tensor& self, const Tensor& other, const Scalar& alpha, ScalarType common) {
+// Elements of both beside each other, as CUDA adds: nothing waits for the number of distinct places.
+// Coalesced where more elements than places would pile up, or where sums are converted to the dtype of a
+// result.
+Tensor sum_of(const Tensor& self, const Tensor& other, const Scalar& alpha, ScalarType common,
+              ScalarType result) {
     const Tensor indices = at::cat({self._indices(), other._indices()}, 1);
     const Tensor values = at::cat({self._values().to(common), scaled(other._values().to(common), alpha)});
     const Tensor sum = sparse_tensor(indices, values, self.sizes(), false);
-    const bool coalesced = self.is_coalesced() && other.is_coalesced();
-    return coalesced || sum._nnz() > sum.numel() ? sum.coalesce() : sum;
+    return result != common || sum._nnz() > sum.numel() ? sum.coalesce() : sum;
 }
 
 // Elements of `self` times the element of `other` at their place; other is coalesced.
@@ -104,7 +106,7 @@ Tensor& ANYMPS_SPARSE_FUNC(add_out)(const Tensor& self, const Tensor& other, con
     TORCH_CHECK(self.sparse_dim() == other.sparse_dim() && self.dense_dim() == other.dense_dim(),
                 "add: expected 'self' and 'other' to have same density, but 'self' has ", self.sparse_dim(),
                 " sparse dimensions while 'other' has ", other.sparse_dim(), " sparse dimensions");
-    return become(out, sum_of(self, other, alpha, common));
+    return become(out, sum_of(self, other, alpha, common, out.scalar_type()));
 }
 
 Tensor& ANYMPS_SPARSE_FUNC(mul_out)(const Tensor& self, const Tensor& other, Tensor& out) {
