@@ -18,12 +18,13 @@ constexpr size_t kMaxSpecialization = 32;
 constexpr uint32_t kSoftwareConstant = 32;  // as in shaders/lib/software.slang
 constexpr uint32_t kFusedConstant = 33;     // as in shaders/lib/math_core.slang
 
-// Software drivers spend most of their time on code that specialization constants leave out.
-std::vector<uint32_t> specialize_for_software(std::span<const uint32_t> words,
-                                              std::span<const uint32_t> specialization) {
-    std::vector<std::pair<uint32_t, uint32_t>> values{{kSoftwareConstant, VK_TRUE}};
+// Drivers spend most of a compilation on code that specialization constants leave out.
+std::vector<uint32_t> specialized(const DeviceInfo& info, std::span<const uint32_t> words,
+                                  std::span<const uint32_t> specialization) {
+    std::vector<std::pair<uint32_t, uint32_t>> values{{kSoftwareConstant, info.is_software},
+                                                      {kFusedConstant, info.fused_multiply_add}};
     for (uint32_t i = 0; i < specialization.size(); ++i) values.emplace_back(i, specialization[i]);
-    return specialize(words, values);
+    return specialize(words, values, /*compact=*/info.is_software);
 }
 
 // The subgroup size that a pipeline must ask for, or 0: what specialization constant 1 says. Where the driver
@@ -63,7 +64,8 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
     const DeviceInfo& info = device.info();
     const uint32_t lanes = required_subgroup_size(info, spirv, specialization);
     std::vector<uint32_t> words = module_for(info, spirv, lanes != 0 ? lanes : info.subgroup_size);
-    if (info.is_software) words = specialize_for_software(words, specialization);
+    // What is left on software drivers may take less shared memory.
+    if (info.is_software) words = specialized(info, words, specialization);
     if (const uint32_t shared = shared_memory_of(words, specialization); shared > info.shared_memory_bytes) {
         throw Error(VK_ERROR_FEATURE_NOT_PRESENT, "Kernel " + name + " takes " + std::to_string(shared) +
                                                       " bytes of shared memory; " + info.name + " has " +
@@ -79,9 +81,11 @@ Pipeline::Pipeline(const Device& device, const std::string& name, std::span<cons
 VkResult Pipeline::compile() const {
     const DeviceInfo& info = device_.info();
     const auto& api = device_.api();
+    std::vector<uint32_t> words = std::move(source_.words);
+    if (!info.is_software) words = specialized(info, words, source_.specialization);
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-    module_info.codeSize = source_.words.size() * sizeof(uint32_t);
-    module_info.pCode = source_.words.data();
+    module_info.codeSize = words.size() * sizeof(uint32_t);
+    module_info.pCode = words.data();
     VkShaderModule module = VK_NULL_HANDLE;
     if (const VkResult result = api.vkCreateShaderModule(device_.handle(), &module_info, nullptr, &module);
         result < 0) {

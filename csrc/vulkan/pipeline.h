@@ -27,7 +27,7 @@ class Pipeline {
   public:
     // Prepares the kernel; throws Error when the device cannot run it. The driver compiles it in build().
     // spirv: one entry point. specialization: value i becomes the constant with id i, all 32-bit.
-    // Constant 32 is set besides: true on software drivers (shaders/lib/software.slang).
+    // Constants 32 and 33 are set besides (shaders/lib/software.slang, shaders/lib/math_core.slang).
     // specialization[1], when not 0, is also asked for as the required subgroup size where the device can.
     // name labels the pipeline in profilers and validation messages.
     Pipeline(const Device& device, const std::string& name, std::span<const uint32_t> spirv,

@@ -461,10 +461,11 @@ void FunctionSpecializer::emit_terminator(Instance& result, uint32_t i) {
                                                               : renamed(result, from.merge[at]));
     }
     // Unless told not to, drivers unroll what has at most 32 steps, and then compile each of them.
-    if (wrapped && opcode_of(from.merge) == Op::LoopMerge && from.merge[3] == 0)
-        result.words.back() = kDontUnroll;
+    const bool loop = wrapped && opcode_of(from.merge) == Op::LoopMerge;
+    if (module_.compact() && loop && from.merge[3] == 0) result.words.back() = kDontUnroll;
     const bool selection = wrapped && opcode_of(from.merge) == Op::SelectionMerge;
-    if (selection && !state.decided && from.merge[2] == 0 && is_short(i)) result.words.back() = kFlatten;
+    const bool undecided = selection && !state.decided && from.merge[2] == 0;
+    if (module_.compact() && undecided && is_short(i)) result.words.back() = kFlatten;
     if (state.decided && selection) {  // a construct that `break`s leave
         return put(result, Op::Switch, {module_.zero(), renamed(result, block(state.next[0]).label)});
     }

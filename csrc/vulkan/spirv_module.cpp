@@ -115,8 +115,8 @@ bool is_removable(Words instruction) {
     }
 }
 
-SpirvModule::SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values)
-    : header_(spirv.first(kHeaderWords)), bound_(spirv[3]) {
+SpirvModule::SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values, bool compact)
+    : header_(spirv.first(kHeaderWords)), bound_(spirv[3]), compact_(compact) {
     canonical_.resize(bound_);
     for (uint32_t id = 0; id < bound_; ++id) canonical_[id] = id;
     constants_.resize(bound_);

@@ -42,8 +42,9 @@ bool is_removable(Words instruction);
 // Owner: one call of specialize. The words outlive it.
 class SpirvModule {
   public:
-    SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values);
+    SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values, bool compact);
 
+    bool compact() const { return compact_; }  // code is to stay small, as in specialize
     bool known() const { return known_; }  // false: the module has instructions or a form that are not known
     uint32_t bound() const { return bound_; }
     uint32_t entry() const { return entry_; }
@@ -78,7 +79,7 @@ class SpirvModule {
 
     Words header_;
     uint32_t bound_, entry_ = 0, int_type_ = 0;  // some integer of 32 bits
-    bool known_ = true;
+    bool compact_, known_ = true;
     std::unordered_map<uint32_t, SpirvFunction> functions_;
     std::unordered_map<uint32_t, Words> parameter_types_;
     std::vector<uint32_t> canonical_, widths_, spec_ids_;

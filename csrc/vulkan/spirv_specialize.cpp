@@ -8,8 +8,8 @@
 namespace anymps::vulkan {
 
 std::vector<uint32_t> specialize(std::span<const uint32_t> spirv,
-                                 std::span<const std::pair<uint32_t, uint32_t>> values) {
-    SpirvModule module(spirv, values);
+                                 std::span<const std::pair<uint32_t, uint32_t>> values, bool compact) {
+    SpirvModule module(spirv, values, compact);
     if (!module.known()) return {spirv.begin(), spirv.end()};
     Instances instances(module);
     std::vector<const Instance*> reached{&instances.get(module.entry(), {}, module.entry())};

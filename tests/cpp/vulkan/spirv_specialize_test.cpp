@@ -121,20 +121,21 @@ std::pair<uint32_t, size_t> stored(const Module& module) {
 TEST(SpirvSpecialize, DecidesWhatConstantsDecide) {
     // The variable, the function, three labels with two branches, store, return, end; the call is gone.
     using Values = std::vector<std::pair<uint32_t, uint32_t>>;
-    EXPECT_EQ(stored(specialize(choice(), Values{})), (std::pair<uint32_t, size_t>{11, 10}));
-    EXPECT_EQ(stored(specialize(choice(), Values{{3, 1}})).first, 11u);
-    EXPECT_EQ(stored(specialize(choice(), Values{{3, 2}})), (std::pair<uint32_t, size_t>{11, 10}));
+    EXPECT_EQ(stored(specialize(choice(), Values{}, true)), (std::pair<uint32_t, size_t>{11, 10}));
+    EXPECT_EQ(stored(specialize(choice(), Values{{3, 1}}, true)).first, 11u);
+    EXPECT_EQ(stored(specialize(choice(), Values{{3, 2}}, true)), (std::pair<uint32_t, size_t>{11, 10}));
     Module other = choice();
     other[other.size() - 1 - 2 - 1] = kFive;  // the last addition adds 5
-    EXPECT_EQ(stored(specialize(other, Values{{3, 2}})).first, 10u);
-    EXPECT_EQ(stored(specialize(other, Values{{4, 2}})).first, 11u);  // no such constant
+    EXPECT_EQ(stored(specialize(other, Values{{3, 2}}, true)).first, 10u);
+    EXPECT_EQ(stored(specialize(other, Values{{4, 2}}, true)).first, 11u);  // no such constant
 }
 
 TEST(SpirvSpecialize, LoopsStayLoops) {
     constexpr uint32_t kUnroll = 1, kDontUnroll = 2;
     const auto control_of = [](const Module& module) { return operand_of(module, Op::LoopMerge, 3); };
-    EXPECT_EQ(control_of(specialize(loop(0), {})), kDontUnroll);
-    EXPECT_EQ(control_of(specialize(loop(kUnroll), {})), kUnroll);
+    EXPECT_EQ(control_of(specialize(loop(0), {}, true)), kDontUnroll);
+    EXPECT_EQ(control_of(specialize(loop(kUnroll), {}, true)), kUnroll);
+    EXPECT_EQ(control_of(specialize(loop(0), {}, false)), 0u);
 }
 
 // if (shared == 5) shared = shared + 5 + ... + 5
@@ -204,22 +205,23 @@ TEST(SpirvSpecialize, LoadsSeeWhatWasStoredOnTheOnlyWayToThem) {
         });
         return value;
     };
-    EXPECT_EQ(first_stored(specialize(reused(false), {})), 5u);
-    EXPECT_EQ(first_stored(specialize(reused(true), {})), 0u);  // 5 or 6
+    EXPECT_EQ(first_stored(specialize(reused(false), {}, true)), 5u);
+    EXPECT_EQ(first_stored(specialize(reused(true), {}, true)), 0u);  // 5 or 6
 }
 
 TEST(SpirvSpecialize, BranchesThatSkipLittleAreNotTaken) {
     constexpr uint32_t kNone = 0, kFlatten = 1, kDontFlatten = 2;
     const auto control_of = [](const Module& module) { return operand_of(module, Op::SelectionMerge, 2); };
-    EXPECT_EQ(control_of(specialize(branch(kNone, 5), {})), kFlatten);
-    EXPECT_EQ(control_of(specialize(branch(kNone, 100), {})), kNone);
-    EXPECT_EQ(control_of(specialize(branch(kDontFlatten, 5), {})), kDontFlatten);
+    EXPECT_EQ(control_of(specialize(branch(kNone, 5), {}, true)), kFlatten);
+    EXPECT_EQ(control_of(specialize(branch(kNone, 100), {}, true)), kNone);
+    EXPECT_EQ(control_of(specialize(branch(kDontFlatten, 5), {}, true)), kDontFlatten);
+    EXPECT_EQ(control_of(specialize(branch(kNone, 5), {}, false)), kNone);
 }
 
 TEST(SpirvSpecialize, KeepsWhatItDoesNotKnow) {
     Module module = choice();
     module[module.size() - 1] = 1u << 16 | 4416u;  // OpTerminateInvocation
-    EXPECT_EQ(specialize(module, {}), module);
+    EXPECT_EQ(specialize(module, {}, true), module);
 }
 
 TEST(SpirvSpecialize, FoldsAsTheSpecificationSays) {
