@@ -11,6 +11,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
+from test_complex import test_extremal_values  # noqa: F401
 
 FLUSHED = "ANYMPS_TEST_FLUSHED" in os.environ
 torch.set_flush_denormal(FLUSHED)
