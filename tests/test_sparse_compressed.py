@@ -151,6 +151,51 @@ def test_sampled_products(mps):
         both(lambda s, d=dim: s.sum(d, keepdim=True), sparse)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("terms", [0, 1, 3, 4, 36, 1100])
+def test_terms_of_sampled_products(mps, terms, dtype):
+    """Few terms and many, which are loaded by four where they are aligned, of matrices in any order of memory."""
+    sparse = compressed(torch.sparse_csr, dtype=dtype)
+    left, right = dense(6, terms + 1, dtype=dtype), dense(8, terms, dtype=dtype, seed=5)
+    for a in (left[:, 1:], left[:, :terms].clone(), left[:, :terms].t().contiguous().t()):
+        for b in (right.t(), right.t().contiguous()):
+            both(torch.sparse.sampled_addmm, sparse, a, b)
+            both(lambda s, x, y: torch.sparse.sampled_addmm(s, x, y, beta=0, alpha=0.5), sparse, a, b)
+
+
+@pytest.mark.parametrize("type_of_indices", [torch.int64, torch.int32], ids=str)
+def test_sampled_products_of_batches(mps, type_of_indices):
+    one = compressed(torch.sparse_csr)
+
+    def with_indices(s):
+        crow, col = s.crow_indices().to(type_of_indices), s.col_indices().to(type_of_indices)
+        return torch.sparse_csr_tensor(crow, col, s.values(), s.shape)
+
+    batch = torch.stack([one.to_dense(), 2 * one.to_dense().flip(1), one.to_dense().flip(0)]).to_sparse_csr()
+    left, right = dense(3, 6, 12), dense(3, 12, 8, seed=5)
+    for sparse in map(with_indices, (one, batch)):
+        both(torch.sparse.sampled_addmm, sparse, left, right)
+        both(torch.sparse.sampled_addmm, sparse, left, right.mT.contiguous().mT)
+        strided = left[:, :, ::2], right[:, ::2]
+        both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b, beta=2, alpha=3), sparse, *strided)
+        both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b, beta=0.0), sparse, left, right)
+    for a, b in [(left[0], right), (left[0], right[0]), (left[:2], right[:2]), (left[0, 0], right[0])]:
+        with pytest.raises(RuntimeError) as expected:
+            torch.sparse.sampled_addmm(batch, a, b)
+        with pytest.raises(RuntimeError) as actual:
+            torch.sparse.sampled_addmm(batch.to(mps), a.to(mps), b.to(mps))
+        assert str(actual.value) == str(expected.value)
+
+
+def test_sampled_products_have_indices_of_their_own(mps):
+    """copy_ writes the indices of a compressed tensor in place."""
+    sparse = compressed(torch.sparse_csr).to(mps)
+    before = sparse.to_dense()
+    other = sparse.to_dense().flip(1).to_sparse_csr()
+    torch.sparse.sampled_addmm(sparse, dense(6, 4).to(mps), dense(4, 8).to(mps)).copy_(other)
+    assert torch.equal(sparse.to_dense(), before)
+
+
 def test_a_graph_convolution_trains(mps):
     """Two layers over a normalized adjacency matrix, in both formats: losses and gradients as on the CPU."""
     torch.manual_seed(0)

@@ -171,7 +171,7 @@ at::Tensor compressed_tensor(at::Layout layout, const at::Tensor& compressed_ind
 
 at::Tensor with_values(const at::Tensor& like, const at::Tensor& values) {
     const auto [compressed_indices, plain_indices] = at::sparse_csr::getCompressedPlainIndices(like);
-    return compressed_tensor(like.layout(), compressed_indices, plain_indices, values,
+    return compressed_tensor(like.layout(), compressed_indices.clone(), plain_indices.clone(), values,
                              c10::fromIntArrayRefSlow(like.sizes()));
 }
 

@@ -12,7 +12,8 @@ at::Tensor compressed_tensor(at::Layout layout, const at::Tensor& compressed_ind
                              const at::Tensor& plain_indices, const at::Tensor& values,
                              c10::SymIntArrayRef size);
 
-// A compressed tensor with the indices, sizes and layout of another one, and these values.
+// A compressed tensor with the sizes and the layout of another one, a copy of its indices (copy_ writes them
+// in place) and these values.
 at::Tensor with_values(const at::Tensor& like, const at::Tensor& values);
 
 }  // namespace anymps::ops

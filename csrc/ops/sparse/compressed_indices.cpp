@@ -2,7 +2,6 @@
 #include <anymps/ops/sparse/compressed_indices_ops.h>
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "ops/registration.h"
@@ -25,10 +24,7 @@ TORCH_IMPL_FUNC(_convert_indices_from_csr_to_coo_out)
     const int64_t batch_dim = crow_indices.dim() - 1, nnz = col_indices.size(-1);
     const int64_t batches = nnz == 0 ? 0 : col_indices.numel() / nnz;
     const auto type = out_int32 ? at::kInt : at::kLong;
-    const Tensor ends =
-        crow_indices.narrow(-1, 1, crow_indices.size(-1) - 1).reshape({batches, -1}).contiguous();
-    const Tensor elements = at::arange(nnz, ends.options()).expand({batches, nnz}).contiguous();
-    const Tensor rows = at::searchsorted(ends, elements, out_int32, /*right=*/true).reshape({-1});
+    const Tensor rows = rows_of_elements(crow_indices, nnz).reshape({-1});
     result.select(0, batch_dim + (transpose ? 1 : 0)).copy_(rows);
     result.select(0, batch_dim + (transpose ? 0 : 1)).copy_(col_indices.reshape({-1}));
     // Batch coordinates in row-major order, each for all elements of its batch.

@@ -10,7 +10,6 @@
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
 #include "ops/sparse/compressed.h"
@@ -98,9 +97,7 @@ Tensor ANYMPS_SPARSE_CSR_FUNC(empty_like)(const Tensor& self, std::optional<at::
 }
 
 Tensor ANYMPS_SPARSE_CSR_FUNC(mul_Scalar)(const Tensor& self, const Scalar& other) {
-    const auto [compressed_indices, plain_indices] = getCompressedPlainIndices(self);
-    return compressed_tensor(self.layout(), compressed_indices.clone(), plain_indices.clone(),
-                             self.values().mul(other), c10::fromIntArrayRefSlow(self.sizes()));
+    return with_values(self, self.values().mul(other));
 }
 
 Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other, const Scalar& alpha,
@@ -157,47 +154,6 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat,
     if (!out.is_same(self)) at::native::resize_output(out, {mat.size(0)});
     const Tensor found = sparse_times_dense("addmv", mat, vec.unsqueeze(1)).squeeze(1);
     return scale_and_add(*base, found, beta, alpha, out);
-}
-
-// beta * self + alpha * (mat1 @ mat2 where self has elements).
-Tensor& ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm_out)(const Tensor& self, const Tensor& mat1,
-                                                         const Tensor& mat2, const Scalar& beta,
-                                                         const Scalar& alpha, Tensor& out) {
-    TORCH_CHECK(mat1.layout() == at::kStrided,
-                "sampled_addmm: Expected mat1 to have strided layout, but got ", mat1.layout());
-    TORCH_CHECK(mat2.layout() == at::kStrided,
-                "sampled_addmm: Expected mat2 to have strided layout, but got ", mat2.layout());
-    TORCH_CHECK(out.layout() == at::kSparseCsr,
-                "sampled_addmm: Expected result to have sparse csr layout, but got ", out.layout());
-    TORCH_CHECK(self.dense_dim() == 0, "sampled_addmm: Expected non-hybrid self tensor");
-    const auto same_type = [](const char* a, const Tensor& x, const char* b, const Tensor& y) {
-        TORCH_CHECK(x.scalar_type() == y.scalar_type(), "sampled_addmm: Expected ", a, " and ", b,
-                    " to have the same dtype, but got ", x.scalar_type(), " and ", y.scalar_type());
-    };
-    same_type("mat1", mat1, "mat2", mat2);
-    same_type("mat1", mat1, "self", self);
-    same_type("result", out, "self", self);
-    TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2 && self.dim() == 2,
-                "sampled_addmm: batches of matrices are not supported on mps");
-    TORCH_CHECK(mat1.size(1) == mat2.size(0), "sampled_addmm: mat1 and mat2 shapes cannot be multiplied (",
-                mat1.size(0), "x", mat1.size(1), " and ", mat2.size(0), "x", mat2.size(1), ")");
-    TORCH_CHECK(self.size(0) == mat1.size(0), "sampled_addmm: self.shape[-2] must match mat1.shape[-2]");
-    TORCH_CHECK(self.size(1) == mat2.size(1), "sampled_addmm: self.shape[-1] must match mat2.shape[-1]");
-    const auto type = self.scalar_type();
-    TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type),
-                "sparse_sampled_addmm: Expected self to be a floating-point or complex tensor, but got ",
-                type);
-    const Tensor found = sddmm("sampled_addmm", self.crow_indices(), self.col_indices(), mat1, mat2);
-    Tensor values = at::empty_like(found);
-    scale_and_add(self.values(), found, beta, alpha, values);
-    return become(out, with_values(self, values));
-}
-
-Tensor ANYMPS_SPARSE_CSR_FUNC(sparse_sampled_addmm)(const Tensor& self, const Tensor& mat1,
-                                                    const Tensor& mat2, const Scalar& beta,
-                                                    const Scalar& alpha) {
-    Tensor out = at::empty_like(self);
-    return sparse_sampled_addmm_out_sparse_csr(self, mat1, mat2, beta, alpha, out);
 }
 
 // Sums over dimensions, which stay with size 1.

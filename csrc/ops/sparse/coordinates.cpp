@@ -10,6 +10,7 @@
 
 #include <bit>
 #include <limits>
+#include <vector>
 
 #include "ops/indexing/segment_sum.h"
 #include "ops/sort_order.h"
@@ -44,7 +45,7 @@ at::Tensor& become(at::Tensor& out, const at::Tensor& value) {
 }
 
 at::Tensor per_element(const at::Tensor& numbers, int64_t dims) {
-    c10::DimVector sizes(dims, 1);
+    std::vector<int64_t> sizes(dims, 1);
     sizes[0] = numbers.numel();
     return numbers.view(sizes);
 }
@@ -52,6 +53,13 @@ at::Tensor per_element(const at::Tensor& numbers, int64_t dims) {
 at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType type) {
     const at::Tensor rows = at::arange(size + 1, sorted.options());
     return at::searchsorted(sorted.contiguous(), rows, /*out_int32=*/type == at::kInt);
+}
+
+at::Tensor rows_of_elements(const at::Tensor& pointers, int64_t nnz) {
+    const int64_t batches = c10::multiply_integers(pointers.sizes().slice(0, pointers.dim() - 1));
+    const at::Tensor ends = pointers.narrow(-1, 1, pointers.size(-1) - 1).reshape({batches, -1}).contiguous();
+    const at::Tensor elements = at::arange(nnz, ends.options()).expand({batches, nnz}).contiguous();
+    return at::searchsorted(ends, elements, /*out_int32=*/ends.scalar_type() == at::kInt, /*right=*/true);
 }
 
 std::pair<at::Tensor, at::Tensor> find_keys(const at::Tensor& among, const at::Tensor& keys) {

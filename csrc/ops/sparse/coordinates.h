@@ -27,6 +27,10 @@ at::Tensor& become(at::Tensor& out, const at::Tensor& value);
 // Where a run of each number from 0 to size - 1 begins in ascending numbers: [size + 1] of `type`.
 at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType type = at::kLong);
 
+// The row of each element of matrices in compressed rows: pointers [batch..., rows + 1] of nnz elements each
+// give [batches, nnz] of their dtype.
+at::Tensor rows_of_elements(const at::Tensor& pointers, int64_t nnz);
+
 // Where each key is in ascending, distinct ones: {bool, whether it is there; int64, its position, valid where
 // it is}. `among` has at least one element.
 std::pair<at::Tensor, at::Tensor> find_keys(const at::Tensor& among, const at::Tensor& keys);

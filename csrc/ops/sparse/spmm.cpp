@@ -1,6 +1,5 @@
 #include "ops/sparse/spmm.h"
 
-#include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
@@ -66,13 +65,6 @@ struct Product {
     }
 };
 
-// Twin of SddmmArgs there.
-struct SddmmArgs {
-    uint64_t out, rows, columns, left, right, error;
-    int64_t left_row, left_column, right_row, right_column, height, width;
-    uint32_t count, inner, error_code;
-};
-
 const char* kernel_of(at::ScalarType type) {
     if (at::isComplexType(type)) return "spmm_c64";
     if (at::isFloatingType(type)) return "spmm_f32";
@@ -105,43 +97,6 @@ at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers
 void check_same_type(const at::Tensor& a, const at::Tensor& b) {
     TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected scalar type ", a.scalar_type(), " but found ",
                 b.scalar_type());
-}
-
-at::Tensor sddmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
-                 const at::Tensor& left, const at::Tensor& right) {
-    const at::Tensor out = at::empty({columns.numel()}, left.options());
-    if (out.numel() == 0) return out;
-    TORCH_CHECK(out.numel() <= UINT32_MAX && left.size(1) <= UINT32_MAX, op, ": ", out.numel(),
-                " elements of ", left.size(1), " terms are too many for the mps device");
-    const at::Tensor places = at::_convert_indices_from_csr_to_coo(
-        pointers, columns, /*out_int32=*/columns.scalar_type() == at::kInt);
-    const at::Tensor row = places.select(0, 0), column = places.select(0, 1);
-    const auto error = runtime::encoder().error_slot(op);
-    const SddmmArgs args{kernels::address(out),
-                         kernels::address(row),
-                         kernels::address(column),
-                         kernels::address(left),
-                         kernels::address(right),
-                         error.address,
-                         left.stride(0),
-                         left.stride(1),
-                         right.stride(0),
-                         right.stride(1),
-                         left.size(0),
-                         right.size(1),
-                         static_cast<uint32_t>(out.numel()),
-                         static_cast<uint32_t>(left.size(1)),
-                         error.code};
-    kernels::KernelCall(
-        at::isComplexType(out.scalar_type()) ? "sddmm_c64" : "sddmm_f32",
-        {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type()), kernels::code(row.scalar_type())})
-        .read(row)
-        .read(column)
-        .read(left)
-        .read(right)
-        .write(out)
-        .dispatch_pointer(args, kernels::flat_grid(args.count));
-    return out;
 }
 
 at::Tensor& scale_and_add(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta,

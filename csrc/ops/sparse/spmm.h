@@ -21,8 +21,9 @@ enum class Reduce : uint32_t { kSum, kMean, kAmax, kAmin };
 at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers, const at::Tensor& columns,
                        const at::Tensor& values, const at::Tensor& dense, const at::Tensor& arg);
 
-// The elements of left [m, k] @ right [k, n], dense and of one floating or complex dtype, where a matrix in
-// compressed rows has its own: [nnz] of that dtype (SDDMM). Pointers, columns and op are as above.
+// The elements of left [batch..., m, k] @ right [batch..., k, n], dense and of one floating or complex dtype,
+// where matrices in compressed rows have their own: [batch..., nnz] of that dtype (SDDMM). pointers
+// [batch..., m + 1], columns [batch..., nnz] and op are as above.
 at::Tensor sddmm(const char* op, const at::Tensor& pointers, const at::Tensor& columns,
                  const at::Tensor& left, const at::Tensor& right);
 
