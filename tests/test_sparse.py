@@ -243,6 +243,16 @@ def test_a_large_product(mps):
     both(torch.Tensor.coalesce, sparse)
 
 
+@pytest.mark.parametrize("places", [1, 7, 3000, 100_000])
+@pytest.mark.parametrize("size", [(), (5,)], ids=["numbers", "rows"])
+def test_many_elements_of_few_places(mps, places, size):
+    """Runs that go over many chunks of the elements, and runs of one."""
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.randint(places, (1, 40_000), generator=generator)
+    values = torch.randint(-8, 9, (40_000, *size), generator=generator).float()
+    both(torch.Tensor.coalesce, torch.sparse_coo_tensor(indices, values, (places, *size), check_invariants=False))
+
+
 def test_repeated_places_are_not_coalesced(mps):
     indices = torch.tensor([[0, 0, 1], [2, 2, 0]])
     values = torch.ones(3)

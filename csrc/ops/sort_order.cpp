@@ -107,14 +107,20 @@ Tensor sorted_values(const Tensor& rows) {
     return values;
 }
 
-Tensor sorted_order(const Tensor& rows, bool descending, uint32_t bits) {
-    if (!sorts_by_radix(rows)) return merged_order(rows, descending);
-    const Tensor order = at::empty(rows.sizes(), rows.options().dtype(at::kInt));
-    if (rows.size(1) <= radix_tile()) {
-        radix_sort_tiles(rows, {}, descending, 0, at::empty_like(rows), order, bits);
-    } else {
-        radix_sort_passes(rows, descending, at::empty_like(rows), order, bits);
+Tensor sorted_order(const Tensor& rows, bool descending, uint32_t bits, Tensor* sorted) {
+    if (!sorts_by_radix(rows)) {
+        const Tensor order = merged_order(rows, descending);
+        if (sorted != nullptr) *sorted = rows.gather(1, order.to(at::kLong));
+        return order;
     }
+    const Tensor values = at::empty_like(rows),
+                 order = at::empty(rows.sizes(), rows.options().dtype(at::kInt));
+    if (rows.size(1) <= radix_tile()) {
+        radix_sort_tiles(rows, {}, descending, 0, values, order, bits);
+    } else {
+        radix_sort_passes(rows, descending, values, order, bits);
+    }
+    if (sorted != nullptr) *sorted = values;
     return order;
 }
 

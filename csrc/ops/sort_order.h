@@ -18,8 +18,10 @@ void sort_rows(const at::Tensor& rows, bool descending, int64_t first, const at:
 at::Tensor sorted_values(const at::Tensor& rows);
 
 // The positions of each row's elements in sorted order: uint32 in an int32 tensor of the same shape. bits:
-// where all elements are integers from 0 to 2^bits - 1; the order of others is any.
+// where all elements are integers from 0 to 2^bits - 1; the order of others is any. sorted, where it is not
+// null, becomes the elements in that order.
 constexpr uint32_t kAllBits = 64;
-at::Tensor sorted_order(const at::Tensor& rows, bool descending, uint32_t bits = kAllBits);
+at::Tensor sorted_order(const at::Tensor& rows, bool descending, uint32_t bits = kAllBits,
+                        at::Tensor* sorted = nullptr);
 
 }  // namespace anymps::ops

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
@@ -23,26 +24,21 @@ struct SegmentArgs {
     uint32_t error_code;
 };
 
-// Short chunks fill the device; there are not many, since one thread may have to add up what all of them
-// have.
-constexpr int64_t kShortestChunk = 64, kMostChunks = 512;
+// Short chunks fill the device, which narrow rows need more of; there are not many, since one thread may have
+// to add up what all of them have.
+constexpr int64_t kShortestChunk = 64, kFewChunks = 512, kMostChunks = 4096, kThreads = 32768;
 
-}  // namespace
+constexpr int64_t kNoSkip = std::numeric_limits<int64_t>::min();
 
-void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, const at::Tensor& index,
-                 int64_t skip) {
-    const int64_t count = index.numel(), width = out.size(1);
-    if (count == 0 || width == 0) return;
-    const int64_t chunk = std::max(kShortestChunk, (count + kMostChunks - 1) / kMostChunks);
+// dense: the index of every row, or with is_sorted of every place in the order.
+void run(const char* op, const at::Tensor& out, const at::Tensor& rows, const at::Tensor& dense,
+         const at::Tensor& order, bool is_sorted, int64_t skip) {
+    const int64_t count = dense.numel(), width = out.size(1);
+    const int64_t most_chunks = std::clamp(kThreads / width, kFewChunks, kMostChunks);
+    const int64_t chunk = std::max(kShortestChunk, (count + most_chunks - 1) / most_chunks);
     const int64_t chunks = (count + chunk - 1) / chunk;
     TORCH_CHECK(count <= UINT32_MAX / 2 && chunks * width <= UINT32_MAX, op, ": ", count, " rows of ", width,
                 " elements are too many for the mps device");
-    const at::Tensor dense = index.contiguous();
-    // `skip` may be beyond out. Another index out of range may lie anywhere in this order: what is written
-    // then does not matter.
-    const auto bits =
-        static_cast<uint32_t>(std::bit_width(static_cast<uint64_t>(std::max(out.size(0) - 1, skip))));
-    const at::Tensor order = sorted_order(dense.view({1, -1}), false, bits);
     const at::Tensor partials = at::empty({2, chunks, width}, rows.options().dtype(at::kFloat));
     const auto error = runtime::encoder().error_slot(op);
     const SegmentArgs args{kernels::address(out),
@@ -61,9 +57,10 @@ void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, 
                            static_cast<uint32_t>(chunks),
                            kernels::FastDivider(static_cast<uint32_t>(width)),
                            error.code};
-    const auto run = [&](const char* kernel) {
-        kernels::KernelCall(kernel, {kernels::flat_workgroup(), 0, kernels::code(rows.scalar_type()),
-                                     kernels::code(out.scalar_type()), kernels::code(dense.scalar_type())})
+    const auto launch = [&](const char* kernel) {
+        kernels::KernelCall(kernel,
+                            {kernels::flat_workgroup(), 0, kernels::code(rows.scalar_type()),
+                             kernels::code(out.scalar_type()), kernels::code(dense.scalar_type()), is_sorted})
             .read(rows)
             .read(dense)
             .read(order)
@@ -71,8 +68,27 @@ void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, 
             .write(out)
             .dispatch_pointer(args, kernels::flat_grid(chunks * width));
     };
-    run("segment_sum");
-    if (chunks > 1) run("segment_sum_join");
+    launch("segment_sum");
+    if (chunks > 1) launch("segment_sum_join");
+}
+
+}  // namespace
+
+void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, const at::Tensor& index,
+                 int64_t skip) {
+    if (index.numel() == 0 || out.size(1) == 0) return;
+    const at::Tensor dense = index.contiguous();
+    // `skip` may be beyond out. Another index out of range may lie anywhere in this order: what is written
+    // then does not matter.
+    const auto bits =
+        static_cast<uint32_t>(std::bit_width(static_cast<uint64_t>(std::max(out.size(0) - 1, skip))));
+    run(op, out, rows, dense, sorted_order(dense.view({1, -1}), false, bits), false, skip);
+}
+
+void sorted_segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows,
+                        const at::Tensor& index, const at::Tensor& order) {
+    if (index.numel() == 0 || out.size(1) == 0) return;
+    run(op, out, rows, index.contiguous(), order, true, kNoSkip);
 }
 
 }  // namespace anymps::ops

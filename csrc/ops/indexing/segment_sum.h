@@ -14,4 +14,9 @@ namespace anymps::ops {
 void segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows, const at::Tensor& index,
                  int64_t skip);
 
+// The same for indices in ascending order, index[i] being that of rows[order[i]]: order [count] is uint32 in
+// an int32 tensor.
+void sorted_segment_sum(const char* op, const at::Tensor& out, const at::Tensor& rows,
+                        const at::Tensor& index, const at::Tensor& order);
+
 }  // namespace anymps::ops

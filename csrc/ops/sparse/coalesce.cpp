@@ -14,9 +14,9 @@ Tensor ANYMPS_SPARSE_FUNC(_coalesce)(const Tensor& self) {
     const int64_t nnz = self._nnz();
     if (nnz < 2) return self.clone()._coalesced_(true);
     const Tensor indices = self._indices(), values = self._values();
-    const Tensor keys = flat_keys(indices, self.sizes());
-    const Tensor order = order_of_keys(keys, self.sizes().slice(0, self.sparse_dim()));
-    const Tensor sorted = keys.index_select(0, order);
+    Tensor sorted;
+    const Tensor order =
+        order_of_keys(flat_keys(indices, self.sizes()), self.sizes().slice(0, self.sparse_dim()), &sorted);
     Tensor begins = at::empty({nnz}, sorted.options().dtype(at::kBool));
     begins.narrow(0, 0, 1).fill_(true);
     Tensor later = begins.narrow(0, 1, nnz - 1);
@@ -27,9 +27,8 @@ Tensor ANYMPS_SPARSE_FUNC(_coalesce)(const Tensor& self) {
     if (distinct == nnz) {
         return sparse_tensor(new_indices, values.index_select(0, firsts), self.sizes(), true);
     }
-    const Tensor runs = begins.cumsum(0).sub_(1);
-    const Tensor run_of = at::empty({nnz}, runs.options()).scatter_(0, order.to(at::kLong), runs);
-    return sparse_tensor(new_indices, add_by_index(values, run_of, distinct), self.sizes(), true);
+    const Tensor sums = add_by_run(values, order, begins.cumsum(0).sub_(1), distinct);
+    return sparse_tensor(new_indices, sums, self.sizes(), true);
 }
 
 }  // namespace anymps::ops

@@ -3,6 +3,8 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros.h>
@@ -25,10 +27,12 @@ at::Tensor flat_keys(const at::Tensor& indices, at::IntArrayRef sizes) {
     return keys.contiguous();
 }
 
-at::Tensor order_of_keys(const at::Tensor& keys, at::IntArrayRef sizes) {
+at::Tensor order_of_keys(const at::Tensor& keys, at::IntArrayRef sizes, at::Tensor* sorted) {
     const auto places = static_cast<uint64_t>(c10::multiply_integers(sizes));
     const auto bits = static_cast<uint32_t>(std::bit_width(places > 0 ? places - 1 : 0));
-    return sorted_order(keys.contiguous().view({1, -1}), false, bits).view({-1});
+    const at::Tensor order = sorted_order(keys.contiguous().view({1, -1}), false, bits, sorted).view({-1});
+    if (sorted != nullptr) *sorted = sorted->view({-1});
+    return order;
 }
 
 at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes,
@@ -93,6 +97,19 @@ at::Tensor add_by_index(const at::Tensor& values, const at::Tensor& index, int64
     }
     at::Tensor to = sums;
     return to.index_add_(0, index, values);
+}
+
+at::Tensor add_by_run(const at::Tensor& values, const at::Tensor& order, const at::Tensor& run,
+                      int64_t size) {
+    if (!at::isFloatingType(values.scalar_type()) || values.numel() == 0) {
+        const at::Tensor index = at::empty_like(run).scatter_(0, order.to(at::kLong), run);
+        return add_by_index(values, index, size);
+    }
+    auto sizes = values.sizes().vec();
+    sizes[0] = size;
+    const at::Tensor sums = at::empty(sizes, values.options());
+    sorted_segment_sum("coalesce", sums.view({size, -1}), values.reshape({values.size(0), -1}), run, order);
+    return sums;
 }
 
 }  // namespace anymps::ops

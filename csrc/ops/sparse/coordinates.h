@@ -14,8 +14,8 @@ namespace anymps::ops {
 at::Tensor flat_keys(const at::Tensor& indices, at::IntArrayRef sizes);
 
 // The positions of keys [nnz] in ascending order, stable, as uint32 in int32. sizes: those that the keys are
-// places among.
-at::Tensor order_of_keys(const at::Tensor& keys, at::IntArrayRef sizes);
+// places among. sorted, where it is not null, becomes the keys in that order.
+at::Tensor order_of_keys(const at::Tensor& keys, at::IntArrayRef sizes, at::Tensor* sorted = nullptr);
 
 // A tensor of these indices and values, unchecked. like: gives dtype and device.
 at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes,
@@ -48,5 +48,9 @@ std::pair<at::Tensor, at::Tensor> positions_of_rows(const at::Tensor& pointers, 
 // values [count, ...] added up by index [count] int64 into zeros [size, ...]; floats are added in float, in a
 // fixed order.
 at::Tensor add_by_index(const at::Tensor& values, const at::Tensor& index, int64_t size);
+
+// The same for values in a sorted order, where run [count] int64, from 0 to size - 1 without gaps, is the
+// index of the values at order [count].
+at::Tensor add_by_run(const at::Tensor& values, const at::Tensor& order, const at::Tensor& run, int64_t size);
 
 }  // namespace anymps::ops
