@@ -1,17 +1,37 @@
-# The shader compiler (a build-time tool) and the archive of all kernels.
+# The shader compiler and the writer of headers (build-time tools), and the archive of all kernels.
 # registration.cmake, included before, lists generated shaders in GENERATED_SHADERS (outputs of custom commands).
 find_package(Threads REQUIRED)
 file(GLOB SHADER_COMPILER_SOURCES CONFIGURE_DEPENDS tools/shader_compiler/*.cpp)
+file(GLOB SHADER_HEADERS_SOURCES CONFIGURE_DEPENDS tools/shader_headers/*.cpp)
 add_executable(shader_compiler ${SHADER_COMPILER_SOURCES})
+target_link_libraries(shader_compiler PRIVATE ${ZSTD_LIBRARY} Threads::Threads)
 target_include_directories(shader_compiler PRIVATE csrc ${ZSTD_INCLUDE_DIR})
-target_include_directories(shader_compiler SYSTEM PRIVATE ${SLANG_INCLUDE_DIR})
-target_link_libraries(shader_compiler PRIVATE ${SLANG_LIBRARY} ${ZSTD_LIBRARY} Threads::Threads)
-set_target_properties(shader_compiler PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-# An option, because CMAKE_SKIP_RPATH (which keeps the wheel free of build paths) covers this tool too.
-target_link_options(shader_compiler PRIVATE -Wl,-rpath,${SLANG_DIR})
+add_executable(shader_headers ${SHADER_HEADERS_SOURCES} tools/shader_compiler/files.cpp
+    tools/shader_compiler/slang_compiler.cpp tools/shader_compiler/spirv_patch.cpp)
+target_include_directories(shader_headers PRIVATE tools/shader_compiler)
+foreach(tool shader_compiler shader_headers)
+    target_include_directories(${tool} SYSTEM PRIVATE ${SLANG_INCLUDE_DIR})
+    target_link_libraries(${tool} PRIVATE ${SLANG_LIBRARY})
+    set_target_properties(${tool} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+    # An option, because CMAKE_SKIP_RPATH (which keeps the wheel free of build paths) covers these tools too.
+    target_link_options(${tool} PRIVATE -Wl,-rpath,${SLANG_DIR})
+endforeach()
 
 file(GLOB SHADERS CONFIGURE_DEPENDS shaders/*.slang)
 file(GLOB_RECURSE SHADER_LIBRARY CONFIGURE_DEPENDS shaders/lib/*.slang)
+
+# What C++ knows of shaders: <anymps/shaders/NAME.h>, <anymps/shaders/lib/NAME.h>. A few seconds for all of them; ninja
+# (restat) rebuilds only what includes a header whose text has changed.
+set(SHADER_HEADERS ${SHADERS} ${SHADER_LIBRARY})
+list(TRANSFORM SHADER_HEADERS REPLACE "^${CMAKE_SOURCE_DIR}/(.*)\\.slang$" "${GENERATED_DIR}/anymps/\\1.h")
+add_custom_command(
+    OUTPUT ${SHADER_HEADERS}
+    COMMAND shader_headers --include ${CMAKE_SOURCE_DIR}/shaders --output ${GENERATED_DIR}/anymps/shaders ${SHADERS}
+    DEPENDS shader_headers ${SHADERS} ${SHADER_LIBRARY}
+    COMMENT "Writing shaders' headers"
+    VERBATIM)
+add_custom_target(generated_shader_headers DEPENDS ${SHADER_HEADERS})
+
 set(SHADER_CACHE ${CMAKE_BINARY_DIR}/shader_cache)
 set(KERNEL_ARCHIVE ${SITE_PACKAGE_DIR}/kernels.bin)
 add_custom_command(

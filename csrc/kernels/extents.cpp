@@ -34,8 +34,8 @@ void collapse(Extents& extents, bool keep_order) {
 char* write_dims(const Extents& extents, char* out) {
     for (const Extent& e : extents) {
         Dim dim;
-        dim.divider = FastDivider(static_cast<uint32_t>(e.size));
-        dim.divider.divisor = static_cast<uint32_t>(e.size);  // the lower half of a long one may be 0
+        dim.size = FastDivider(static_cast<uint32_t>(e.size));
+        dim.size.divisor = static_cast<uint32_t>(e.size);  // the lower half of a long one may be 0
         dim.size_high = static_cast<uint32_t>(static_cast<uint64_t>(e.size) >> 32);
         dim.stride = e.stride;
         std::memcpy(out, &dim, sizeof(Dim));

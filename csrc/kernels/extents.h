@@ -1,7 +1,8 @@
-// Dimensions of tensors that are walked together, as kernels see them (shaders/lib/extents.slang).
+// Dimensions of tensors that are walked together, as kernels see them.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
+#include <anymps/shaders/lib/extents.h>
 #include <c10/util/SmallVector.h>
 
 #include <array>
@@ -11,8 +12,8 @@
 
 namespace anymps::kernels {
 
-constexpr size_t kMaxSlots = 6;  // tensors
-constexpr size_t kMaxDims = 64;  // as ATen
+constexpr size_t kMaxSlots = shaders::lib::extents::kMaxSlots;  // tensors
+constexpr size_t kMaxDims = 64;                                 // as ATen
 
 struct Extent {
     int64_t size;
@@ -28,12 +29,7 @@ using Extents = c10::SmallVector<Extent, 8>;
 void collapse(Extents& extents, bool keep_order = false);
 
 // What kernels read.
-struct Dim {
-    FastDivider divider;
-    uint32_t size_high = 0;
-    std::array<int64_t, kMaxSlots> stride{};
-};
-static_assert(sizeof(Dim) == 64);
+using shaders::lib::extents::Dim;
 
 // Writes the dimensions behind one another at `out`; returns the end.
 char* write_dims(const Extents& extents, char* out);

@@ -1,5 +1,7 @@
-// Index arithmetic that host and kernels share; shaders/lib/geometry.slang is the twin.
+// Index arithmetic that host and kernels share.
 #pragma once
+
+#include <anymps/shaders/lib/geometry.h>
 
 #include <cstdint>
 
@@ -8,12 +10,8 @@ namespace anymps::kernels {
 // Division by a number fixed at dispatch: multiply and shift instead of divide. Exact for every 32-bit
 // dividend (Granlund and Montgomery 1994, figure 4.1). divisor: 1 <= divisor < 2^32; 0 is taken as 1 (an
 // empty dimension).
-struct FastDivider {
-    uint32_t divisor = 1;
-    uint32_t magic = 1;
-    uint32_t shift = 0;
-
-    FastDivider() = default;
+struct FastDivider : shaders::lib::geometry::FastDivider {
+    FastDivider() : FastDivider(1) {}
     explicit FastDivider(uint32_t d);
 
     uint32_t divide(uint32_t n) const {
@@ -22,6 +20,5 @@ struct FastDivider {
         return (t + ((n - t) >> first)) >> (shift - first);
     }
 };
-static_assert(sizeof(FastDivider) == 12);
 
 }  // namespace anymps::kernels

@@ -1,28 +1,13 @@
 #include "kernels/row_launcher.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
-#include "kernels/extents.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::kernels {
 
 namespace {
-
-// The twin of RowArgs in shaders/lib/team.slang, before its dimensions.
-struct Header {
-    std::array<uint64_t, kMaxSlots> address{};
-    std::array<int64_t, kMaxSlots> stride{};
-    std::array<float, 4> params{};
-    uint32_t rows = 1;
-    uint32_t size = 1;
-    uint32_t dims = 0;
-    uint32_t unused = 0;
-};
-static_assert(sizeof(Header) == 128);
 
 constexpr uint64_t kMostCached = 8;  // loads of a row that a thread keeps in registers
 
@@ -34,12 +19,12 @@ uint32_t checked(int64_t count) {
 
 }  // namespace
 
-void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<RowTensor> tensors,
-                 std::array<float, 4> params, std::initializer_list<uint32_t> specialization) {
+RowLaunch::RowLaunch(int64_t dim, std::initializer_list<RowTensor> tensors, std::array<float, 4> params) {
     const at::TensorBase& shape = tensors.begin()->tensor;
-    if (shape.numel() == 0) return;
-    Header header;
+    shaders::lib::team::RowArgs& header = args_.header;
+    header = {};
     header.params = params;
+    header.size = 1;
     Extents kept, along{{1}};
     int64_t rows = 1;
     for (int64_t d = shape.dim() - 1; d >= 0; --d) {
@@ -66,36 +51,33 @@ void launch_rows(std::string_view kernel, int64_t dim, std::initializer_list<Row
     const bool columns = row_step != 0 && header.size > 1 && row_step < along[0].stride[0];
     // Four elements a load are four times the code, which software drivers take long to compile.
     bool vector = !columns && header.size % 4 == 0 && !tuning().software;
-    c10::SmallVector<uint32_t, 16> constants(12, 0);
     for (size_t k = 0; k < tensors.size(); ++k) {
         const auto& [tensor, use, one_a_row] = tensors.begin()[k];
         if (!tensor.defined()) continue;
         header.address[k] = address(tensor);
-        constants[2 + k] = code(tensor.scalar_type());
+        type_[k] = code(tensor.scalar_type());
         vector &= one_a_row || vector_aligned(header.address[k], item_bytes(tensor), k, along, kept);
     }
     const Tuning& t = tuning();
-    const uint32_t width = vector ? 4 : 1;
-    const uint64_t loads = header.size / width;
-    const uint32_t lanes = columns ? lanes_of_columns(header.rows) : lanes_a_row(header.rows, loads);
-    const uint64_t a_thread = ceil_div(loads, columns ? t.workgroup / lanes : lanes);
-    constants[0] = t.workgroup;
-    constants[1] = t.subgroup;
-    constants[8] = lanes;
-    constants[9] = width;
-    constants[10] = columns;
-    constants[11] = t.software || a_thread > kMostCached ? 0 : static_cast<uint32_t>(a_thread);
-    constants.append(specialization.begin(), specialization.end());
+    workgroup_ = t.workgroup;
+    subgroup_ = t.subgroup;
+    vector_ = vector ? 4 : 1;
+    columns_ = columns;
+    const uint64_t loads = header.size / vector_;
+    lanes_ = columns ? lanes_of_columns(header.rows) : lanes_a_row(header.rows, loads);
+    const uint64_t a_thread = ceil_div(loads, columns ? t.workgroup / lanes_ : lanes_);
+    cached_ = t.software || a_thread > kMostCached ? 0 : static_cast<uint32_t>(a_thread);
+    groups_ = ceil_div(header.rows, columns ? lanes_ : t.workgroup / lanes_);
+    write_dims(kept, reinterpret_cast<char*>(header.kept.data()));
+}
 
-    std::array<char, sizeof(Header) + kMaxDims * sizeof(Dim)> args;
-    std::memcpy(args.data(), &header, sizeof(Header));
-    const char* end = write_dims(kept, args.data() + sizeof(Header));
-    KernelCall call(kernel_id(kernel), constants);
+void RowLaunch::dispatch(Call call, std::initializer_list<RowTensor> tensors) const {
     for (const auto& [tensor, use, one_a_row] : tensors) {
         use == RowTensor::kWrite ? call.write(tensor) : call.read(tensor);
     }
-    const uint64_t groups = ceil_div(header.rows, columns ? lanes : t.workgroup / lanes);
-    call.dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()), Grid::linear(groups));
+    const shaders::lib::team::RowArgs& header = args_.header;
+    call.dispatch_table(header, offsetof(shaders::lib::team::RowArgs, kept) + header.dims * sizeof(Dim),
+                        Grid::linear(groups_));
 }
 
 }  // namespace anymps::kernels

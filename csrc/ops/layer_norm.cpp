@@ -3,11 +3,13 @@
 #include <ATen/native/layer_norm.h>
 #include <anymps/ops/layer_norm_ops.h>
 #include <anymps/ops/reduction_rows.h>
+#include <anymps/shaders/layer_norm.h>
+#include <anymps/shaders/layer_norm_gradients.h>
+#include <anymps/shaders/layer_norm_rows.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "kernels/kernel_call.h"
 #include "kernels/row_launcher.h"
 #include "kernels/team.h"
 #include "ops/check_real.h"
@@ -75,13 +77,6 @@ void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) 
     }
 }
 
-// As in shaders/layer_norm_rows.slang.
-struct NormRows {
-    uint64_t x, y, weight, bias, mean, rstd;
-    uint32_t rows, size;
-    float eps;
-};
-
 // Rows of words of 16 bytes that lanes of a subgroup keep in registers; false elsewhere.
 bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, const Tensor& bias, double eps,
                       const Tensor& out, const Tensor& mean, const Tensor& rstd) {
@@ -101,21 +96,27 @@ bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, c
         if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != at::kFloat))
             return false;
     }
-    const NormRows args{kernels::address(input),
-                        kernels::address(out),
-                        kernels::address_or_0(weight),
-                        kernels::address_or_0(bias),
-                        kernels::address_or_0(mean),
-                        kernels::address(rstd),
-                        static_cast<uint32_t>(input.numel() / size),
-                        static_cast<uint32_t>(size),
-                        static_cast<float>(eps)};
+    const shaders::layer_norm_rows::NormRows args{.x = kernels::address(input),
+                                                  .y = kernels::address(out),
+                                                  .weight = kernels::address_or_0(weight),
+                                                  .bias = kernels::address_or_0(bias),
+                                                  .mean = kernels::address_or_0(mean),
+                                                  .rstd = kernels::address(rstd),
+                                                  .rows = static_cast<uint32_t>(input.numel() / size),
+                                                  .size = static_cast<uint32_t>(size),
+                                                  .eps = static_cast<float>(eps)};
     const uint32_t threads = std::max(kThreads, t.subgroup);
     const auto words = static_cast<uint32_t>(kernels::ceil_div(size / word, t.subgroup));
     const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
-    kernels::KernelCall(type == at::kFloat ? "layer_norm_rows_f32" : "layer_norm_rows_16",
-                        {threads, t.subgroup, kernels::code(type), 0, 0, 0, 0, 0, t.subgroup, 1, 0, words,
-                         !mean.defined(), affine})
+    (type == at::kFloat ? shaders::layer_norm_rows::layer_norm_rows_f32
+                        : shaders::layer_norm_rows::layer_norm_rows_16)
+        .call({.workgroup = threads,
+               .subgroup = t.subgroup,
+               .type0 = kernels::code(type),
+               .lanes = t.subgroup,
+               .cached = words,
+               .rms = !mean.defined(),
+               .affine = affine})
         .read(input)
         .read(weight)
         .read(bias)
@@ -134,9 +135,9 @@ void forward(const Tensor& input, const Rows& rows, const Tensor& weight, const 
     const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight),
                  b = rows.parameter(bias);
     const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
-    kernels::launch_rows("layer_norm_forward", rows.axis(),
+    kernels::launch_rows(shaders::layer_norm::layer_norm_forward, rows.axis(),
                          {{x}, {y, kWrite}, {w}, {b}, {m, kWrite, true}, {r, kWrite, true}},
-                         {static_cast<float>(eps)}, {rms, affine});
+                         {static_cast<float>(eps)}, {.rms = rms, .affine = affine});
 }
 
 void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, const Tensor& mean,
@@ -145,20 +146,10 @@ void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, c
     const Tensor g = rows.rows(grad), x = rows.rows(input), dx = rows.rows(grad_input),
                  w = rows.parameter(weight);
     const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
-    kernels::launch_rows("layer_norm_backward", rows.axis(),
+    kernels::launch_rows(shaders::layer_norm::layer_norm_backward, rows.axis(),
                          {{g}, {x}, {dx, kWrite}, {w}, {m, {}, true}, {r, {}, true}}, {},
-                         {rms, weight.defined()});
+                         {.rms = rms, .affine = weight.defined()});
 }
-
-// As in shaders/layer_norm_gradients.slang.
-struct GradientArgs {
-    uint64_t grad, x, out, weight, mean, rstd, partials;
-    uint32_t rows, size, groups;
-};
-struct SumArgs {
-    uint64_t partials, weight, bias;
-    uint32_t groups, size;
-};
 
 // All gradients in one reading, where rows are contiguous words that a team of lanes can keep; false
 // elsewhere.
@@ -196,13 +187,26 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
     const Tensor partials = empty_as(input, {groups, columns}, at::kFloat);
     const auto words = static_cast<uint32_t>(kernels::ceil_div(size, 4 * lanes));
     const uint32_t parameter_type = kernels::code(parameter.scalar_type());
-    const GradientArgs args{kernels::address(grad),       kernels::address(input),
-                            kernels::address(grad_input), kernels::address_or_0(weight),
-                            kernels::address_or_0(mean),  kernels::address(rstd),
-                            kernels::address(partials),   static_cast<uint32_t>(rows),
-                            static_cast<uint32_t>(size),  groups};
-    kernels::KernelCall("layer_norm_gradients", {threads, t.subgroup, kernels::code(type), parameter_type,
-                                                 weight.defined(), rms, words, share})
+    namespace gradients = shaders::layer_norm_gradients;
+    const gradients::GradientArgs args{.grad = kernels::address(grad),
+                                       .x = kernels::address(input),
+                                       .out = kernels::address(grad_input),
+                                       .weight = kernels::address_or_0(weight),
+                                       .mean = kernels::address_or_0(mean),
+                                       .rstd = kernels::address(rstd),
+                                       .partials = kernels::address(partials),
+                                       .rows = static_cast<uint32_t>(rows),
+                                       .size = static_cast<uint32_t>(size),
+                                       .groups = groups};
+    gradients::layer_norm_gradients
+        .call({.workgroup = threads,
+               .subgroup = t.subgroup,
+               .type = kernels::code(type),
+               .weight_type = parameter_type,
+               .weight = weight.defined(),
+               .rms = rms,
+               .words = words,
+               .share = share})
         .read(grad)
         .read(input)
         .read(weight)
@@ -211,9 +215,13 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
         .write(grad_input)
         .write(partials)
         .dispatch(args, kernels::Grid::linear(groups));
-    const SumArgs sum{kernels::address(partials), kernels::address_or_0(grad_weight),
-                      kernels::address_or_0(grad_bias), groups, static_cast<uint32_t>(size)};
-    kernels::KernelCall("layer_norm_gradient_sums", {t.workgroup, t.subgroup, 0, parameter_type, 0, rms})
+    const gradients::SumArgs sum{.partials = kernels::address(partials),
+                                 .weight = kernels::address_or_0(grad_weight),
+                                 .bias = kernels::address_or_0(grad_bias),
+                                 .groups = groups,
+                                 .size = static_cast<uint32_t>(size)};
+    gradients::layer_norm_gradient_sums
+        .call({.workgroup = t.workgroup, .subgroup = t.subgroup, .weight_type = parameter_type, .rms = rms})
         .read(partials)
         .write(grad_weight)
         .write(grad_bias)

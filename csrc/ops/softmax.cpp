@@ -1,11 +1,13 @@
 // softmax, log_softmax and their gradients: one kernel each way, any dimension, any strides.
 #include <ATen/WrapDimUtils.h>
 #include <anymps/ops/softmax_ops.h>
+#include <anymps/shaders/softmax.h>
+#include <anymps/shaders/softmax_long.h>
+#include <anymps/shaders/softmax_rows.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 
-#include "kernels/kernel_call.h"
 #include "kernels/row_launcher.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
@@ -15,18 +17,13 @@ namespace anymps::ops {
 
 namespace {
 
+namespace long_rows = shaders::softmax_long;
 constexpr auto kWrite = kernels::RowTensor::kWrite;
 
 void check_floating(const Tensor& self, bool log) {
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", log ? "log_" : "",
                                 "softmax_kernel_impl\" not implemented for '", self.scalar_type(), "'");
 }
-
-// The twin of LongRows in shaders/softmax_long.slang.
-struct LongRows {
-    uint64_t x, y, grad;
-    uint32_t size, unused;
-};
 
 // Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
 bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
@@ -40,7 +37,11 @@ bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
     });
 }
 
-kernels::KernelCall long_rows(bool backward, const Tensor& like, bool log) {
+constexpr kernels::KernelFamily kLongRows(long_rows::kernels_with<long_rows::LongRows>,
+                                          {"softmax_long_forward", "softmax_long_backward"},
+                                          {"_f32", "_f32_kept", "_16"});
+
+decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool log) {
     constexpr uint32_t kThreads = 512, kMostThreads = 1024;
     constexpr int64_t kKept = 7 * 4;  // floats of a thread: words of kernels _f32_kept by four
     const auto& device = runtime::device().info();
@@ -53,17 +54,15 @@ kernels::KernelCall long_rows(bool backward, const Tensor& like, bool log) {
                       device.max_workgroup_size >= kMostThreads;
     const uint32_t most = wide ? kMostThreads : kThreads;
     const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
-    const char* type_name = kept ? "_f32_kept" : floats ? "_f32" : "_16";
-    const std::string name = std::string("softmax_long_") + (backward ? "backward" : "forward") + type_name;
-    const uint32_t type = kernels::code(like.scalar_type());
-    return {name, {workgroup, t.subgroup, type, 0, 0, 0, 0, 0, workgroup, 1, 0, 0, log}};
+    return kLongRows(backward, kept     ? 1
+                               : floats ? 0
+                                        : 2)
+        .call({.workgroup = workgroup,
+               .subgroup = t.subgroup,
+               .type0 = kernels::code(like.scalar_type()),
+               .lanes = workgroup,
+               .log = log});
 }
-
-// The twin of SoftmaxRows in shaders/softmax_rows.slang.
-struct SoftmaxRows {
-    uint64_t x, y;
-    uint32_t rows, size;
-};
 
 // Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers; false elsewhere.
 bool forward_in_words(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
@@ -79,13 +78,20 @@ bool forward_in_words(const Tensor& self, int64_t dim, const Tensor& out, bool l
             kernels::address(*tensor) % 16 != 0)
             return false;
     }
-    const SoftmaxRows args{kernels::address(self), kernels::address(out),
-                           static_cast<uint32_t>(self.numel() / size), static_cast<uint32_t>(size)};
+    const shaders::softmax_rows::SoftmaxRows args{.x = kernels::address(self),
+                                                  .y = kernels::address(out),
+                                                  .rows = static_cast<uint32_t>(self.numel() / size),
+                                                  .size = static_cast<uint32_t>(size)};
     const uint64_t words = args.size / 8;
     const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, kWordsOfLane), t.subgroup);
     const auto of_lane = static_cast<uint32_t>(kernels::ceil_div(words, lanes));
-    kernels::KernelCall("softmax_rows", {t.workgroup, t.subgroup, kernels::code(self.scalar_type()), 0, 0, 0,
-                                         0, 0, lanes, 1, 0, of_lane, log})
+    shaders::softmax_rows::softmax_rows
+        .call({.workgroup = t.workgroup,
+               .subgroup = t.subgroup,
+               .type0 = kernels::code(self.scalar_type()),
+               .lanes = lanes,
+               .cached = of_lane,
+               .log = log})
         .read(self)
         .write(out)
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, t.workgroup / lanes)));
@@ -97,31 +103,35 @@ void forward(const Tensor& self, int64_t dim_, const Tensor& out, bool log) {
     const int64_t dim = at::maybe_wrap_dim(dim_, self.dim());
     if (self.numel() == 0 || forward_in_words(self, dim, out, log)) return;
     if (are_long_rows(dim, {self, out})) {
-        const LongRows args{kernels::address(self), kernels::address(out), 0,
-                            static_cast<uint32_t>(self.size(dim)), 0};
-        long_rows(false, self, log)
+        const long_rows::LongRows args{.x = kernels::address(self),
+                                       .y = kernels::address(out),
+                                       .size = static_cast<uint32_t>(self.size(dim))};
+        long_rows_call(false, self, log)
             .read(self)
             .write(out)
             .dispatch(args, kernels::Grid::linear(self.numel() / self.size(dim)));
         return;
     }
-    kernels::launch_rows("softmax_forward", dim, {{self}, {out, kWrite}}, {}, {log});
+    kernels::launch_rows(shaders::softmax::softmax_forward, dim, {{self}, {out, kWrite}}, {}, {.log = log});
 }
 
 void backward(const Tensor& grad, const Tensor& output, int64_t dim_, const Tensor& grad_input, bool log) {
     check_floating(grad, log);
     const int64_t dim = at::maybe_wrap_dim(dim_, grad.dim());
     if (are_long_rows(dim, {grad, output, grad_input})) {
-        const LongRows args{kernels::address(grad), kernels::address(output), kernels::address(grad_input),
-                            static_cast<uint32_t>(grad.size(dim)), 0};
-        long_rows(true, grad, log)
+        const long_rows::LongRows args{.x = kernels::address(grad),
+                                       .y = kernels::address(output),
+                                       .grad = kernels::address(grad_input),
+                                       .size = static_cast<uint32_t>(grad.size(dim))};
+        long_rows_call(true, grad, log)
             .read(grad)
             .read(output)
             .write(grad_input)
             .dispatch(args, kernels::Grid::linear(grad.numel() / grad.size(dim)));
         return;
     }
-    kernels::launch_rows("softmax_backward", dim, {{grad}, {output}, {grad_input, kWrite}}, {}, {log});
+    kernels::launch_rows(shaders::softmax::softmax_backward, dim, {{grad}, {output}, {grad_input, kWrite}},
+                         {}, {.log = log});
 }
 
 }  // namespace

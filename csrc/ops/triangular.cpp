@@ -1,24 +1,15 @@
 // tril and triu: one triangle of every matrix of a batch.
 #include <anymps/ops/triangular_ops.h>
+#include <anymps/shaders/triangular.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
-
-// As in shaders/triangular.slang.
-struct TriangleArgs {
-    uint64_t out, self, count;
-    kernels::FastDivider across, rows;
-    int64_t diagonal;
-    uint32_t upper;
-    int64_t out_strides[3], self_strides[3];
-};
 
 // True where four neighbours of a row are one load, wherever they are.
 bool in_fours(const Tensor& t) {
@@ -34,19 +25,21 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
     const Tensor from = self.reshape({-1, rows, columns});
     const Tensor to = out.reshape({-1, rows, columns});  // a copy where the batch has no single stride
     const uint32_t vector = in_fours(from) && in_fours(to) ? 4 : 1;
-    TriangleArgs args{kernels::address(to),
-                      kernels::address(from),
-                      static_cast<uint64_t>(to.numel()) / vector,
-                      kernels::FastDivider(static_cast<uint32_t>(columns) / vector),
-                      kernels::FastDivider(static_cast<uint32_t>(rows)),
-                      diagonal,
-                      upper};
-    std::copy_n(to.strides().begin(), 3, args.out_strides);
-    std::copy_n(from.strides().begin(), 3, args.self_strides);
+    shaders::triangular::TriangleArgs args{
+        .out = kernels::address(to),
+        .self = kernels::address(from),
+        .count = static_cast<uint64_t>(to.numel()) / vector,
+        .across = kernels::FastDivider(static_cast<uint32_t>(columns) / vector),
+        .rows = kernels::FastDivider(static_cast<uint32_t>(rows)),
+        .diagonal = diagonal,
+        .upper = upper};
+    std::copy_n(to.strides().begin(), 3, args.out_strides.begin());
+    std::copy_n(from.strides().begin(), 3, args.self_strides.begin());
     constexpr uint32_t kWorkgroup = 256;
     const ScalarType bits = kernels::integer_of_size(out.element_size());
     const bool wide = args.count > std::numeric_limits<uint32_t>::max();
-    kernels::KernelCall("triangle", {kWorkgroup, 0, kernels::code(bits), vector, wide})
+    shaders::triangular::triangle
+        .call({.workgroup = kWorkgroup, .type = kernels::code(bits), .vector = vector, .wide = wide})
         .read(from)
         .write(to)
         .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));

@@ -81,17 +81,21 @@ void SlangCompiler::create_session() {
     }
 }
 
-std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::IComponentType* entry,
-                                              const std::string& where) {
+ComPtr<slang::IComponentType> SlangCompiler::link(slang::IModule* module, slang::IComponentType* entry,
+                                                  const std::string& where) {
     ComPtr<slang::IBlob> diagnostics;
-    const auto check = [&](SlangResult result) {
-        if (SLANG_FAILED(result))
-            throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
-    };
     slang::IComponentType* parts[] = {module, entry};
     ComPtr<slang::IComponentType> program, linked;
-    check(session_->createCompositeComponentType(parts, 2, program.receive(), diagnostics.receive()));
-    check(program->link(linked.receive(), diagnostics.receive()));
+    if (SLANG_FAILED(
+            session_->createCompositeComponentType(parts, 2, program.receive(), diagnostics.receive())) ||
+        SLANG_FAILED(program->link(linked.receive(), diagnostics.receive())))
+        throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
+    return linked;
+}
+
+std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::IComponentType* entry,
+                                              const std::string& where) {
+    const ComPtr<slang::IComponentType> linked = link(module, entry, where);
     // The uniform parameters come as one push-constant buffer; a kernel without any has a plain struct here.
     auto* parameters = linked->getLayout()->getEntryPointByIndex(0)->getTypeLayout();
     if (auto* element = parameters->getElementTypeLayout()) parameters = element;
@@ -101,8 +105,9 @@ std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::ICo
                            " bytes of uniform parameters; push constants " + "hold " +
                            std::to_string(kPushConstantBytes) + ". Pass a pointer to a struct instead.");
     }
-    ComPtr<slang::IBlob> code;
-    check(linked->getEntryPointCode(0, 0, code.receive(), diagnostics.receive()));
+    ComPtr<slang::IBlob> code, diagnostics;
+    if (SLANG_FAILED(linked->getEntryPointCode(0, 0, code.receive(), diagnostics.receive())))
+        throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
     std::vector<uint32_t> words(code->getBufferSize() / sizeof(uint32_t));
     std::memcpy(words.data(), code->getBufferPointer(), words.size() * sizeof(uint32_t));
     try {
@@ -112,52 +117,113 @@ std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::ICo
     }
 }
 
-CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
+template <class Result>
+Result SlangCompiler::retry(Result (SlangCompiler::*in_session)(const std::filesystem::path&),
+                            const std::filesystem::path& file) {
     const bool used = session_.get() != nullptr;
     try {
-        return compile_in_session(file);
+        return (this->*in_session)(file);
     } catch (const CompileError&) {
         // A session that has checked an instantiation does not see the conformances of modules loaded later.
         create_session();  // nor does a failed import poison the files after this one
         if (!used) throw;
-        return compile_in_session(file);
+        return (this->*in_session)(file);
     }
 }
 
-CompileResult SlangCompiler::compile_in_session(const std::filesystem::path& file) {
-    const std::string source = read_file(file);
-    const auto instantiations = parse_instantiations(source, file.string());
+CompileResult SlangCompiler::compile(const std::filesystem::path& file) {
+    return retry(&SlangCompiler::compile_in_session, file);
+}
+
+CheckedFile SlangCompiler::check(const std::filesystem::path& file) {
+    return retry(&SlangCompiler::check_in_session, file);
+}
+
+slang::IModule* SlangCompiler::load(const std::filesystem::path& file, const std::string& source,
+                                    std::string& warnings) {
     if (!session_) create_session();
-    CompileResult result;
     ComPtr<slang::IBlob> diagnostics;
     const std::string module_name = file.stem().string() + "_" + std::to_string(hash_bytes(file.string()));
     slang::IModule* module = session_->loadModuleFromSourceString(module_name.c_str(), file.c_str(),
                                                                   source.c_str(), diagnostics.receive());
-    if (!module) throw CompileError(file.string() + " does not compile:\n" + text_of(diagnostics.get()));
-    result.warnings = text_of(diagnostics.get());
-    for (SlangInt32 i = 0; i < module->getDependencyFileCount(); ++i) {
-        result.read_files.push_back(module->getDependencyFilePath(i));
-    }
+    warnings = text_of(diagnostics.get());
+    if (!module) throw CompileError(file.string() + " does not compile:\n" + warnings);
+    return module;
+}
 
+namespace {
+
+// `item`'s entry point in the module. Throws CompileError.
+ComPtr<slang::IEntryPoint> instantiate(slang::IModule* module, const Instantiation& item,
+                                       const std::string& where) {
+    ComPtr<slang::IEntryPoint> entry;
+    ComPtr<slang::IBlob> diagnostics;
+    if (SLANG_FAILED(module->findAndCheckEntryPoint(item.expression.c_str(), SLANG_STAGE_COMPUTE,
+                                                    entry.receive(), diagnostics.receive())))
+        throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
+    return entry;
+}
+
+// The entry points that are not generic, by their names.
+std::vector<std::pair<std::string, ComPtr<slang::IEntryPoint>>> plain_entries(
+    slang::IModule* module, const std::vector<Instantiation>& instantiations) {
     std::set<std::string> generic;
     for (const auto& item : instantiations) generic.insert(item.entry);
+    std::vector<std::pair<std::string, ComPtr<slang::IEntryPoint>>> result;
     for (SlangInt32 i = 0; i < module->getDefinedEntryPointCount(); ++i) {
         ComPtr<slang::IEntryPoint> entry;
         module->getDefinedEntryPoint(i, entry.receive());
         const std::string name = entry->getFunctionReflection()->getName();
-        if (generic.count(name)) continue;
+        if (!generic.count(name)) result.emplace_back(name, std::move(entry));
+    }
+    return result;
+}
+
+std::string place_of(const std::filesystem::path& file, const Instantiation& item) {
+    return file.string() + ": kernel " + item.kernel + " = " + item.expression;
+}
+
+}  // namespace
+
+CompileResult SlangCompiler::compile_in_session(const std::filesystem::path& file) {
+    const std::string source = read_file(file);
+    const auto instantiations = parse_instantiations(source, file.string());
+    CompileResult result;
+    slang::IModule* module = load(file, source, result.warnings);
+    for (SlangInt32 i = 0; i < module->getDependencyFileCount(); ++i) {
+        result.read_files.push_back(module->getDependencyFilePath(i));
+    }
+    for (const auto& [name, entry] : plain_entries(module, instantiations)) {
         result.kernels.push_back({name, generate(module, entry.get(), file.string() + ": kernel " + name)});
     }
     for (const auto& item : instantiations) {
-        const std::string where = file.string() + ": kernel " + item.kernel + " = " + item.expression;
-        ComPtr<slang::IEntryPoint> entry;
-        if (SLANG_FAILED(module->findAndCheckEntryPoint(item.expression.c_str(), SLANG_STAGE_COMPUTE,
-                                                        entry.receive(), diagnostics.receive()))) {
-            throw CompileError(where + " does not compile:\n" + text_of(diagnostics.get()));
-        }
+        const std::string where = place_of(file, item);
+        const auto entry = instantiate(module, item, where);
         result.kernels.push_back({item.kernel, generate(module, entry.get(), where)});
     }
     if (result.kernels.empty()) throw CompileError(file.string() + " has no compute kernel.");
+    return result;
+}
+
+CheckedFile SlangCompiler::check_in_session(const std::filesystem::path& file) {
+    const std::string source = read_file(file);
+    const auto instantiations = parse_instantiations(source, file.string());
+    std::string warnings;
+    slang::IModule* module = load(file, source, warnings);
+    CheckedFile result{session_.get(), module, {}};
+    for (const auto& [name, entry] : plain_entries(module, instantiations)) {
+        result.entries.push_back({{name}, link(module, entry.get(), file.string() + ": kernel " + name)});
+    }
+    std::set<std::string> done;
+    for (const auto& item : instantiations) {
+        if (!done.insert(item.entry).second) continue;
+        std::vector<std::string> kernels;
+        for (const auto& other : instantiations)
+            if (other.entry == item.entry) kernels.push_back(other.kernel);
+        const std::string where = place_of(file, item);
+        const auto entry = instantiate(module, item, where);
+        result.entries.push_back({std::move(kernels), link(module, entry.get(), where)});
+    }
     return result;
 }
 

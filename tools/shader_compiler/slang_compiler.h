@@ -34,6 +34,17 @@ struct CompileResult {
     std::string warnings;
 };
 
+// Valid until the compiler's next file.
+struct CheckedFile {
+    struct Entry {
+        std::vector<std::string> kernels;      // that are instantiations of it, or the one of its name
+        ComPtr<slang::IComponentType> linked;  // with the arguments of the first
+    };
+    slang::ISession* session;
+    slang::IModule* module;
+    std::vector<Entry> entries;
+};
+
 // Owner of one global session (250 ms to create, 200 MB), made at the first file. Not thread-safe, and two
 // threads must not share one: Slang crashes.
 class SlangCompiler {
@@ -44,9 +55,19 @@ class SlangCompiler {
     // instantiation declared by a line `//! kernel NAME = entry<Arg, ...>`. Throws CompileError.
     CompileResult compile(const std::filesystem::path& file);
 
+    // The file as Slang's front end has it, without compiling its kernels (some 40 ms). Throws CompileError.
+    CheckedFile check(const std::filesystem::path& file);
+
   private:
+    template <class Result>
+    Result retry(Result (SlangCompiler::*in_session)(const std::filesystem::path&),
+                 const std::filesystem::path& file);
     void create_session();
+    slang::IModule* load(const std::filesystem::path& file, const std::string& source, std::string& warnings);
+    ComPtr<slang::IComponentType> link(slang::IModule* module, slang::IComponentType* entry,
+                                       const std::string& where);
     CompileResult compile_in_session(const std::filesystem::path& file);
+    CheckedFile check_in_session(const std::filesystem::path& file);
     std::vector<uint32_t> generate(slang::IModule* module, slang::IComponentType* entry,
                                    const std::string& where);
 

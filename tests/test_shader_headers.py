@@ -1,0 +1,116 @@
+"""What hosts know of kernels comes from the shaders: a field that moves, a constant or a kernel that is not there ends
+the compilation of the host, not a run."""
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_one_row import COMPILER, build  # noqa: F401
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def headers_of(build: Path, folder: Path, shader: str, text: str) -> str:  # noqa: F811
+    """Writes the header of one shader; returns what the tool complains of."""
+    (folder / shader).write_text(text)
+    headers = folder / "anymps" / "shaders"
+    tool = [build / "bin" / "shader_headers", "--include", ROOT / "shaders", "--output", headers, folder / shader]
+    result = subprocess.run(tool, capture_output=True, text=True)
+    assert (result.returncode == 0) == (result.stderr == "")
+    if result.returncode == 0:
+        shutil.rmtree(headers / "lib")  # without the structs that other shaders reach
+    return result.stderr
+
+
+def errors(build: Path, first: Path, source: Path) -> str:  # noqa: F811
+    """What the C++ compiler says of a host; headers in `first` come before those of the build."""
+    commands = json.loads((build / "compile_commands.json").read_text())
+    flags = next(shlex.split(c["command"]) for c in commands if c["file"].endswith("csrc/ops/fill.cpp"))
+    flags = flags[next(i for i, flag in enumerate(flags) if COMPILER.fullmatch(Path(flag).name)) :]
+    command = [flags[0], f"-I{first}", *flags[1 : flags.index("-o")], "-O0", "-fsyntax-only", source]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.returncode == 0) == (": error:" not in result.stderr)
+    return result.stderr
+
+
+def test_a_host_does_not_compile_with_a_field_moved(tmp_path, build):  # noqa: F811
+    shader, fields = "softmax_rows.slang", "uint64_t x, y;"
+    text = (ROOT / "shaders" / shader).read_text()
+    assert fields in text
+    header = Path("anymps/shaders/softmax_rows.h")
+    assert headers_of(build, tmp_path, shader, text) == ""
+    assert (tmp_path / header).read_text() == (build / "generated" / header).read_text()
+    assert headers_of(build, tmp_path, shader, text.replace(fields, "uint64_t y, x;")) == ""
+    found = errors(build, tmp_path, ROOT / "csrc/ops/softmax.cpp")
+    assert "designator order for field" in found or "declaration order" in found, found
+
+
+CALL = """
+#include <anymps/shaders/scan.h>
+using namespace anymps;
+void host(const shaders::scan::ScanArgs& args) { %s }
+"""
+
+
+@pytest.mark.parametrize(
+    "statement, error",
+    [
+        (
+            "constexpr kernels::KernelFamily k(FAMILY, {'scan_rows'}, {'_f32', '_i64'});"
+            "k(0, 1).call({.lanes = 4}).dispatch(args, kernels::Grid::linear(1));",
+            None,
+        ),
+        ("shaders::scan::scan_rows_f32.call({.lane = 4});", "lane"),
+        ("shaders::scan::scan_rows_f64.call({.lanes = 4});", "scan_rows_f64"),
+        ("shaders::scan::scan_rows_f32.call({.lanes = 4}).dispatch(args.rows, kernels::Grid::linear(1));", "dispatch"),
+        ("constexpr kernels::KernelFamily k(FAMILY, {'scan_rows'}, {'_f32', '_f64'});", "throw"),
+    ],
+)
+def test_names_are_checked(tmp_path, build, statement, error):  # noqa: F811
+    family = "shaders::scan::kernels_with<shaders::scan::ScanArgs>"
+    source = tmp_path / "host.cpp"
+    source.write_text(CALL % statement.replace("FAMILY", family).replace("'", '"'))
+    found = errors(build, tmp_path, source)
+    assert ": error:" not in found if error is None else error in found
+
+
+MADE_UP = """
+struct Inner { uint a; uint16_t b; uint16_t rest; };
+struct MadeUpArgs { uint64_t x; Inner inner[2]; uint8_t small; float4 v; };
+[vk::constant_id(0)] const uint kWorkgroup = 64;
+[vk::constant_id(3)] const bool kWideIndex = true;
+static const uint kMost = 3 * 4;
+[shader("compute")] [numthreads(kWorkgroup, 1, 1)]
+void made_up(uniform MadeUpArgs* args) { args.x = kWideIndex ? 1 : kMost; }
+[shader("compute")] [numthreads(kWorkgroup, 1, 1)]
+void of_numbers(uniform uint64_t out, uniform float factor, uniform float2 v) { *(float2*)out = factor * v; }
+"""
+HOST = """
+#include <anymps/shaders/made_up.h>
+using namespace anymps::shaders::made_up;
+static_assert(sizeof(Inner) == 8 && offsetof(MadeUpArgs, v) == 28 && sizeof(MadeUpArgs) == 48 && kMost == 12);
+static_assert(Constants{}.workgroup == 64 && Constants{}.subgroup == 0 && Constants{}.wide_index);
+static_assert(offsetof(OfNumbersArgs, v) == 16);
+void host() {
+    const std::array<uint32_t, 4> values = Constants{.workgroup = 32}.values();
+    made_up.call({.wide_index = values[3] != 0}).dispatch({.x = 1, .small = 2}, anymps::kernels::Grid::linear(1));
+    of_numbers.call().dispatch(OfNumbersArgs{.out = 1, .v = {1, 2}}, anymps::kernels::Grid::linear(1));
+}
+"""
+
+
+def test_layouts_and_defaults(tmp_path, build):  # noqa: F811
+    """A struct behind a pointer, with a vector, an array and bytes that C++ leaves or would not leave by itself."""
+    assert headers_of(build, tmp_path, "made_up.slang", MADE_UP) == ""
+    source = tmp_path / "host.cpp"
+    source.write_text(HOST)
+    assert ": error:" not in errors(build, tmp_path, source)
+
+
+def test_what_cpp_cannot_lay_out_is_refused(tmp_path, build):  # noqa: F811
+    """Slang has no padding at the end of a struct in another; C++ has."""
+    text = MADE_UP.replace(" uint16_t rest;", "")
+    assert "field small begins in the padding" in headers_of(build, tmp_path, "made_up.slang", text)
