@@ -253,6 +253,47 @@ def test_many_elements_of_few_places(mps, places, size):
     both(torch.Tensor.coalesce, torch.sparse_coo_tensor(indices, values, (places, *size), check_invariants=False))
 
 
+@pytest.mark.parametrize("layout", [None, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc], ids=str)
+def test_matrices_of_diagonals(mps, layout):
+    offsets = torch.tensor([0, 2, -3, 1])
+    for length, shape in [(6, (6, 6)), (4, (6, 6)), (6, (9, 6))]:
+        both(lambda d, o, s=shape: torch.sparse.spdiags(d, o, s, layout), dense(4, length), offsets)
+    both(lambda d, o: torch.sparse.spdiags(d, o, (4, 4), layout), dense(3), torch.tensor(1))
+
+
+@pytest.mark.parametrize("length, shape", [(7, (2, 5)), (7, (5, 2)), (7, (1, 1)), (7, (9, 12)), (1, (4, 4))])
+def test_diagonals_end_where_the_matrix_does(mps, length, shape):
+    """The CPU writes beyond its memory here: the reference is written out."""
+    diagonals, offsets = dense(5, length), [0, 1, -2, 6, -11]
+    expected = torch.zeros(shape)
+    for values, offset in zip(diagonals, offsets, strict=True):
+        for column in range(length):
+            row = column - offset
+            if 0 <= row < shape[0] and column < shape[1]:
+                expected[row, column] = values[column]
+    actual = torch.sparse.spdiags(diagonals.to(mps), torch.tensor(offsets).to(mps), shape)
+    assert torch.equal(actual.to_dense().cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "shapes, match",
+    [
+        (((2, 3), (3,), (4, 4)), "does not match the number of offsets"),
+        (((2, 3), (2,), (4,)), "Output shape must be 2d"),
+        (((2, 3, 1), (2,), (4, 4)), "Diagonals must be vector or matrix"),
+    ],
+)
+def test_errors_of_diagonals(mps, shapes, match):
+    for device in ("cpu", mps):
+        with pytest.raises(RuntimeError, match=match):
+            offsets = torch.arange(shapes[1][0], device=device)
+            torch.sparse.spdiags(torch.ones(shapes[0], device=device), offsets, shapes[2])
+        with pytest.raises(RuntimeError, match="contains duplicate values"):
+            torch.sparse.spdiags(
+                torch.ones(2, 3, device=device), torch.zeros(2, dtype=torch.long, device=device), (4, 4)
+            )
+
+
 def test_repeated_places_are_not_coalesced(mps):
     indices = torch.tensor([[0, 0, 1], [2, 2, 0]])
     values = torch.ones(3)

@@ -151,6 +151,16 @@ def test_sampled_products(mps):
         both(lambda s, d=dim: s.sum(d, keepdim=True), sparse)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.complex64], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, (0, 1)], ids=str)
+def test_reductions_of_rows_and_columns(mps, dim, dtype):
+    dim = (dim,) if isinstance(dim, int) else dim
+    for sparse in (compressed(torch.sparse_csr, dtype=dtype), compressed(torch.sparse_csr, nnz=1, dtype=dtype)):
+        for reduce in (torch._sparse_csr_sum, torch._sparse_csr_prod):
+            both(lambda s, reduce=reduce: reduce(s, dim, True), sparse)
+            both(lambda s, reduce=reduce: reduce(s, dim, True, dtype=torch.complex64), sparse)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("terms", [0, 1, 3, 4, 36, 1100])
 def test_terms_of_sampled_products(mps, terms, dtype):

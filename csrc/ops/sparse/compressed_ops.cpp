@@ -8,9 +8,13 @@
 #include <ATen/ops/_convert_indices_from_coo_to_csr.h>
 #include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
+#include <ATen/ops/_unique.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "ops/sparse/compressed.h"
 #include "ops/sparse/coordinates.h"
@@ -52,6 +56,27 @@ Tensor product(const char* op, const Tensor& mat1, const Tensor& mat2) {
     if (mat2.layout() == at::kStrided) return sparse_times_dense(op, mat1, mat2);
     if (mat1.layout() == at::kStrided) return sparse_times_dense(op, transposed(mat2), mat1.t()).t();
     return at::mm(coordinates_of(mat1), coordinates_of(mat2));
+}
+
+// The elements in coordinates, those of `dim` being 0 now, and its sizes 1: what is to be reduced has one
+// place. Integers become int64 where no dtype is asked for. op: the name in ATen's error.
+Tensor without_dims(const char* op, const Tensor& self, at::IntArrayRef dim, bool keepdim,
+                    std::optional<at::ScalarType> dtype) {
+    TORCH_CHECK(keepdim, "reduction operations on CSR tensors with keepdim=False is unsupported");
+    const auto reduced = at::dim_list_to_bitset(dim, 2);
+    const bool all = dim.empty() || (reduced[0] && reduced[1]);
+    const auto own = self.scalar_type();
+    const auto type = dtype.value_or(at::isIntegralType(own, /*includeBool=*/false) ? at::kLong : own);
+    TORCH_CHECK_NOT_IMPLEMENTED(type != at::kBool, '"', op, "\" not implemented for 'Bool'");
+    const Tensor values = self.values().to(type);
+    const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
+    std::vector<int64_t> sizes = self.sizes().vec();
+    for (int64_t d = 0; d < 2; ++d) {
+        if (!all && !reduced[d]) continue;
+        places.select(0, d).zero_();
+        sizes[d] = 1;
+    }
+    return sparse_tensor(places, values, sizes, false);
 }
 
 }  // namespace
@@ -156,21 +181,24 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat,
     return scale_and_add(*base, found, beta, alpha, out);
 }
 
-// Sums over dimensions, which stay with size 1.
 Tensor ANYMPS_SPARSE_CSR_FUNC(_sparse_csr_sum_dim_dtype)(const Tensor& self, at::IntArrayRef dim,
                                                          bool keepdim, std::optional<at::ScalarType> dtype) {
-    TORCH_CHECK(keepdim, "reduction operations on CSR tensors with keepdim=False is unsupported");
-    const auto summed = at::dim_list_to_bitset(dim, 2);
-    const bool all = dim.empty() || (summed[0] && summed[1]);
-    const Tensor values = self.values().to(dtype.value_or(self.scalar_type()));
-    const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
-    std::vector<int64_t> sizes = self.sizes().vec();
-    for (int64_t d = 0; d < 2; ++d) {
-        if (!all && !summed[d]) continue;
-        places.select(0, d).zero_();
-        sizes[d] = 1;
-    }
-    return sparse_tensor(places, values, sizes, false).to_sparse_csr();
+    return without_dims("_sparse_csr_sum_cpu", self, dim, keepdim, dtype).to_sparse_csr();
+}
+
+// Elements alone are multiplied, not the zeros between them.
+Tensor ANYMPS_SPARSE_CSR_FUNC(_sparse_csr_prod_dim_dtype)(const Tensor& self, at::IntArrayRef dim,
+                                                          bool keepdim, std::optional<at::ScalarType> dtype) {
+    const Tensor factors = without_dims("_sparse_csr_prod_cpu", self, dim, keepdim, dtype),
+                 values = factors._values();
+    const auto [keys, index] = at::_unique(flat_keys(factors._indices(), factors.sizes()), true, true);
+    const Tensor products =
+        at::ones(keys.sizes(), values.options()).scatter_reduce(0, index.contiguous(), values, "prod");
+    // One of the sizes is 1, at least: a key is the other one's coordinate.
+    const Tensor zeros = at::zeros_like(keys);
+    const bool rows = factors.size(1) == 1;
+    const Tensor places = at::stack({rows ? keys : zeros, rows ? zeros : keys});
+    return sparse_tensor(places, products, factors.sizes(), true).to_sparse_csr();
 }
 
 }  // namespace anymps::ops
