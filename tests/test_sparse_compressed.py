@@ -241,3 +241,61 @@ def test_products_that_reduce_otherwise(mps, reduce, dtype):
     both(lambda s, d: torch.sparse.mm(s, d, reduce), sparse, matrix)
     both(lambda s, d: gradients(lambda a, b: torch.sparse.mm(a, b, reduce), s, d), sparse, matrix)
     both(lambda s, d: torch.sparse.mm(s, d.t().contiguous().t(), reduce), sparse, matrix)
+
+
+@pytest.mark.parametrize("wrong", [torch.strided, torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_results_of_another_layout_are_refused(mps, wrong):
+    matrix = torch.eye(3).to(mps)
+    csr, coo, vector, batch = matrix.to_sparse_csr(), matrix.to_sparse(), matrix[0], matrix.expand(2, 3, 3)
+    out = matrix.to_sparse(layout=wrong) if wrong != torch.strided else matrix.clone()
+    calls = {
+        torch.strided: [
+            lambda: torch.addmm(matrix, csr, matrix, out=out),
+            lambda: torch.addmm(matrix, coo, matrix, out=out),
+            lambda: torch.add(matrix, coo, out=out),
+            lambda: torch.add(matrix, csr, out=out),
+            lambda: torch.add(csr, matrix, out=out),
+            lambda: torch.mv(csr, vector, out=out),
+            lambda: torch.bmm(batch.to_sparse(), batch, out=out),
+        ],
+        torch.sparse_coo: [
+            lambda: torch.add(coo, coo, out=out),
+            lambda: torch.hspmm(coo, matrix, out=out),
+            lambda: torch.sspaddmm(coo, coo, matrix, out=out),
+        ],
+        torch.sparse_csr: [
+            lambda: torch.add(csr, csr, out=out),
+            lambda: torch.addmm(csr, csr, csr, out=out),
+            lambda: torch.sparse.sampled_addmm(csr, matrix, matrix, out=out),
+        ],
+    }
+    for layout, functions in calls.items():
+        for function in functions if layout != wrong else []:
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                function()
+
+
+def test_factors_that_are_no_matrices(mps):
+    def refused(device, number):
+        sparse, matrix = torch.eye(3).to(device).to_sparse_csr(), torch.ones(3, 3, device=device)
+        batch = torch.eye(3).expand(2, 3, 3).to(device)
+        if number == 0:
+            torch.addmm(matrix, sparse, batch)
+        elif number == 1:
+            torch.addmm(matrix, batch.to_sparse_csr(), matrix)
+        else:
+            torch.mm(sparse, batch)
+
+    for number in range(3):
+        with pytest.raises(RuntimeError) as expected:
+            refused("cpu", number)
+        with pytest.raises(RuntimeError) as actual:
+            refused(mps, number)
+        assert str(actual.value) == str(expected.value)
+
+
+def test_a_compressed_tensor_does_not_take_a_dense_sum(mps):
+    csr = torch.eye(3).to(mps).to_sparse_csr()
+    with pytest.raises(RuntimeError, match="expected a strided result"):
+        csr.add_(torch.ones(3, 3, device=mps))
+    assert torch.equal(csr.to_dense().cpu(), torch.eye(3))

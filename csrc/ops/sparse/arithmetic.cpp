@@ -1,7 +1,6 @@
 // Sums and products of tensors in coordinates, with each other and with dense ones.
 #include <anymps/ops/sparse/arithmetic_ops.h>
 
-#include <ATen/native/Resize.h>
 #include <ATen/ops/_sparse_mask_projection_native.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mul.h>
@@ -31,14 +30,13 @@ Tensor scaled(const Tensor& values, const Scalar& factor) {
 }
 
 Tensor& add_to_dense(const Tensor& dense, const Tensor& sparse, const Scalar& alpha, Tensor& out) {
-    TORCH_CHECK(!out.is_sparse());
     TORCH_CHECK(dense.sizes().equals(sparse.sizes()),
                 "add: expected 'self' and 'other' to have same size, but self has size ", dense.sizes(),
                 " while other has size ", sparse.sizes(),
                 " (FYI: dense-sparse addition does not currently support broadcasting)");
     const ScalarType common = checked_type(dense, sparse, out, "add");
     const int64_t sparse_dim = sparse.sparse_dim();
-    at::native::resize_output(out, dense.sizes());
+    resize_dense("add", out, dense.sizes());
     const bool direct = out.scalar_type() == common && out.is_contiguous();
     Tensor sum = direct ? out : dense.to(common, false, /*copy=*/true, at::MemoryFormat::Contiguous);
     if (direct && !out.is_same(dense)) sum.copy_(dense);

@@ -4,7 +4,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/WrapDimUtilsMulti.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/_convert_indices_from_coo_to_csr.h>
 #include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
@@ -127,6 +126,10 @@ Tensor ANYMPS_SPARSE_CSR_FUNC(mul_Scalar)(const Tensor& self, const Scalar& othe
 
 Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other, const Scalar& alpha,
                                         Tensor& out) {
+    // A compressed result would bring the call here again.
+    const bool dense = self.layout() == at::kStrided || other.layout() == at::kStrided;
+    TORCH_CHECK(!dense || out.layout() == at::kStrided,
+                "add: expected a strided result, but got one of layout ", out.layout());
     if (self.layout() == at::kStrided) {
         return at::add_out(out, self, coordinates_of(other), alpha);
     }
@@ -143,8 +146,8 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other,
 
 Tensor& ANYMPS_SPARSE_CSR_FUNC(addmm_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
                                           const Scalar& beta, const Scalar& alpha, Tensor& out) {
-    TORCH_CHECK(mat1.dim() == 2, "addmm: Expected mat1 to be a matrix, got ", mat1.dim(), "-D tensor");
-    TORCH_CHECK(mat2.dim() == 2, "addmm: Expected mat2 to be a matrix, got ", mat2.dim(), "-D tensor");
+    TORCH_CHECK(mat1.dim() == 2, "mat1 must be a matrix, got ", mat1.dim(), "-D tensor");
+    TORCH_CHECK(mat2.dim() == 2, "mat2 must be a matrix, got ", mat2.dim(), "-D tensor");
     TORCH_CHECK(mat1.size(1) == mat2.size(0), "mat1 and mat2 shapes cannot be multiplied (", mat1.size(0),
                 "x", mat1.size(1), " and ", mat2.size(0), "x", mat2.size(1), ")");
     check_same_type(mat1, mat2);
@@ -153,7 +156,7 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmm_out)(const Tensor& self, const Tensor& mat1
     const Tensor found = product("addmm", mat1, mat2);
     if (self.layout() == at::kStrided) {
         const auto base = at::expand_size(self, {m, n}, "addmm");
-        if (!out.is_same(self)) at::native::resize_output(out, {m, n});
+        if (!out.is_same(self)) resize_dense("addmm", out, {m, n});
         return scale_and_add(*base, found.layout() == at::kStrided ? found : found.to_dense(), beta, alpha,
                              out);
     }
@@ -176,7 +179,7 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat,
                 mat.size(0), "x", mat.size(1), "), vec (", vec.size(0), ")");
     check_same_type(mat, vec);
     const auto base = at::expand_size(self, {mat.size(0)}, "addmv");
-    if (!out.is_same(self)) at::native::resize_output(out, {mat.size(0)});
+    if (!out.is_same(self)) resize_dense("addmv", out, {mat.size(0)});
     const Tensor found = sparse_times_dense("addmv", mat, vec.unsqueeze(1)).squeeze(1);
     return scale_and_add(*base, found, beta, alpha, out);
 }

@@ -1,5 +1,7 @@
 #include "ops/sparse/coordinates.h"
 
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
@@ -44,7 +46,18 @@ at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at
 }
 
 at::Tensor& become(at::Tensor& out, const at::Tensor& value) {
+    using at::sparse_csr::is_sparse_compressed;
+    TORCH_CHECK(
+        out.is_sparse() ? value.is_sparse() : is_sparse_compressed(out) && is_sparse_compressed(value),
+        "expected a result of layout ", value.layout(), ", but got ", out.layout());
     runtime::take_members(out, value);
+    return out;
+}
+
+at::Tensor& resize_dense(const char* op, at::Tensor& out, at::IntArrayRef sizes) {
+    TORCH_CHECK(out.layout() == at::kStrided, op, ": expected a strided result, but got one of layout ",
+                out.layout());
+    at::native::resize_output(out, sizes);
     return out;
 }
 

@@ -22,7 +22,11 @@ at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values, at
                          bool coalesced);
 
 // out, in coordinates or compressed, becomes value of its kind, whatever it was before; out keeps its dtype.
+// Raises where they are not of one kind.
 at::Tensor& become(at::Tensor& out, const at::Tensor& value);
+
+// Gives a dense result of op its size; raises where it is not dense.
+at::Tensor& resize_dense(const char* op, at::Tensor& out, at::IntArrayRef sizes);
 
 // Where a run of each number from 0 to size - 1 begins in ascending numbers: [size + 1] of `type`.
 at::Tensor row_pointers(const at::Tensor& sorted, int64_t size, at::ScalarType type = at::kLong);

@@ -2,7 +2,6 @@
 #include <anymps/ops/sparse/matmul_ops.h>
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -56,7 +55,7 @@ Tensor& addmm_into(const Tensor& self, const Tensor& sparse, const Tensor& dense
     TORCH_CHECK(self.size(1) == n, "addmm: Argument #1 (t): Expected dim 1 size ", n, ", got ", self.size(1));
     check_same_type(sparse, dense);
     check_same_type(sparse, self);
-    at::native::resize_output(out, {m, n});
+    resize_dense("addmm", out, {m, n});
     return scale_and_add(self, product_with_dense("addmm", sparse, dense), beta, alpha, out);
 }
 
@@ -79,7 +78,7 @@ Tensor& bmm_into(const Tensor& self, const Tensor& mat2, Tensor& out) {
     TORCH_CHECK(self.size(0) == mat2.size(0), "bmm_sparse: 'self.size(0)' and 'mat2.size(0)' must match");
     TORCH_CHECK(self.size(2) == mat2.size(1), "bmm_sparse: 'self.size(2)' and 'mat2.size(1)' must match");
     check_same_type(self, mat2);
-    at::native::resize_output(out, {self.size(0), self.size(1), mat2.size(2)});
+    resize_dense("bmm", out, {self.size(0), self.size(1), mat2.size(2)});
     const Tensor dense = mat2.reshape({mat2.size(0) * mat2.size(1), mat2.size(2)});
     return out.copy_(product_with_dense("bmm", block_diagonal(self), dense).view(out.sizes()));
 }
