@@ -299,3 +299,29 @@ def test_a_compressed_tensor_does_not_take_a_dense_sum(mps):
     with pytest.raises(RuntimeError, match="expected a strided result"):
         csr.add_(torch.ones(3, 3, device=mps))
     assert torch.equal(csr.to_dense().cpu(), torch.eye(3))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr], ids=str)
+def test_products_with_conjugate_views(mps, layout):
+    """PyTorch hands lazily conjugated and negated factors to products as they are."""
+    blocks = (2, 2) if layout == torch.sparse_bsr else None
+    matrix = torch.randn(6, 6, dtype=torch.complex64)
+    reference = torch.randn(6, 6, dtype=torch.complex64)
+    sparse = reference.to_sparse(layout=layout, blocksize=blocks).to(mps)
+    for view in (lambda t: t.mH, torch.Tensor.conj, lambda t: t[:, 0].conj(), lambda t: t.conj().imag):
+        factor, left = view(matrix), reference
+        if not factor.is_complex():
+            left = reference.real.contiguous()
+            on_mps = left.to_sparse(layout=layout, blocksize=blocks).to(mps)
+        else:
+            on_mps = sparse
+        torch.testing.assert_close((on_mps @ view(matrix.to(mps))).cpu(), left @ factor)
+        if factor.dim() == 2:
+            start = torch.ones(6, 6, dtype=factor.dtype)
+            torch.testing.assert_close(
+                torch.addmm(start.to(mps), on_mps, view(matrix.to(mps)), beta=2).cpu(),
+                torch.addmm(start, left, factor, beta=2),
+            )
+    if layout == torch.sparse_csr:
+        product = torch.sparse.sampled_addmm(sparse, matrix.to(mps).mH, matrix.to(mps).conj())
+        torch.testing.assert_close(product.to_dense().cpu(), reference + matrix.mH @ matrix.conj())

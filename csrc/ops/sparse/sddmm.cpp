@@ -21,7 +21,8 @@ struct SddmmArgs {
 
 // Matrices [batch..., rows, terms] as [batch, rows, terms] whose terms follow one another.
 at::Tensor with_terms_together(const at::Tensor& matrices) {
-    const at::Tensor t = matrices.dim() == 2 ? matrices.unsqueeze(0) : matrices.flatten(0, -3);
+    const at::Tensor plain = matrices.resolve_conj().resolve_neg();
+    const at::Tensor t = plain.dim() == 2 ? plain.unsqueeze(0) : plain.flatten(0, -3);
     return t.stride(2) == 1 || t.size(2) < 2 ? t : t.contiguous();
 }
 

@@ -36,8 +36,9 @@ struct Product {
         : out(at::empty({pointers.numel() - 1, dense.size(1)}, values.options())),
           pointers(pointers.contiguous()),
           columns(columns.contiguous()),
-          values(values.contiguous()),
-          dense(dense) {
+          // Products are asked with conjugate views as they are.
+          values(values.resolve_conj().resolve_neg().contiguous()),
+          dense(dense.resolve_conj().resolve_neg()) {
         if (out.numel() == 0) return;
         TORCH_CHECK(out.numel() <= UINT32_MAX, op, ": ", out.numel(),
                     " elements of a product are too many for the mps device");
@@ -46,10 +47,10 @@ struct Product {
                 kernels::address(this->pointers),
                 kernels::address(this->columns),
                 kernels::address(this->values),
-                kernels::address(dense),
+                kernels::address(this->dense),
                 error.address,
-                dense.stride(0),
-                dense.stride(1),
+                this->dense.stride(0),
+                this->dense.stride(1),
                 values.numel(),
                 dense.size(0),
                 static_cast<uint32_t>(out.numel()),
