@@ -2,9 +2,11 @@
 // Kernel for each name, the structs of their arguments and the specialization constants by name:
 //
 //     namespace softmax = shaders::softmax_rows;
-//     softmax::softmax_rows.call({.workgroup = t.workgroup, .lanes = lanes, .log = log})
-//         .read(self).write(out).dispatch({.x = address(self), .y = address(out), .rows = rows, .size =
-//         size}, grid);
+//     const softmax::SoftmaxRows args{.x = address(self), .y = address(out), .rows = rows, .size = size};
+//     softmax::softmax_rows.call({.workgroup = workgroup, .lanes = lanes, .log = log})
+//         .read(self)
+//         .write(out)
+//         .dispatch(args, grid);
 //
 // A constant that is not named keeps the shader's default.
 #pragma once
@@ -13,10 +15,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <string_view>
 #include <type_traits>
-#include <utility>
+#include <vector>
 
 #include "kernels/kernel_call.h"
 
@@ -55,10 +58,21 @@ class TypedCall : public KernelCall {
         static_assert(kArguments == Arguments::kByPointer);
         dispatch_pointer(&args, sizeof(Args), grid);
     }
-    // The first `bytes` of args, which ends with a table of any length, and may lie in a larger buffer.
-    void dispatch_table(const Args& args, size_t bytes, Grid grid) {
+    // The first `bytes` of args, which ends with an array of any length and may lie in a larger buffer.
+    void dispatch_prefix(const Args& args, size_t bytes, Grid grid) {
         static_assert(kArguments == Arguments::kByPointer);
         dispatch_pointer(&args, bytes, grid);
+    }
+    // args and, behind it, a table.
+    template <class Entry>
+    void dispatch_table(const Args& args, const std::vector<Entry>& table, Grid grid) {
+        static_assert(kArguments == Arguments::kByPointer && std::is_trivially_copyable_v<Entry> &&
+                      sizeof(Args) % alignof(Entry) == 0);
+        std::vector<std::byte> whole(sizeof(Args) + table.size() * sizeof(Entry));
+        std::memcpy(whole.data(), &args, sizeof(Args));
+        if (!table.empty())
+            std::memcpy(whole.data() + sizeof(Args), table.data(), table.size() * sizeof(Entry));
+        dispatch_pointer(whole.data(), whole.size(), grid);
     }
 };
 

@@ -76,8 +76,8 @@ void RowLaunch::dispatch(Call call, std::initializer_list<RowTensor> tensors) co
         use == RowTensor::kWrite ? call.write(tensor) : call.read(tensor);
     }
     const shaders::lib::team::RowArgs& header = args_.header;
-    call.dispatch_table(header, offsetof(shaders::lib::team::RowArgs, kept) + header.dims * sizeof(Dim),
-                        Grid::linear(groups_));
+    call.dispatch_prefix(header, offsetof(shaders::lib::team::RowArgs, kept) + header.dims * sizeof(Dim),
+                         Grid::linear(groups_));
 }
 
 }  // namespace anymps::kernels

@@ -24,20 +24,23 @@ struct Instantiation {
     std::string entry;
 };
 
-// The lines `//! kernel NAME = entry<Arg, ...>`.
+// The lines `//! kernel NAME = entry<Arg, ...>`; those that read `//! struct NAME` are for
+// tools/shader_headers.
 std::vector<Instantiation> parse_instantiations(const std::string& source, const std::string& file) {
     static const std::regex line_pattern(R"(^//!\s*kernel\s+(\w+)\s*=\s*((\w+)\s*<.*>)\s*$)");
+    static const std::regex struct_pattern(R"(^//!\s*struct\s+\w+\s*$)");
     std::vector<Instantiation> result;
     std::istringstream lines(source);
     int number = 0;
     for (std::string line; std::getline(lines, line);) {
         ++number;
-        if (line.rfind("//!", 0) != 0) continue;
+        if (line.rfind("//!", 0) != 0 || std::regex_match(line, struct_pattern)) continue;
         std::smatch match;
         if (!std::regex_match(line, match, line_pattern)) {
             throw CompileError(
                 file + ":" + std::to_string(number) +
-                ": a line that starts with //! must read `//! kernel NAME = entry<Arg, ...>`.");
+                ": a line that starts with //! must read `//! kernel NAME = entry<Arg, ...>` or "
+                "`//! struct NAME`.");
         }
         result.push_back({match[1], match[2], match[3]});
     }
@@ -212,17 +215,21 @@ CheckedFile SlangCompiler::check_in_session(const std::filesystem::path& file) {
     slang::IModule* module = load(file, source, warnings);
     CheckedFile result{session_.get(), module, {}};
     for (const auto& [name, entry] : plain_entries(module, instantiations)) {
-        result.entries.push_back({{name}, link(module, entry.get(), file.string() + ": kernel " + name)});
+        result.entries.push_back({{name}, {}, link(module, entry.get(), file.string() + ": kernel " + name)});
     }
     std::set<std::string> done;
     for (const auto& item : instantiations) {
         if (!done.insert(item.entry).second) continue;
-        std::vector<std::string> kernels;
-        for (const auto& other : instantiations)
-            if (other.entry == item.entry) kernels.push_back(other.kernel);
+        std::vector<std::string> kernels, expressions;
+        for (const auto& other : instantiations) {
+            if (other.entry != item.entry) continue;
+            kernels.push_back(other.kernel);
+            expressions.push_back(other.expression);
+        }
         const std::string where = place_of(file, item);
         const auto entry = instantiate(module, item, where);
-        result.entries.push_back({std::move(kernels), link(module, entry.get(), where)});
+        result.entries.push_back(
+            {std::move(kernels), std::move(expressions), link(module, entry.get(), where)});
     }
     return result;
 }

@@ -38,6 +38,7 @@ struct CompileResult {
 struct CheckedFile {
     struct Entry {
         std::vector<std::string> kernels;      // that are instantiations of it, or the one of its name
+        std::vector<std::string> expressions;  // entry<Arg, ...> of each; none where it is not generic
         ComPtr<slang::IComponentType> linked;  // with the arguments of the first
     };
     slang::ISession* session;

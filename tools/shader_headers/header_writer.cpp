@@ -95,14 +95,24 @@ std::string text_of(const std::vector<SpecializationConstant>& constants) {
     return text + "};\n    }\n};\n\n";
 }
 
+// SoftmaxArgs: SoftmaxKernel; LongRows: LongRowsKernel.
+std::string kernel_type(const KernelSignature& kernel) {
+    std::string name = kernel.args.substr(kernel.args.rfind(':') + 1);
+    if (name.size() > 4 && name.ends_with("Args")) name.resize(name.size() - 4);
+    return name + "Kernel";
+}
+
 std::string text_of(const std::vector<KernelSignature>& kernels) {
-    std::string text, name_list;
+    std::string text;
     std::map<std::string, std::string> by_args;
     for (const KernelSignature& kernel : kernels) {
-        text += "inline constexpr kernels::Kernel<" + kernel.args +
-                ", Constants, kernels::Arguments::" + (kernel.by_pointer ? "kByPointer" : "kPushed") + "> " +
-                cpp_name(kernel.name) + "{\"" + kernel.name + "\"};\n";
+        const std::string type = kernel_type(kernel);
         std::string& names = by_args[kernel.args];
+        if (names.empty())
+            text += "using " + type + " =\n    kernels::Kernel<" + kernel.args +
+                    ", Constants, kernels::Arguments::" + (kernel.by_pointer ? "kByPointer" : "kPushed") +
+                    ">;\n";
+        text += "inline constexpr " + type + " " + cpp_name(kernel.name) + "{\"" + kernel.name + "\"};\n";
         names += (names.empty() ? "" : ", ") + kernel.name;
     }
     text +=
@@ -112,6 +122,29 @@ std::string text_of(const std::vector<KernelSignature>& kernels) {
         text +=
             "template <>\ninline constexpr auto kernels_with<" + args + "> = std::array{" + names + "};\n";
     return text;
+}
+
+// The type of one entry point's rows, and a table of them.
+std::string text_of(const Instances& instances) {
+    std::string type, text, rows;
+    bool upper = true;
+    for (const char letter : instances.entry) {
+        if (letter != '_') type += upper ? static_cast<char>(std::toupper(letter)) : letter;
+        upper = letter == '_';
+    }
+    type += "Instance";
+    text = "\n// The numbers among the generic arguments of " + instances.entry + ".\nstruct " + type +
+           " {\n    std::string_view kernel;\n";
+    for (std::string name : instances.parameters) {
+        std::ranges::transform(name, name.begin(), [](unsigned char letter) { return std::tolower(letter); });
+        text += "    int64_t " + cpp_name(name) + ";\n";
+    }
+    for (const auto& [kernel, values] : instances.values) {
+        rows += (rows.empty() ? "\n    " : ",\n    ") + type + "{\"" + kernel + "\"";
+        for (const std::string& value : values) rows += ", " + value;
+        rows += "}";
+    }
+    return text + "};\ninline constexpr std::array " + instances.entry + "_instances{" + rows + "};\n";
 }
 
 std::string header(const std::string& source, const std::string& space, const std::string& includes,
@@ -163,6 +196,7 @@ void write_headers(const std::filesystem::path& folder,
             if (kernel.args.rfind("lib::", 0) == 0 && used.insert(kernel.args).second)
                 body += "using " + kernel.args + ";\n";
         body += text_of(reflection.kernels);
+        for (const Instances& instances : reflection.instances) body += text_of(instances);
         const std::string name = file.stem().string();
         write_if_changed(folder / (name + ".h"),
                          header(name, name, includes + "\n#include \"kernels/kernel.h\"\n", body));

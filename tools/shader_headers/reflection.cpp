@@ -79,7 +79,10 @@ bool same(const Struct& a, const Struct& b) {
 class Reflector {
   public:
     Reflector(slang::ISession* session, slang::IModule* module, std::string file);
-    void add_entry(slang::ProgramLayout* linked, const std::vector<std::string>& kernels);
+    // Structs that the source names by `//! struct NAME`, as pointers lead to them.
+    void add_marked(slang::ProgramLayout* linked, const std::string& source);
+    void add_entry(slang::ProgramLayout* linked, const CheckedFile::Entry& checked);
+    void add_instances(slang::EntryPointReflection* entry, const CheckedFile::Entry& checked);
     FileReflection finish();
 
   private:
@@ -101,7 +104,8 @@ class Reflector {
     slang::ISession* session_;
     std::string file_;
     FileReflection result_;
-    std::vector<Struct> lists_;  // of uniform parameters
+    std::vector<size_t> workgroups_;  // of entry points, as far as they are numbers
+    std::vector<Struct> lists_;       // of uniform parameters
     std::vector<std::pair<slang::TypeReflection*, std::string>> struct_modules_;
 };
 
@@ -252,10 +256,34 @@ void Reflector::add_constants(slang::ProgramLayout* linked) {
     }
 }
 
-void Reflector::add_entry(slang::ProgramLayout* linked, const std::vector<std::string>& kernels) {
+// Arguments that are numbers stand for value parameters, in their order; nothing where one of these is a
+// name.
+void Reflector::add_instances(slang::EntryPointReflection* entry, const CheckedFile::Entry& checked) {
+    slang::GenericReflection* generic = entry->getFunction()->getGenericContainer();
+    if (!generic || generic->getValueParameterCount() == 0) return;
+    Instances found{entry->getName(), {}, {}};
+    for (unsigned i = 0; i < generic->getValueParameterCount(); ++i)
+        found.parameters.push_back(generic->getValueParameter(i)->getName());
+    static const std::regex number(R"([<,]\s*(-?\d+|true|false)(?=\s*[,>]))");
+    for (size_t i = 0; i < checked.kernels.size(); ++i) {
+        const std::string& text = checked.expressions[i];
+        std::vector<std::string> values;
+        for (std::sregex_iterator at(text.begin(), text.end(), number), end; at != end; ++at)
+            values.push_back((*at)[1]);
+        if (values.size() != found.parameters.size()) return;
+        found.values.emplace_back(checked.kernels[i], std::move(values));
+    }
+    result_.instances.push_back(std::move(found));
+}
+
+void Reflector::add_entry(slang::ProgramLayout* linked, const CheckedFile::Entry& checked) {
     add_constants(linked);
     slang::EntryPointReflection* entry = linked->getEntryPointByIndex(0);
     const std::string where = file_ + ": kernel " + entry->getName();
+    SlangUInt threads[3]{};
+    entry->getComputeThreadGroupSize(3, threads);
+    workgroups_.push_back(threads[0]);
+    if (!checked.expressions.empty()) add_instances(entry, checked);
     std::vector<slang::VariableLayoutReflection*> uniforms;
     for (unsigned i = 0; i < entry->getParameterCount(); ++i) {
         slang::VariableLayoutReflection* parameter = entry->getParameterByIndex(i);
@@ -286,10 +314,26 @@ void Reflector::add_entry(slang::ProgramLayout* linked, const std::vector<std::s
             lists_.push_back(std::move(own));
         }
     }
-    for (const std::string& kernel : kernels) result_.kernels.push_back({kernel, args, by_pointer});
+    for (const std::string& kernel : checked.kernels) result_.kernels.push_back({kernel, args, by_pointer});
+}
+
+void Reflector::add_marked(slang::ProgramLayout* linked, const std::string& source) {
+    static const std::regex pattern(R"((?:^|\n)//!\s*struct\s+(\w+))");
+    for (std::sregex_iterator at(source.begin(), source.end(), pattern), end; at != end; ++at) {
+        const std::string name = (*at)[1].str();
+        slang::TypeReflection* pointer = linked->findTypeByName(("Ptr<" + name + ">").c_str());
+        if (!pointer)
+            throw CompileError(file_ + ": there is no struct " + name + ", which //! struct names.");
+        size_t bytes = 0;
+        add_struct(linked->getTypeLayout(pointer)->getElementTypeLayout(), "", bytes);
+    }
 }
 
 FileReflection Reflector::finish() {
+    // Where the size of workgroups is none of the constants, it is known here.
+    if (std::ranges::find(result_.constants, 0u, &SpecializationConstant::id) == result_.constants.end() &&
+        std::ranges::count(workgroups_, workgroups_[0]) == std::ranges::ssize(workgroups_))
+        result_.constants.push_back({0, "kWorkgroup", false, workgroups_[0]});
     std::ranges::sort(result_.constants, {}, &SpecializationConstant::id);
     return std::move(result_);
 }
@@ -299,7 +343,9 @@ FileReflection Reflector::finish() {
 FileReflection reflect(const CheckedFile& checked, const std::string& file) {
     Reflector reflector(checked.session, checked.module, file);
     for (const CheckedFile::Entry& entry : checked.entries)
-        reflector.add_entry(entry.linked->getLayout(), entry.kernels);
+        reflector.add_entry(entry.linked->getLayout(), entry);
+    if (!checked.entries.empty())
+        reflector.add_marked(checked.entries[0].linked->getLayout(), read_file(file));
     return reflector.finish();
 }
 

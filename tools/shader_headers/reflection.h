@@ -43,6 +43,13 @@ struct KernelSignature {
     bool by_pointer;   // its only parameter is a pointer to them
 };
 
+// The numbers among the generic arguments of one entry point's kernels.
+struct Instances {
+    std::string entry;
+    std::vector<std::string> parameters;
+    std::vector<std::pair<std::string, std::vector<std::string>>> values;  // by kernel
+};
+
 struct ModuleReflection {
     std::string module;                // empty: the shader file itself
     std::vector<std::string> imports;  // modules whose structs those of this one have
@@ -56,6 +63,7 @@ struct FileReflection {
         modules;  // of shaders/lib that are loaded; structs: those that own ones reach
     std::vector<SpecializationConstant> constants;  // by id, those that hosts set
     std::vector<KernelSignature> kernels;
+    std::vector<Instances> instances;
 };
 
 // Throws CompileError where C++ cannot say the same.
