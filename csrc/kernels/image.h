@@ -1,7 +1,8 @@
-// Tensors as [batch, channel, depth, height, width] images; the twin of shaders/lib/image.slang.
+// Tensors as [batch, channel, depth, height, width] images.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
+#include <anymps/shaders/lib/image.h>
 
 #include <array>
 #include <cstdint>
@@ -10,15 +11,8 @@
 
 namespace anymps::kernels {
 
-// The digits of an element's number in the order of its memory.
-struct ImageIndex {
-    FastDivider digits[4];
-};
-
-// Element strides; 0 where the size is 1. Empty for an undefined tensor.
-struct ImageStrides {
-    uint32_t values[5];
-};
+using shaders::lib::image::ImageIndex;    // the digits of an element's number in the order of its memory
+using shaders::lib::image::ImageStrides;  // in elements; 0 where the size is 1, and for an undefined tensor
 
 // A tensor [channel, ...] or [batch, channel, ...] with `spatial` last dimensions as five; missing sizes
 // are 1.

@@ -1,34 +1,26 @@
 // _assert_async: the device looks at the value, and the next synchronization raises. Its form for graphs
 // takes and returns a tensor that orders it.
 #include <anymps/ops/assert_async_ops.h>
+#include <anymps/shaders/assert_async.h>
 
 #include <ATen/ops/empty.h>
 
 #include <string>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
-namespace {
-
-// As in shaders/assert_async.slang.
-struct AssertArgs {
-    uint64_t value, error;
-    uint32_t code;
-};
-
-}  // namespace
-
 // Raises at once for a tensor of more or fewer than one element; torch.AcceleratorError with the message
 // later.
 void ANYMPS_FUNC(_assert_async_msg)(const Tensor& self, std::string_view message) {
     TORCH_CHECK(self.numel() != 0, "Boolean value of Tensor with no values is ambiguous");
     TORCH_CHECK(self.numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
     const auto error = runtime::encoder().message_slot(std::string(message));
-    kernels::KernelCall("assert_nonzero", {kernels::tuning().workgroup, 0, kernels::code(self.scalar_type())})
+    shaders::assert_async::assert_nonzero
+        .call({.workgroup = kernels::tuning().workgroup, .type = kernels::code(self.scalar_type())})
         .read(self)
-        .dispatch(AssertArgs{kernels::address(self), error.address, error.code}, kernels::Grid{});
+        .dispatch({.value = kernels::address(self), .error = error.address, .code = error.code},
+                  kernels::Grid{});
 }
 
 void ANYMPS_FUNC(_assert_async)(const Tensor& self) {

@@ -1,26 +1,19 @@
 // Concatenation: one dispatch for all dense inputs of the result's dtype, a strided copy for each other one.
 #include <anymps/ops/cat_ops.h>
+#include <anymps/shaders/cat.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/narrow.h>
 
-#include <cstring>
 #include <vector>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
 
-struct CatEntry {
-    uint64_t src, dst, first_group, units, row_units, dst_stride;
-};
-
-struct CatArgs {
-    uint32_t entries, groups, group_units, pad;
-};
+using shaders::cat::CatEntry;
 
 constexpr size_t kMostEntries = 4096;  // of one dispatch, in the argument ring
 
@@ -35,7 +28,9 @@ void dispatch_cat(std::vector<CatEntry> entries, const std::vector<Tensor>& inpu
     const bool software = runtime::device().info().is_software;
     const uint32_t workgroup = kernels::flat_workgroup();
     const uint64_t unit = common_unit(entries);
-    CatArgs args{static_cast<uint32_t>(entries.size()), 0, workgroup * (software ? 128 : 8), 0};
+    shaders::cat::CatArgs args{.entries = static_cast<uint32_t>(entries.size()),
+                               .groups = 0,
+                               .group_units = workgroup * (software ? 128 : 8)};
     for (CatEntry& e : entries) {
         e.units /= unit;
         e.row_units /= unit;
@@ -43,12 +38,9 @@ void dispatch_cat(std::vector<CatEntry> entries, const std::vector<Tensor>& inpu
         e.first_group = args.groups;
         args.groups += static_cast<uint32_t>((e.units + args.group_units - 1) / args.group_units);
     }
-    std::vector<std::byte> whole(sizeof(args) + entries.size() * sizeof(CatEntry));
-    std::memcpy(whole.data(), &args, sizeof(args));
-    std::memcpy(whole.data() + sizeof(args), entries.data(), entries.size() * sizeof(CatEntry));
-    kernels::KernelCall call("cat", {workgroup, 0, static_cast<uint32_t>(unit)});
+    auto call = shaders::cat::cat.call({.workgroup = workgroup, .unit_bytes = static_cast<uint32_t>(unit)});
     for (const Tensor& input : inputs) call.read(input);
-    call.write(out).dispatch_pointer(whole.data(), whole.size(), kernels::Grid::linear(args.groups));
+    call.write(out).dispatch_table(args, entries, kernels::Grid::linear(args.groups));
 }
 
 // Elements of one step of the dimension before `dim` in the memory order of a dense tensor.

@@ -8,13 +8,13 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
+#include <anymps/shaders/cross_entropy.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/nll_loss.h"
 #include "ops/plain.h"
@@ -30,15 +30,7 @@ using kernels::code;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr uint32_t kWordsAhead = 4;  // of a thread: shaders/cross_entropy.slang
-
-// The twin of CrossEntropyArgs in shaders/cross_entropy.slang.
-struct CrossEntropyArgs {
-    uint64_t y, grad, target, weight, loss_grad, total_weight;
-    int64_t ignored;
-    uint32_t size, loss_stride, count;
-    kernels::FastDivider parts;
-};
+namespace shader = shaders::cross_entropy;
 
 // log_softmax's gradient of nll_loss's: exp(y) times what the row's loss asks for, less that at the target.
 Tensor gradient(const Tensor& loss_grad, const Tensor& y, const Tensor& target, const Tensor& weight,
@@ -49,23 +41,28 @@ Tensor gradient(const Tensor& loss_grad, const Tensor& y, const Tensor& target, 
     const uint32_t item = kernels::floats_of_word(y.scalar_type());  // elements a word
     const auto& t = kernels::tuning();
     const uint64_t words = size / item + 1;
-    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, kWordsAhead), t.workgroup);
-    const uint64_t parts = kernels::ceil_div(words, uint64_t{lanes} * kWordsAhead);
+    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, shader::kAhead), t.workgroup);
+    const uint64_t parts = kernels::ceil_div(words, uint64_t{lanes} * shader::kAhead);
     const bool mean = reduction == at::Reduction::Mean;
-    CrossEntropyArgs args{address(y),
-                          address(grad),
-                          address(target),
-                          address_or_0(weight),
-                          address(loss_grad),
-                          mean ? address(total_weight) : 0,
-                          ignored,
-                          static_cast<uint32_t>(size),
-                          reduction == at::Reduction::None ? 1u : 0u,
-                          kernels::group_count(rows * parts),
-                          kernels::FastDivider(static_cast<uint32_t>(parts))};
-    kernels::KernelCall call(is_float ? "cross_entropy_backward_f32" : "cross_entropy_backward_16",
-                             {t.workgroup, t.subgroup, code(y.scalar_type()), 0, 0, 0, 0, 0, lanes, 1, 0, 0,
-                              1, code(target.scalar_type()), code(loss_grad.scalar_type())});
+    const shader::CrossEntropyArgs args{.y = address(y),
+                                        .grad = address(grad),
+                                        .target = address(target),
+                                        .weight = address_or_0(weight),
+                                        .loss_grad = address(loss_grad),
+                                        .total_weight = mean ? address(total_weight) : 0,
+                                        .ignored = ignored,
+                                        .size = static_cast<uint32_t>(size),
+                                        .loss_stride = reduction == at::Reduction::None ? 1u : 0u,
+                                        .count = kernels::group_count(rows * parts),
+                                        .parts = kernels::FastDivider(static_cast<uint32_t>(parts))};
+    auto call = (is_float ? shader::cross_entropy_backward_f32 : shader::cross_entropy_backward_16)
+                    .call({.workgroup = t.workgroup,
+                           .subgroup = t.subgroup,
+                           .type0 = code(y.scalar_type()),
+                           .lanes = lanes,
+                           .log = 1,
+                           .target_type = code(target.scalar_type()),
+                           .loss_type = code(loss_grad.scalar_type())});
     call.read(y).read(target).read(weight).read(loss_grad).write(grad);
     if (mean) call.read(total_weight);
     call.dispatch(args, kernels::Grid::linear(kernels::ceil_div(rows * parts, t.workgroup / lanes)));

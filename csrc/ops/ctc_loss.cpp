@@ -1,5 +1,6 @@
 // ctc_loss and its gradient.
 #include <anymps/ops/ctc_loss_ops.h>
+#include <anymps/shaders/ctc_loss.h>
 
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
@@ -7,27 +8,19 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-constexpr int64_t kMostShared = 2048;  // as in shaders/ctc_loss.slang
+namespace shader = shaders::ctc_loss;
+using shader::CtcArgs;
 
-// As in shaders/ctc_loss.slang.
-struct CtcArgs {
-    uint64_t log_probs, targets, lengths, log_alpha, log_beta, losses, grad_output, gradient, error;
-    int64_t probs_strides[3], gradient_strides[3], target_stride, grad_output_stride;
-    uint32_t error_code, batch, time, states, classes, blank, zero_infinity;
-};
-
-using Strides = int64_t[3];
-
-void copy_strides(const Tensor& tensor, Strides& strides) {
-    std::copy(tensor.strides().begin(), tensor.strides().end(), strides);
+void copy_strides(const Tensor& tensor, std::array<int64_t, 3>& strides) {
+    std::copy(tensor.strides().begin(), tensor.strides().end(), strides.begin());
 }
 
 // The checked arguments of both passes.
@@ -39,7 +32,8 @@ class Sequences {
     int64_t states() const { return 2 * max_target_ + 1; }
     CtcArgs args(const Tensor& log_alpha, const Tensor& losses) const;
     // A workgroup for each sequence: of one thread where the states do not fit into shared memory.
-    void run(const char* kernel, const CtcArgs& args, const Tensor& written, const Tensor& losses) const;
+    void run(const shader::CtcKernel& kernel, const CtcArgs& args, const Tensor& written,
+             const Tensor& losses) const;
     const Tensor& lengths() const { return lengths_; }
     uint32_t target_type() const { return kernels::code(targets_.scalar_type()); }
 
@@ -120,14 +114,15 @@ CtcArgs Sequences::args(const Tensor& log_alpha, const Tensor& losses) const {
     return args;
 }
 
-void Sequences::run(const char* kernel, const CtcArgs& args, const Tensor& written,
+void Sequences::run(const shader::CtcKernel& kernel, const CtcArgs& args, const Tensor& written,
                     const Tensor& losses) const {
     const kernels::Tuning& tuning = kernels::tuning();
-    const bool serial = tuning.software || states() > kMostShared;
-    kernels::KernelCall call(kernel, {serial ? 1 : tuning.workgroup, 0, target_type(), serial});
+    const bool serial = tuning.software || states() > int64_t{shader::kMostShared};
+    auto call = kernel.call(
+        {.workgroup = serial ? 1 : tuning.workgroup, .target_type = target_type(), .serial = serial});
     call.read(log_probs_).read(targets_).read(lengths_).write(written);
     if (losses.defined()) call.write(losses);
-    call.dispatch_pointer(args, kernels::Grid::linear(args.batch));
+    call.dispatch(args, kernels::Grid::linear(args.batch));
 }
 
 std::vector<int64_t> on_host(const Tensor& lengths, const char* name) {
@@ -147,7 +142,7 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_ctc_loss)(const Tensor& log_probs, const
     const Tensor losses = at::empty({log_probs.size(1)}, log_probs.options());
     const Tensor log_alpha =
         at::empty({log_probs.size(1), log_probs.size(0), sequences.states()}, log_probs.options());
-    sequences.run("ctc_loss_alpha", sequences.args(log_alpha, losses), log_alpha, losses);
+    sequences.run(shader::ctc_loss_alpha, sequences.args(log_alpha, losses), log_alpha, losses);
     return {losses, log_alpha};
 }
 
@@ -174,11 +169,11 @@ Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_pro
     args.grad_output = kernels::address(grad);
     args.grad_output_stride = grad.dim() == 0 ? 0 : grad.stride(0);
     args.zero_infinity = zero_infinity;
-    sequences.run("ctc_loss_beta", args, log_beta, Tensor());
+    sequences.run(shader::ctc_loss_beta, args, log_beta, Tensor());
     const uint32_t workgroup = kernels::flat_workgroup();
-    const auto run = [&](const char* kernel, uint64_t threads) {
+    const auto run = [&](const shader::CtcKernel& kernel, uint64_t threads) {
         const bool wide = threads > std::numeric_limits<uint32_t>::max();
-        kernels::KernelCall(kernel, {workgroup, 0, sequences.target_type(), false, wide})
+        kernel.call({.workgroup = workgroup, .target_type = sequences.target_type(), .wide = wide})
             .read(log_probs)
             .read(targets)
             .read(sequences.lengths())
@@ -187,10 +182,10 @@ Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_pro
             .read(neg_log_likelihood)
             .read(grad)
             .write(gradient)
-            .dispatch_pointer(args, kernels::flat_grid(threads));
+            .dispatch(args, kernels::flat_grid(threads));
     };
-    run("ctc_loss_collect", uint64_t{args.batch} * args.time);
-    run("ctc_loss_gradient", static_cast<uint64_t>(gradient.numel()));
+    run(shader::ctc_loss_collect, uint64_t{args.batch} * args.time);
+    run(shader::ctc_loss_gradient, static_cast<uint64_t>(gradient.numel()));
     return gradient;
 }
 

@@ -1,5 +1,6 @@
 // Distances between rows: of two matrices (torch.cdist), of one matrix among themselves (torch.pdist).
 #include <anymps/ops/distance_ops.h>
+#include <anymps/shaders/distance.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_euclidean_dist.h>
@@ -11,47 +12,38 @@
 
 #include <cmath>
 #include <limits>
-#include <string_view>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-struct DistanceArgs {
-    uint64_t out, x1, x2, grad, distance, count;
-    uint32_t rows1, rows2, columns;
-    float p;
-};
+namespace shader = shaders::distance;
 
-// As in shaders/distance.slang.
-enum class Norm : uint32_t { Zero = 0, One, Two, Infinite, Any };
-
-Norm norm_of(double p) {
-    if (p == 0) return Norm::Zero;
-    if (p == 1) return Norm::One;
-    if (p == 2) return Norm::Two;
-    return std::isinf(p) ? Norm::Infinite : Norm::Any;
+uint32_t norm_of(double p) {
+    if (p == 0) return shader::kZero;
+    if (p == 1) return shader::kOne;
+    if (p == 2) return shader::kTwo;
+    return std::isinf(p) ? shader::kInfinite : shader::kAny;
 }
 
 // x1: [batch, rows1, columns], x2: [batch, rows2, columns], the others [batch, rows1, rows2]; contiguous
 // floats.
-void launch(std::string_view kernel, const Tensor& out, const Tensor& x1, const Tensor& x2,
+void launch(const shader::DistanceKernel& kernel, const Tensor& out, const Tensor& x1, const Tensor& x2,
             const Tensor& grad, const Tensor& distance, double p) {
-    const DistanceArgs args{kernels::address(out),
-                            kernels::address(x1),
-                            kernels::address(x2),
-                            kernels::address_or_0(grad),
-                            kernels::address_or_0(distance),
-                            static_cast<uint64_t>(out.numel()),
-                            static_cast<uint32_t>(x1.size(1)),
-                            static_cast<uint32_t>(x2.size(1)),
-                            static_cast<uint32_t>(x1.size(2)),
-                            static_cast<float>(p)};
+    const shader::DistanceArgs args{.out = kernels::address(out),
+                                    .x1 = kernels::address(x1),
+                                    .x2 = kernels::address(x2),
+                                    .grad = kernels::address_or_0(grad),
+                                    .distance = kernels::address_or_0(distance),
+                                    .count = static_cast<uint64_t>(out.numel()),
+                                    .rows1 = static_cast<uint32_t>(x1.size(1)),
+                                    .rows2 = static_cast<uint32_t>(x2.size(1)),
+                                    .columns = static_cast<uint32_t>(x1.size(2)),
+                                    .p = static_cast<float>(p)};
     constexpr uint32_t kWorkgroup = 64;
     const bool wide = args.count > std::numeric_limits<uint32_t>::max();
-    kernels::KernelCall(kernel, {kWorkgroup, 0, static_cast<uint32_t>(norm_of(p)), wide})
+    kernel.call({.workgroup = kWorkgroup, .norm = norm_of(p), .wide = wide})
         .read(x1)
         .read(x2)
         .read(grad)
@@ -106,7 +98,7 @@ Tensor ANYMPS_FUNC(_cdist_forward)(const Tensor& x1, const Tensor& x2, double p,
     if (p == 2 && (mode == 1 || (mode == 0 && (x1.size(-2) > 25 || x2.size(-2) > 25)))) {
         return at::_euclidean_dist(a, b).view(shape);
     }
-    launch("distances", out, a, b, {}, {}, p);
+    launch(shader::distances, out, a, b, {}, {}, p);
     return out;
 }
 
@@ -120,7 +112,7 @@ Tensor ANYMPS_FUNC(_cdist_backward)(const Tensor& grad, const Tensor& x1, const 
     if (out.numel() == 0 || x2.size(-2) == 0) return at::zeros_like(x1, at::MemoryFormat::Contiguous);
     const std::vector<int64_t> pairs{a.size(0), a.size(1), b.size(1)};
     const Tensor grads = grad.expand_as(cdist).reshape(pairs).contiguous();
-    launch("distances_backward", out, a, b, grads, cdist.reshape(pairs).contiguous(), p);
+    launch(shader::distances_backward, out, a, b, grads, cdist.reshape(pairs).contiguous(), p);
     return out;
 }
 
@@ -132,7 +124,7 @@ Tensor ANYMPS_FUNC(_pdist_forward)(const Tensor& self, double p) {
     const Tensor out = at::empty({rows * (rows - 1) / 2}, self.options());
     if (out.numel() == 0) return out;
     if (self.size(1) == 0) return out.zero_();
-    launch("pair_distances", out, self.unsqueeze(0), self.unsqueeze(0), {}, {}, p);
+    launch(shader::pair_distances, out, self.unsqueeze(0), self.unsqueeze(0), {}, {}, p);
     return out;
 }
 
@@ -142,7 +134,8 @@ Tensor ANYMPS_FUNC(_pdist_backward)(const Tensor& grad, const Tensor& self, doub
     check_float("pdist_backward", self);
     const Tensor out = at::empty_like(self, at::MemoryFormat::Contiguous);
     if (out.numel() == 0 || pdist.numel() == 0) return out.zero_();
-    launch("pair_distances_backward", out, self.unsqueeze(0), self.unsqueeze(0), grad.contiguous(), pdist, p);
+    launch(shader::pair_distances_backward, out, self.unsqueeze(0), self.unsqueeze(0), grad.contiguous(),
+           pdist, p);
     return out;
 }
 

@@ -1,5 +1,6 @@
 // Dropout in one pass: the mask is drawn, stored and applied by the same kernel.
 #include <anymps/ops/dropout_ops.h>
+#include <anymps/shaders/dropout.h>
 
 #include <ATen/ops/dropout_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/empty_like.h>
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/plain.h"
 #include "runtime/generator.h"
@@ -20,22 +20,9 @@ namespace anymps::ops {
 namespace {
 
 using kernels::Grid;
-using kernels::KernelCall;
+namespace shader = shaders::dropout;
 
 constexpr uint32_t kWorkgroup = 128;
-
-struct DropoutArgs {
-    uint64_t out, mask, input;
-    runtime::PhiloxState random;
-    uint64_t count;
-    uint32_t keep_below;  // of 2^24
-    float scale;
-};
-
-struct DropoutBackwardArgs {
-    uint64_t out, mask, grad, count;
-    float scale;
-};
 
 // Whether every address is a multiple of `count` elements.
 bool all_aligned(std::initializer_list<Tensor> tensors, uint64_t count) {
@@ -78,14 +65,18 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     const bool aligned = all_aligned({out, mask, source}, 4);
     const bool words = !kernels::tuning().software && source.element_size() == 2 && count % 8 == 0 &&
                        all_aligned({out, mask, source}, 8);
-    KernelCall(words ? "dropout_words" : "dropout",
-               {kWorkgroup, 0, kernels::code(source.scalar_type()), aligned})
+    (words ? shader::dropout_words : shader::dropout)
+        .call({.workgroup = kWorkgroup, .type = kernels::code(source.scalar_type()), .aligned = aligned})
         .read(source)
         .write(out)
         .write(mask)
-        .dispatch(DropoutArgs{kernels::address(out), kernels::address(mask), kernels::address(source),
-                              runtime::reserve_philox(std::nullopt, count), count, keep_below,
-                              static_cast<float>(scale)},
+        .dispatch({.out = kernels::address(out),
+                   .mask = kernels::address(mask),
+                   .input = kernels::address(source),
+                   .random = runtime::reserve_philox(std::nullopt, count),
+                   .count = count,
+                   .keep_below = keep_below,
+                   .scale = static_cast<float>(scale)},
                   grid_of(count, words ? 8 : 4));
     return {out, mask};
 }
@@ -99,13 +90,18 @@ Tensor ANYMPS_FUNC(native_dropout_backward)(const Tensor& grad, const Tensor& ma
     }
     Tensor out = at::empty_like(grad);
     const auto count = static_cast<uint64_t>(grad.numel());
-    KernelCall("dropout_backward",
-               {kWorkgroup, 0, kernels::code(grad.scalar_type()), all_aligned({out, mask, grad}, 4)})
+    shader::dropout_backward
+        .call({.workgroup = kWorkgroup,
+               .type = kernels::code(grad.scalar_type()),
+               .aligned = all_aligned({out, mask, grad}, 4)})
         .read(grad)
         .read(mask)
         .write(out)
-        .dispatch(DropoutBackwardArgs{kernels::address(out), kernels::address(mask), kernels::address(grad),
-                                      count, static_cast<float>(scale)},
+        .dispatch({.out = kernels::address(out),
+                   .mask = kernels::address(mask),
+                   .grad = kernels::address(grad),
+                   .count = count,
+                   .scale = static_cast<float>(scale)},
                   grid_of(count, 4));
     return out;
 }

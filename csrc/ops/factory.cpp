@@ -1,5 +1,6 @@
 // Tensors whose values follow from the element's number: arange, linspace, eye, indices of triangles.
 #include <anymps/ops/factory_ops.h>
+#include <anymps/shaders/factory.h>
 
 #include <ATen/Dispatch_v2.h>
 #include <ATen/MemoryOverlap.h>
@@ -13,48 +14,28 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/kernel_call.h"
-
 namespace anymps::ops {
 namespace {
 
 using kernels::Grid;
-using kernels::KernelCall;
+namespace shader = shaders::factory;
 
 constexpr uint32_t kWorkgroup = 128;
-constexpr int64_t kGroupElements = 4 * kWorkgroup;
+constexpr int64_t kGroupElements = shader::kPerThread * kWorkgroup;
 
-KernelCall call(const char* kernel, const Tensor& out) {
-    return KernelCall(kernel, {kWorkgroup, 0, kernels::code(out.scalar_type())});
+shader::Constants constants(const Tensor& out) {
+    return {.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type())};
 }
 
 Grid grid(int64_t elements) {
     return Grid::linear((elements + kGroupElements - 1) / kGroupElements);
 }
 
-// The argument blocks of shaders/factory.slang.
-struct SequenceArgs {
-    uint64_t out, count, stride, half;
-    int64_t first, last, step;
-    float scale0, scale1;
-};
-struct IntegerLinspaceArgs {
-    uint64_t out, count, stride;
-    int64_t first;
-    uint64_t quotient, remainder;
-    uint32_t down;
-};
-struct TriangleArgs {
-    uint64_t out, count;
-    int64_t rows, columns, offset;
-    uint32_t upper;
-};
-
-void dispatch_sequence(const Tensor& out, SequenceArgs args) {
+void dispatch_sequence(const Tensor& out, shader::SequenceArgs args) {
     args.out = kernels::address(out);
     args.count = out.numel();
     args.stride = out.stride(0);
-    call("sequence", out).write(out).dispatch(args, grid(out.numel()));
+    shader::sequence.call(constants(out)).write(out).dispatch(args, grid(out.numel()));
 }
 
 void integer_sequence(const Tensor& out, int64_t first, int64_t step) {
@@ -137,11 +118,15 @@ void integer_linspace(const Tensor& out, int64_t first, int64_t last) {
     const uint64_t span = down ? from - to : to - from, steps = out.numel() - 1;
     TORCH_CHECK_NOT_IMPLEMENTED(steps <= std::numeric_limits<uint32_t>::max(),
                                 "linspace on MPS: more than 2^32 integers");
-    call("integer_linspace", out)
+    shader::integer_linspace.call(constants(out))
         .write(out)
-        .dispatch(IntegerLinspaceArgs{kernels::address(out), static_cast<uint64_t>(out.numel()),
-                                      static_cast<uint64_t>(out.stride(0)), first, span / steps, span % steps,
-                                      down},
+        .dispatch({.out = kernels::address(out),
+                   .count = static_cast<uint64_t>(out.numel()),
+                   .stride = static_cast<uint64_t>(out.stride(0)),
+                   .first = first,
+                   .quotient = span / steps,
+                   .remainder = span % steps,
+                   .down = down},
                   grid(out.numel()));
 }
 
@@ -178,11 +163,15 @@ Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool uppe
                              .pinned_memory(pin_memory);
     Tensor out = at::empty({2, count}, options);
     if (count == 0) return out;
-    call("triangle_indices", out)
+    shader::triangle_indices.call(constants(out))
         .write(out)
-        .dispatch(
-            TriangleArgs{kernels::address(out), static_cast<uint64_t>(count), rows, columns, offset, upper},
-            grid(count));
+        .dispatch({.out = kernels::address(out),
+                   .count = static_cast<uint64_t>(count),
+                   .rows = rows,
+                   .columns = columns,
+                   .offset = offset,
+                   .upper = upper},
+                  grid(count));
     return out;
 }
 

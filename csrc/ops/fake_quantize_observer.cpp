@@ -1,26 +1,17 @@
 // fused_moving_avg_obs_fake_quant: extremes, their moving averages, the scale and zero point that follow from
 // them, and fake quantization by these. Nothing is read on the host, not even whether to observe.
 #include <anymps/ops/fake_quantize_observer_ops.h>
+#include <anymps/shaders/fake_quantize.h>
 
 #include <ATen/ops/aminmax.h>
 
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/fake_quantize.h"
 
 namespace anymps::ops {
 namespace {
-
-// As in shaders/fake_quantize.slang.
-struct ObserveArgs {
-    uint64_t observes, quantizes, minima, maxima, running_minima, running_maxima, scale, zero_point, error;
-    uint32_t error_code, count;
-    float step;
-    int32_t low, high;
-    uint32_t symmetric;
-};
 
 // The state of an observer, one element a channel.
 struct Observed {
@@ -52,26 +43,28 @@ void observe(const Tensor& x, const Tensor& observes, const Tensor& quantizes, c
     TORCH_CHECK(quant_min < quant_max, "In ChooseQuantizationParams, qmin should be less than qmax");
     const auto error = runtime::encoder().message_slot(
         "In ChooseQuantizationParams, min should be less than or equal to max");
-    const ObserveArgs args{kernels::address(observes),
-                           kernels::address(quantizes),
-                           kernels::address(minima),
-                           kernels::address(maxima),
-                           kernels::address(state.running_min),
-                           kernels::address(state.running_max),
-                           kernels::address(state.scale),
-                           kernels::address(state.zero_point),
-                           error.address,
-                           error.code,
-                           static_cast<uint32_t>(channels),
-                           static_cast<float>(averaging_const),
-                           static_cast<int32_t>(quant_min),
-                           static_cast<int32_t>(quant_max),
-                           symmetric};
-    kernels::KernelCall(
-        "fake_quantize_observe",
-        {kernels::flat_workgroup(), 0, kernels::code(observes.scalar_type()),
-         kernels::code(quantizes.scalar_type()), kernels::code(minima.scalar_type()),
-         kernels::code(state.scale.scalar_type()), kernels::code(state.zero_point.scalar_type())})
+    const shaders::fake_quantize::ObserveArgs args{.observes = kernels::address(observes),
+                                                   .quantizes = kernels::address(quantizes),
+                                                   .minima = kernels::address(minima),
+                                                   .maxima = kernels::address(maxima),
+                                                   .running_minima = kernels::address(state.running_min),
+                                                   .running_maxima = kernels::address(state.running_max),
+                                                   .scale = kernels::address(state.scale),
+                                                   .zero_point = kernels::address(state.zero_point),
+                                                   .error = error.address,
+                                                   .error_code = error.code,
+                                                   .count = static_cast<uint32_t>(channels),
+                                                   .step = static_cast<float>(averaging_const),
+                                                   .low = static_cast<int32_t>(quant_min),
+                                                   .high = static_cast<int32_t>(quant_max),
+                                                   .symmetric = symmetric};
+    shaders::fake_quantize::fake_quantize_observe
+        .call({.workgroup = kernels::flat_workgroup(),
+               .flag_type = kernels::code(observes.scalar_type()),
+               .other_flag_type = kernels::code(quantizes.scalar_type()),
+               .value_type = kernels::code(minima.scalar_type()),
+               .scale_type = kernels::code(state.scale.scalar_type()),
+               .zero_point_type = kernels::code(state.zero_point.scalar_type())})
         .read(observes)
         .read(quantizes)
         .read(minima)

@@ -1,27 +1,22 @@
 // flip, roll and channel_shuffle: elements in another order.
 #include <anymps/ops/flip_ops.h>
+#include <anymps/shaders/strided_copy.h>
 
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/roll_native.h>
 
-#include <cstddef>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "kernels/extents.h"
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/strided_copy.slang.
-struct StridedCopyArgs {
-    uint64_t destination, source, count;
-    uint32_t dims, unused;
-};
+namespace shader = shaders::strided_copy;
+using shader::StridedCopyArgs;
 
 // Makes the innermost dimension one of four elements at a time, where all of them are aligned in both
 // tensors.
@@ -67,17 +62,20 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
     const bool backwards = !extents.empty() && extents[0].stride[1] < 0;
     const bool quads = take_quads(args, extents, item);
     args.dims = static_cast<uint32_t>(extents.size());
-    std::vector<char> whole(sizeof(args) + extents.size() * sizeof(kernels::Dim));
-    std::memcpy(whole.data(), &args, sizeof(args));
-    kernels::write_dims(extents, whole.data() + sizeof(args));
+    std::vector<kernels::Dim> table(extents.size());
+    kernels::write_dims(extents, reinterpret_cast<char*>(table.data()));
     constexpr uint32_t kWorkgroup = 128;
-    constexpr uint32_t kAhead = 4;  // elements of a thread: as in shaders/strided_copy.slang
     const bool wide = args.count > std::numeric_limits<uint32_t>::max();
-    kernels::KernelCall("strided_copy", {kWorkgroup, 0, static_cast<uint32_t>(item), wide, quads, backwards})
+    shader::strided_copy
+        .call({.workgroup = kWorkgroup,
+               .item_bytes = static_cast<uint32_t>(item),
+               .wide = wide,
+               .quads = quads,
+               .backwards = backwards})
         .read(self)
         .write(out)
-        .dispatch_pointer(whole.data(), whole.size(),
-                          kernels::flat_grid(kernels::ceil_div(args.count, kAhead), kWorkgroup));
+        .dispatch_table(args, table,
+                        kernels::flat_grid(kernels::ceil_div(args.count, shader::kAhead), kWorkgroup));
     return out;
 }
 

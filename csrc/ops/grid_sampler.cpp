@@ -1,5 +1,6 @@
 // grid_sampler_2d, grid_sampler_3d and their gradients.
 #include <anymps/ops/grid_sampler_ops.h>
+#include <anymps/shaders/grid_sampler.h>
 
 #include <ATen/Context.h>
 #include <ATen/native/GridSamplerUtils.h>
@@ -7,11 +8,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <limits>
-#include <string>
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
@@ -24,14 +23,14 @@ struct Options {
     bool align_corners;
 };
 
-// Twin of GridSamplerArgs in shaders/grid_sampler.slang.
-struct GridSamplerArgs {
-    uint64_t input, grid, output, grid_gradient;
-    uint32_t threads, span, channels, size[3];
-    kernels::ImageIndex index;
-    kernels::ImageStrides input_strides, grid_strides, output_strides, grid_gradient_strides;
-    uint32_t input_step, output_step;
-};
+namespace shader = shaders::grid_sampler;
+using shader::GridSamplerArgs;
+
+constexpr kernels::KernelFamily kKernels(shader::kernels_with<GridSamplerArgs>,
+                                         {"grid_sampler", "grid_sampler_input_gradient",
+                                          "grid_sampler_grid_gradient"},
+                                         {"_2", "_1", "_4"});
+enum Step : size_t { kForward, kInputGradient, kGridGradient };
 
 // The operands; output stands for its gradient in the backward kernels, input for its gradient where that is
 // written.
@@ -55,13 +54,16 @@ uint32_t narrow(int64_t value) {
 
 // A thread for `span` elements of a tensor of output's sizes with `channels` channels; where `planes` is
 // four, for four channels in place of one.
-kernels::KernelCall prepare(const char* name, const Operands& t, const Options& options, int64_t channels,
-                            int64_t span, GridSamplerArgs& args, uint32_t planes = 1) {
+shader::GridSamplerKernel::Call prepare(Step step, const Operands& t, const Options& options,
+                                        int64_t channels, int64_t span, GridSamplerArgs& args,
+                                        uint32_t planes = 1) {
     const Tensor grid_view = channels_of(t.grid), gradient_view = channels_of(t.grid_gradient);
     const Image input(t.input, options.spatial), grid(grid_view, options.spatial),
         output(t.output, options.spatial), gradient(gradient_view, options.spatial);
-    args = {kernels::address(t.input), kernels::address(t.grid), kernels::address(t.output),
-            kernels::address_or_0(t.grid_gradient)};
+    args = {.input = kernels::address(t.input),
+            .grid = kernels::address(t.grid),
+            .output = kernels::address(t.output),
+            .grid_gradient = kernels::address_or_0(t.grid_gradient)};
     args.span = narrow(span);
     args.threads = narrow(t.output.numel() / t.input.size(1) * channels / span);
     args.channels = input.size(1);
@@ -76,12 +78,15 @@ kernels::KernelCall prepare(const char* name, const Operands& t, const Options& 
     args.grid_gradient_strides = gradient.strides();
     args.input_step = input.strides().values[1] * args.index.digits[3].divisor;
     args.output_step = output.strides().values[1] * args.index.digits[3].divisor;
-    constexpr const char* kTaps[] = {"_2", "_1", "_4"};
-    const std::string kernel = std::string(name) + kTaps[options.interpolation];
-    return kernels::KernelCall(
-        kernel, {kernels::flat_workgroup(), 0, kernels::code(t.grid.scalar_type()),
-                 static_cast<uint32_t>(options.spatial), static_cast<uint32_t>(options.padding),
-                 options.align_corners, span > 1, planes});
+    // Interpolation 0: bilinear, two taps an axis; 1: nearest; 2: bicubic.
+    return kKernels(step, options.interpolation)
+        .call({.workgroup = kernels::flat_workgroup(),
+               .type = kernels::code(t.grid.scalar_type()),
+               .spatial = static_cast<uint32_t>(options.spatial),
+               .padding = static_cast<uint32_t>(options.padding),
+               .align_corners = options.align_corners,
+               .ordered = span > 1,
+               .planes = planes});
 }
 
 kernels::Grid grid_of(const GridSamplerArgs& args) {
@@ -113,12 +118,12 @@ Tensor forward(const Tensor& input, const Tensor& grid, const Options& options, 
                       output.numel() < (int64_t{1} << 31) && input.is_contiguous();
     const int64_t planes = four ? kPlanes : 1;
     GridSamplerArgs args;
-    prepare("grid_sampler", {input, grid, output, {}}, options, input.size(1) / planes, 1, args,
+    prepare(kForward, {input, grid, output, {}}, options, input.size(1) / planes, 1, args,
             static_cast<uint32_t>(planes))
         .read(input)
         .read(grid)
         .write(output)
-        .dispatch_pointer(args, grid_of(args));
+        .dispatch(args, grid_of(args));
     return output;
 }
 
@@ -136,12 +141,12 @@ Gradients backward(const Tensor& grad_output, const Tensor& input, const Tensor&
         if (!empty) {
             const bool ordered = at::globalContext().deterministicAlgorithms();
             const int64_t plane = grad_output.numel() / (grad_output.size(0) * grad_output.size(1));
-            prepare("grid_sampler_input_gradient", {sum, grid, grad_output, {}}, options, input.size(1),
-                    ordered ? plane : 1, args)
+            prepare(kInputGradient, {sum, grid, grad_output, {}}, options, input.size(1), ordered ? plane : 1,
+                    args)
                 .read(grad_output)
                 .read(grid)
                 .write(sum)
-                .dispatch_pointer(args, grid_of(args));
+                .dispatch(args, grid_of(args));
         }
         grad_input = sum.to(input.scalar_type());
     }
@@ -150,12 +155,12 @@ Gradients backward(const Tensor& grad_output, const Tensor& input, const Tensor&
         if (empty) {
             grad_grid.zero_();
         } else {
-            prepare("grid_sampler_grid_gradient", {input, grid, grad_output, grad_grid}, options, 1, 1, args)
+            prepare(kGridGradient, {input, grid, grad_output, grad_grid}, options, 1, 1, args)
                 .read(grad_output)
                 .read(input)
                 .read(grid)
                 .write(grad_grid)
-                .dispatch_pointer(args, grid_of(args));
+                .dispatch(args, grid_of(args));
         }
     }
     return {grad_input, grad_grid};

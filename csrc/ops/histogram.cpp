@@ -2,6 +2,7 @@
 #include "ops/histogram.h"
 
 #include <anymps/ops/histogram_ops.h>
+#include <anymps/shaders/histogram.h>
 
 #include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
@@ -14,20 +15,12 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/histogram.slang.
-constexpr uint32_t kSharedBins = 4096;
-constexpr uint32_t kAhead = 4;
-struct HistogramArgs {
-    uint64_t input, counts, count, part;
-    uint32_t parts, bins;
-    float low, high;
-    int64_t origin;
-};
+namespace shader = shaders::histogram;
+using shader::kSharedBins;
 
 constexpr uint32_t kMostRanges = 4;   // readings of the elements; more bins are counted in memory
 constexpr uint32_t kMostCopies = 32;  // of bins in shared memory
@@ -48,7 +41,7 @@ Tensor count_bins(const Tensor& values, int64_t bins, int64_t origin, double low
     if (values.numel() == 0) return counts;
     const auto& tuning = kernels::tuning();
     const uint32_t workgroup = kernels::flat_workgroup();
-    HistogramArgs args{};
+    shader::HistogramArgs args{};
     args.input = kernels::address(values);
     args.counts = kernels::address(counts);
     args.count = static_cast<uint64_t>(values.numel());
@@ -63,14 +56,17 @@ Tensor count_bins(const Tensor& values, int64_t bins, int64_t origin, double low
         copies = std::clamp(kSharedBins / args.bins, 1u, std::min(kMostCopies, workgroup));
     }
     // A workgroup has as many elements as bins, at least.
-    const uint64_t unit = uint64_t{workgroup} * 4 * kAhead;
+    const uint64_t unit = uint64_t{workgroup} * 4 * shader::kAhead;
     const uint64_t least = std::max<uint64_t>(unit, copies == 0 ? 0 : std::min(args.bins, kSharedBins));
     const uint64_t wanted = std::max(least, kernels::ceil_div(args.count, tuning.target_groups));
     args.part = kernels::ceil_div(wanted, unit) * unit;
     args.parts = kernels::group_count(kernels::ceil_div(args.count, args.part));
     const bool aligned = args.input % std::min<uint64_t>(16, 4 * values.element_size()) == 0;
-    kernels::KernelCall("histogram_count",
-                        {workgroup, 0, kernels::code(values.scalar_type()), aligned, copies})
+    shader::histogram_count
+        .call({.workgroup = workgroup,
+               .type = kernels::code(values.scalar_type()),
+               .aligned = aligned,
+               .copies = copies})
         .read(values)
         .write(counts)
         .dispatch(args, kernels::Grid::linear(uint64_t{args.parts} * ranges));

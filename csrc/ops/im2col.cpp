@@ -1,5 +1,6 @@
 // im2col (torch.nn.functional.unfold) and col2im (fold), each other's gradients.
 #include <anymps/ops/im2col_ops.h>
+#include <anymps/shaders/im2col.h>
 
 #include <ATen/native/Resize.h>
 #include <ATen/native/im2col_shape_check.h>
@@ -9,7 +10,6 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
@@ -17,14 +17,7 @@ namespace {
 
 using kernels::FastDivider;
 
-// As in shaders/im2col.slang.
-struct Im2colArgs {
-    uint64_t image, columns;
-    uint32_t count;
-    FastDivider channels, kernel[2], size[2], windows[2];
-    uint32_t stride[2], padding[2], dilation[2];
-    int64_t image_strides[4], column_strides[3], image_step, column_step;
-};
+namespace shader = shaders::im2col;
 
 struct Windows {
     IntArrayRef kernel, dilation, padding, stride;
@@ -49,8 +42,8 @@ void check_type(const Tensor& tensor, const char* label) {
 }
 
 // image [batch, channels, height, width], columns [batch, channels * kernel, windows].
-void launch(const char* kernel, const Tensor& image, const Tensor& columns, const Windows& windows,
-            bool to_columns) {
+void launch(const shader::Im2colKernel& kernel, const Tensor& image, const Tensor& columns,
+            const Windows& windows, bool to_columns) {
     const Tensor& result = to_columns ? columns : image;
     if (result.numel() == 0) return;
     const auto narrow = [](int64_t value) {
@@ -58,7 +51,9 @@ void launch(const char* kernel, const Tensor& image, const Tensor& columns, cons
                     " elements are too many for the mps device");
         return static_cast<uint32_t>(value);
     };
-    Im2colArgs args{kernels::address(image), kernels::address(columns), narrow(result.numel())};
+    shader::Im2colArgs args{.image = kernels::address(image),
+                            .columns = kernels::address(columns),
+                            .count = narrow(result.numel())};
     args.channels = FastDivider(narrow(image.size(1)));
     for (int axis = 0; axis < 2; ++axis) {
         const int64_t size = image.size(2 + axis);
@@ -84,10 +79,10 @@ void launch(const char* kernel, const Tensor& image, const Tensor& columns, cons
         args.column_step = part * windows.kernel[0] * windows.kernel[1] * columns.stride(1);
     }
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall(kernel, {workgroup, 0, kernels::code(result.scalar_type()), planes})
+    kernel.call({.workgroup = workgroup, .type = kernels::code(result.scalar_type()), .planes = planes})
         .read(to_columns ? image : columns)
         .write(result)
-        .dispatch_pointer(args, kernels::flat_grid(args.count));
+        .dispatch(args, kernels::flat_grid(args.count));
 }
 
 Tensor batched(const Tensor& tensor, int64_t dims) {
@@ -110,7 +105,7 @@ Tensor& ANYMPS_FUNC(im2col_out)(const Tensor& self, IntArrayRef kernel_size, Int
         at::native::resize_output(out, {rows, count});
     else
         at::native::resize_output(out, {image.size(0), rows, count});
-    launch("im2col", image, batched(out, 3), windows, true);
+    launch(shader::im2col, image, batched(out, 3), windows, true);
     return out;
 }
 
@@ -136,7 +131,7 @@ Tensor& ANYMPS_FUNC(col2im_out)(const Tensor& self, IntArrayRef output_size, Int
         at::native::resize_output(out, {channels, output_size[0], output_size[1]});
     else
         at::native::resize_output(out, {columns.size(0), channels, output_size[0], output_size[1]});
-    launch("col2im", batched(out, 4), columns, windows, false);
+    launch(shader::col2im, batched(out, 4), columns, windows, false);
     return out;
 }
 

@@ -1,5 +1,6 @@
 // isin: which elements occur in a set of others.
 #include <anymps/ops/isin_ops.h>
+#include <anymps/shaders/isin.h>
 
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/empty_like.h>
@@ -9,23 +10,13 @@
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sort.h>
 
-#include <array>
-#include <string_view>
-
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/check_real.h"
 
 namespace anymps::ops {
 namespace {
 
 constexpr int64_t kLinear = 16;  // up to so many are compared one by one, more are sorted and halved
-
-// As in shaders/isin.slang.
-struct IsinArgs {
-    uint64_t out, elements, set, count, set_count;
-    uint32_t sorted, invert;
-};
 
 // out: bool, of the shape of elements. No NaN is in any set.
 void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& out) {
@@ -38,17 +29,16 @@ void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& 
     const bool sorted = members.numel() > kLinear && type != at::kUInt64;
     if (sorted) members = std::get<0>(members.sort());
     const Tensor to = out.is_contiguous() ? out : at::empty_like(out, at::MemoryFormat::Contiguous);
-    const IsinArgs args{kernels::address(to),
-                        kernels::address(from),
-                        kernels::address(members),
-                        static_cast<uint64_t>(from.numel()),
-                        static_cast<uint64_t>(members.numel()),
-                        sorted,
-                        invert};
+    const shaders::isin::IsinArgs args{.out = kernels::address(to),
+                                       .elements = kernels::address(from),
+                                       .set = kernels::address(members),
+                                       .count = static_cast<uint64_t>(from.numel()),
+                                       .set_count = static_cast<uint64_t>(members.numel()),
+                                       .sorted = sorted,
+                                       .invert = invert};
     constexpr uint32_t kWorkgroup = 64;
-    const std::string_view kernel = at::isFloatingType(type) ? "isin_f32" : "isin_i64";
-    kernels::KernelCall(kernels::kernel_id(kernel),
-                        std::array<uint32_t, 3>{kWorkgroup, 0, kernels::code(type)})
+    (at::isFloatingType(type) ? shaders::isin::isin_f32 : shaders::isin::isin_i64)
+        .call({.workgroup = kWorkgroup, .type = kernels::code(type)})
         .read(from)
         .read(members)
         .write(to)

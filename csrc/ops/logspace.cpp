@@ -1,5 +1,6 @@
 // logspace: powers of a base at even distances of the exponent.
 #include <anymps/ops/logspace_ops.h>
+#include <anymps/shaders/logspace.h>
 
 #include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
@@ -13,19 +14,11 @@
 #include <cmath>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/logspace.slang.
-struct LogspaceArgs {
-    uint64_t out, count, stride, half;
-    int64_t first, last, step;
-    uint64_t log_bits;
-    int32_t log_scale;
-    uint32_t point, log_negative, base_negative;
-};
+using shaders::logspace::LogspaceArgs;
 
 // False where exponents are not finite, or as large as only powers of 1 and -1 could need.
 bool set_exponents(LogspaceArgs& args, double start, double end, int64_t steps) {
@@ -98,7 +91,7 @@ void write_logspace(const Tensor& out, Scalar start, Scalar end, double base) {
     args.count = static_cast<uint64_t>(count);
     args.stride = static_cast<uint64_t>(flat.stride(0));
     args.half = static_cast<uint64_t>(count / 2);
-    kernels::KernelCall("logspace", {kWorkgroup, 0, kernels::code(out.scalar_type())})
+    shaders::logspace::logspace.call({.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type())})
         .write(flat)
         .dispatch(args, kernels::flat_grid(args.count, kWorkgroup));
     if (!flat.is_same(out)) out.copy_(flat.view(out.sizes()));

@@ -1,5 +1,6 @@
 // multi_margin_loss and multilabel_margin_loss with their gradients.
 #include <anymps/ops/margin_loss_ops.h>
+#include <anymps/shaders/multilabel_margin_loss.h>
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/aminmax.h>
@@ -13,7 +14,6 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
@@ -81,24 +81,20 @@ struct MultiMargin {
 // --- multilabel_margin_loss
 // ---------------------------------------------------------------------------------
 
-// As in shaders/multilabel_margin_loss.slang.
-struct MultilabelMarginArgs {
-    uint64_t input, target, is_target, output, count;
-    kernels::FastDivider classes;
-};
+namespace shader = shaders::multilabel_margin_loss;
 
-void launch(const char* kernel, const Tensor& input, const Tensor& target, const Tensor& is_target,
-            const Tensor& output, int64_t classes) {
+void launch(const shader::MultilabelMarginKernel& kernel, const Tensor& input, const Tensor& target,
+            const Tensor& is_target, const Tensor& output, int64_t classes) {
     TORCH_CHECK(output.numel() <= std::numeric_limits<uint32_t>::max(),
                 "multilabel_margin_loss on MPS: ", output.numel(), " elements are more than 2^32 - 1");
     const uint32_t workgroup = kernels::flat_workgroup();
-    const MultilabelMarginArgs args{kernels::address(input),
-                                    kernels::address(target),
-                                    kernels::address(is_target),
-                                    kernels::address(output),
-                                    static_cast<uint64_t>(output.numel()),
-                                    kernels::FastDivider(static_cast<uint32_t>(classes))};
-    kernels::KernelCall(kernel, {workgroup, 0, kernels::code(input.scalar_type())})
+    const shader::MultilabelMarginArgs args{.input = kernels::address(input),
+                                            .target = kernels::address(target),
+                                            .is_target = kernels::address(is_target),
+                                            .output = kernels::address(output),
+                                            .count = static_cast<uint64_t>(output.numel()),
+                                            .classes = kernels::FastDivider(static_cast<uint32_t>(classes))};
+    kernel.call({.workgroup = workgroup, .type = kernels::code(input.scalar_type())})
         .read(input)
         .read(target)
         .read(is_target)
@@ -183,7 +179,7 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(multilabel_margin_loss_forward_output)(
     marks.scatter_(1, at::where(counts, labels, classes), 1.0);
     is_target.copy_(marks.narrow(1, 0, classes).view(target.sizes()));
     const Tensor terms = at::empty({count, classes}, self.options().dtype(at::kFloat));
-    launch("multilabel_margin_loss", input, at::where(counts, labels, -1), is_target, terms, classes);
+    launch(shader::multilabel_margin_loss, input, at::where(counts, labels, -1), is_target, terms, classes);
     reduce_into(output, terms.sum(1).div_(static_cast<double>(classes)), reduction, scalar);
     return {output, is_target};
 }
@@ -212,7 +208,7 @@ Tensor& ANYMPS_FUNC(multilabel_margin_loss_backward_grad_input)(const Tensor& gr
     const Tensor labels = target.contiguous().view({count, classes});
     const Tensor valid = at::where(labels.lt(0).cumsum(1).eq(0), labels, -1);
     const Tensor slope = at::empty({count, classes}, self.options().dtype(at::kFloat));
-    launch("multilabel_margin_loss_backward", self.contiguous(), valid, is_target.contiguous(), slope,
+    launch(shader::multilabel_margin_loss_backward, self.contiguous(), valid, is_target.contiguous(), slope,
            classes);
     slope.mul_(factor_of(grad_output, reduction, count)).div_(static_cast<double>(classes));
     return grad_input.copy_(slope.view(self.sizes()));

@@ -1,6 +1,7 @@
 // What nested tensors ask of a device: jagged rows to and from a padded tensor, and whether a padding mask is
 // left-aligned.
 #include <anymps/ops/nested_ops.h>
+#include <anymps/shaders/jagged.h>
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/any.h>
@@ -13,20 +14,11 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/jagged.slang.
-struct JaggedArgs {
-    uint64_t jagged, padded, offsets;
-    int64_t padding;
-    uint64_t error;
-    uint32_t error_code;
-    uint32_t batch, rows, count;
-    kernels::FastDivider length, width;
-};
+namespace shader = shaders::jagged;
 
 const Tensor& only_offsets(TensorList offsets, const char* name) {
     TORCH_INTERNAL_ASSERT(offsets.size() == 1, name, "(): only a single jagged dim is supported for now");
@@ -52,8 +44,8 @@ int64_t bits_of(double value, ScalarType type) {
 }
 
 // One of the two kernels over the elements of its result; jagged and padded are dense.
-void launch(const char* kernel, const Tensor& jagged, const Tensor& padded, const Tensor& offsets, bool pads,
-            int64_t padding, const char* name) {
+void launch(const shader::JaggedKernel& kernel, const Tensor& jagged, const Tensor& padded,
+            const Tensor& offsets, bool pads, int64_t padding, const char* name) {
     const Tensor &result = pads ? padded : jagged, &source = pads ? jagged : padded;
     if (result.numel() == 0) return;
     constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
@@ -62,20 +54,22 @@ void launch(const char* kernel, const Tensor& jagged, const Tensor& padded, cons
     const auto error = runtime::encoder().error_slot(name);
     const auto width =
         static_cast<uint32_t>(result.numel() / (pads ? padded.size(0) * padded.size(1) : jagged.size(0)));
-    const JaggedArgs args{kernels::address(jagged),
-                          kernels::address(padded),
-                          kernels::address(offsets),
-                          padding,
-                          error.address,
-                          error.code,
-                          static_cast<uint32_t>(offsets.size(0) - 1),
-                          static_cast<uint32_t>(jagged.size(0)),
-                          static_cast<uint32_t>(result.numel()),
-                          kernels::FastDivider(static_cast<uint32_t>(padded.size(1))),
-                          kernels::FastDivider(width)};
+    const shader::JaggedArgs args{.jagged = kernels::address(jagged),
+                                  .padded = kernels::address(padded),
+                                  .offsets = kernels::address(offsets),
+                                  .padding = padding,
+                                  .error = error.address,
+                                  .error_code = error.code,
+                                  .batch = static_cast<uint32_t>(offsets.size(0) - 1),
+                                  .rows = static_cast<uint32_t>(jagged.size(0)),
+                                  .count = static_cast<uint32_t>(result.numel()),
+                                  .length = kernels::FastDivider(static_cast<uint32_t>(padded.size(1))),
+                                  .width = kernels::FastDivider(width)};
     const ScalarType bits = kernels::integer_of_size(result.element_size());
-    kernels::KernelCall(
-        kernel, {kernels::flat_workgroup(), 0, kernels::code(bits), kernels::code(offsets.scalar_type())})
+    kernel
+        .call({.workgroup = kernels::flat_workgroup(),
+               .type = kernels::code(bits),
+               .offset_type = kernels::code(offsets.scalar_type())})
         .read(source)
         .read(offsets)
         .write(result)
@@ -96,8 +90,8 @@ Tensor ANYMPS_FUNC(_jagged_to_padded_dense_forward)(const Tensor& values, Tensor
     sizes[0] = max_lengths[0];
     sizes.insert(sizes.begin(), edges.size(0) - 1);
     const Tensor padded = at::empty(sizes, values.options());
-    launch("jagged_to_padded", jagged, padded, edges, true, bits_of(padding_value, values.scalar_type()),
-           kName);
+    launch(shader::jagged_to_padded, jagged, padded, edges, true,
+           bits_of(padding_value, values.scalar_type()), kName);
     return padded;
 }
 
@@ -112,7 +106,7 @@ Tensor ANYMPS_FUNC(_padded_dense_to_jagged_forward)(const Tensor& dense, TensorL
     auto sizes = dense.sizes().slice(1).vec();
     sizes[0] = total_L.has_value() ? *total_L : edges.select(0, edges.size(0) - 1).item<int64_t>();
     const Tensor jagged = at::empty(sizes, dense.options());
-    launch("padded_to_jagged", jagged, padded, edges, false, 0, kName);
+    launch(shader::padded_to_jagged, jagged, padded, edges, false, 0, kName);
     return jagged;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/native/Resize.h>
 #include <anymps/ops/nll_loss_ops.h>
 #include <anymps/ops/reduction_rows.h>
+#include <anymps/shaders/nll_loss.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
@@ -23,14 +23,7 @@ using kernels::address;
 using kernels::address_or_0;
 using kernels::code;
 
-// The twin of Args in shaders/nll_loss.slang.
-struct Args {
-    uint64_t x, target, weight, loss, weights;
-    int64_t batch_stride, class_stride, inner_stride, ignored;
-    uint64_t error;
-    uint32_t code, count, classes, grad_stride;
-    kernels::FastDivider inner;
-};
+namespace shader = shaders::nll_loss;
 
 Tensor empty_like(const Tensor& like, IntArrayRef shape, ScalarType dtype) {
     return Tensor(at::detail::empty_mps(shape, like.options().dtype(dtype)));
@@ -68,32 +61,35 @@ void run(bool forward, const char* op, const Targets& targets, const Tensor& x, 
                 " targets; the MPS backend counts to 2^32 - 1 here");
     if (count == 0) return;
     const auto error = runtime::encoder().error_slot(op);
-    const Args args{address(x),
-                    address(targets.target),
-                    address_or_0(targets.weight),
-                    address(loss),
-                    address_or_0(weights),
-                    x.stride(0) * item,
-                    x.stride(1) * item,
-                    x.stride(2) * item,
-                    targets.ignored,
-                    error.address,
-                    error.code,
-                    static_cast<uint32_t>(count),
-                    static_cast<uint32_t>(x.size(1)),
-                    stride,
-                    kernels::FastDivider(static_cast<uint32_t>(x.size(2)))};
+    const shader::Args args{.x = address(x),
+                            .target = address(targets.target),
+                            .weight = address_or_0(targets.weight),
+                            .loss = address(loss),
+                            .weights = address_or_0(weights),
+                            .batch_stride = x.stride(0) * item,
+                            .class_stride = x.stride(1) * item,
+                            .inner_stride = x.stride(2) * item,
+                            .ignored = targets.ignored,
+                            .error = error.address,
+                            .code = error.code,
+                            .count = static_cast<uint32_t>(count),
+                            .classes = static_cast<uint32_t>(x.size(1)),
+                            .grad_stride = stride,
+                            .inner = kernels::FastDivider(static_cast<uint32_t>(x.size(2)))};
     const uint32_t workgroup = std::max(64u, kernels::tuning().workgroup);
-    kernels::KernelCall call(forward ? "nll_loss_forward" : "nll_loss_backward",
-                             {workgroup, 0, code(x.scalar_type()), code(targets.target.scalar_type()),
-                              targets.weight.defined() ? code(targets.weight.scalar_type()) : 0,
-                              code(loss.scalar_type()), weights.defined()});
+    shader::Constants constants{.workgroup = workgroup,
+                                .type = code(x.scalar_type()),
+                                .target_type = code(targets.target.scalar_type()),
+                                .out_type = code(loss.scalar_type()),
+                                .mean = weights.defined()};
+    if (targets.weight.defined()) constants.weight_type = code(targets.weight.scalar_type());
+    auto call = (forward ? shader::nll_loss_forward : shader::nll_loss_backward).call(constants);
     call.read(targets.target).read(targets.weight);
     if (forward)
         call.read(x).write(loss).write(weights);
     else
         call.write(x).read(loss).read(weights);
-    call.dispatch_pointer(args, kernels::flat_grid(args.count, workgroup));
+    call.dispatch(args, kernels::flat_grid(args.count, workgroup));
 }
 
 void forward(const char* op, const Tensor& self, const Targets& targets, int64_t reduction,

@@ -1,5 +1,6 @@
 // pixel_shuffle: the r x r channels of a pixel become r x r pixels; pixel_unshuffle: back again.
 #include <anymps/ops/pixel_shuffle_ops.h>
+#include <anymps/shaders/pixel_shuffle.h>
 
 #include <ATen/native/PixelShuffle.h>
 #include <ATen/ops/empty.h>
@@ -8,18 +9,10 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "ops/memory_format.h"
 
 namespace anymps::ops {
 namespace {
-
-// As in shaders/pixel_shuffle.slang.
-struct PixelShuffleArgs {
-    uint64_t out, self;
-    uint32_t count;
-    kernels::FastDivider width, factor, height;
-};
 
 // [..., C, H, W] as [..., C / r^2, r, r, H, W], or as [..., C, H / r, r, W / r, r] in that order of
 // dimensions.
@@ -56,12 +49,18 @@ Tensor ANYMPS_FUNC(pixel_shuffle)(const Tensor& self, int64_t upscale_factor) {
         return out;
     }
     const auto divider = [](int64_t n) { return kernels::FastDivider(static_cast<uint32_t>(n)); };
-    const PixelShuffleArgs args{
-        kernels::address(out),  kernels::address(self),  static_cast<uint32_t>(self.numel() / upscale_factor),
-        divider(self.size(-1)), divider(upscale_factor), divider(self.size(-2))};
+    const shaders::pixel_shuffle::PixelShuffleArgs args{
+        .out = kernels::address(out),
+        .self = kernels::address(self),
+        .count = static_cast<uint32_t>(self.numel() / upscale_factor),
+        .width = divider(self.size(-1)),
+        .factor = divider(upscale_factor),
+        .height = divider(self.size(-2))};
     const auto type = kernels::code(kernels::integer_of_size(self.element_size()));
-    kernels::KernelCall("pixel_shuffle",
-                        {kernels::flat_workgroup(), 0, type, static_cast<uint32_t>(upscale_factor)})
+    shaders::pixel_shuffle::pixel_shuffle
+        .call({.workgroup = kernels::flat_workgroup(),
+               .type = type,
+               .factor = static_cast<uint32_t>(upscale_factor)})
         .read(self)
         .write(out)
         .dispatch(args, kernels::flat_grid(args.count));

@@ -5,10 +5,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/zeros.h>
+#include <anymps/shaders/radix_select.h>
 
-#include <string>
-
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/radix_sort.h"
 #include "ops/scan.h"
@@ -19,12 +17,13 @@ namespace {
 
 using at::Tensor;
 
-// As in shaders/radix_select.slang.
+namespace shader = shaders::radix_select;
+
 constexpr int64_t kDigits = 256;
-struct SelectArgs {
-    uint64_t input, states, histogram, counts, values, positions, rows;
-    uint32_t length, tiles, shift, kept;
-};
+constexpr kernels::KernelFamily kKernels(shader::kernels_with<shader::SelectArgs>,
+                                         {"select_count", "select_position", "select_tally", "select_write"},
+                                         {"_32", "_64"});
+enum Step : size_t { kCount, kPosition, kTally, kWrite };
 
 class RadixSelect {
   public:
@@ -47,15 +46,15 @@ class RadixSelect {
     void find_keys() {
         for (uint32_t digit = item_; digit-- > 0;) {
             args_.shift = 8 * digit;
-            run("select_count" + width(), args_.tiles, digit + 1 == item_, {}, {});
-            run("select_digit", 1, false, {}, {});
+            run(kernel(kCount), args_.tiles, digit + 1 == item_, {}, {});
+            run(shader::select_digit, 1, false, {}, {});
         }
     }
 
     // The first position of each key, uint32 [n].
     void find_positions(const Tensor& positions) {
         args_.positions = kernels::address(positions);
-        run("select_position" + width(), args_.tiles, false, positions, {});
+        run(kernel(kPosition), args_.tiles, false, positions, {});
     }
 
     // What comes before the place and what is at it: values [n, kept] and positions, uint32, in the order of
@@ -64,20 +63,24 @@ class RadixSelect {
         const Tensor counts = at::empty({2 * rows_.size(0), args_.tiles}, histogram_.options());
         args_.kept = static_cast<uint32_t>(values.size(1));
         args_.counts = kernels::address(counts);
-        run("select_tally" + width(), args_.tiles, false, counts, {});
+        run(kernel(kTally), args_.tiles, false, counts, {});
         sums_of_rows(counts);
         args_.values = kernels::address(values);
         args_.positions = kernels::address(positions);
-        run("select_write" + width(), args_.tiles, false, values, positions, counts);
+        run(kernel(kWrite), args_.tiles, false, values, positions, counts);
     }
 
   private:
-    std::string width() const { return item_ == 8 ? "_64" : "_32"; }
+    const shader::SelectKernel& kernel(Step step) const { return kKernels(step, item_ == 8); }
 
-    void run(const std::string& kernel, uint64_t groups_a_row, bool first, const Tensor& out,
+    void run(const shader::SelectKernel& kernel, uint64_t groups_a_row, bool first, const Tensor& out,
              const Tensor& out_too, const Tensor& counts = {}) {
-        kernels::KernelCall(kernel, {radix_workgroup(), runtime::device_info().subgroup_size,
-                                     kernels::code(rows_.scalar_type()), descending_, first})
+        kernel
+            .call({.workgroup = radix_workgroup(),
+                   .subgroup = runtime::device_info().subgroup_size,
+                   .type = kernels::code(rows_.scalar_type()),
+                   .descending = descending_,
+                   .first = first})
             .read(rows_)
             .read(counts)
             .write(states_)
@@ -91,7 +94,7 @@ class RadixSelect {
     bool descending_;
     uint32_t item_;
     Tensor states_, histogram_;
-    SelectArgs args_{};
+    shader::SelectArgs args_{};
 };
 
 }  // namespace

@@ -4,11 +4,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <anymps/shaders/radix_sort.h>
 
 #include <algorithm>
-#include <string>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/scan.h"
 #include "runtime/device.h"
@@ -18,6 +17,8 @@ namespace anymps::ops {
 namespace {
 
 using at::Tensor;
+
+namespace shader = shaders::radix_sort;
 
 // As in shaders/radix_sort.slang.
 constexpr int64_t kDigits = 256;
@@ -30,10 +31,10 @@ constexpr uint32_t kSharedBytes = 18 << 10;
 // Rows up to here are quicker by runs and merges.
 constexpr uint32_t kShortestTile = 128;
 
-struct RadixArgs {
-    uint64_t from, to, from_index, to_index, counts, rows;
-    uint32_t length, tiles, shift, first, kept, bits;
-};
+constexpr kernels::KernelFamily kKernels(shader::kernels_with<shader::RadixArgs>,
+                                         {"radix_tiles_8", "radix_tiles_16", "radix_count", "radix_scatter"},
+                                         {"_32", "_64"});
+enum Step : size_t { kTiles8, kTiles16, kCount, kScatter };
 
 // Positions are uint32 on their way, and of the dtype of `indices` (int32 or int64) at its end. Where that is
 // undefined only elements are sorted.
@@ -55,7 +56,7 @@ class RadixSort {
         args_.first = static_cast<uint32_t>(first);
         args_.kept = static_cast<uint32_t>(values.size(1));
         wide_ = indices.scalar_type() == at::kLong;
-        step("radix_tiles_" + std::to_string(items), items, rows_, positions, values, indices, {},
+        step(items == kItems ? kTiles16 : kTiles8, items, rows_, positions, values, indices, {},
              runtime::Grid::linear(args_.rows));
     }
 
@@ -78,10 +79,10 @@ class RadixSort {
             const Tensor& to = final_place ? values : beside;
             const Tensor& to_index = final_place ? indices : index_beside;
             args_.shift = 8 * pass;
-            step("radix_count", 0, from, from_index, to, to_index, counts, grid);
+            step(kCount, 0, from, from_index, to, to_index, counts, grid);
             sums_of_rows(counts);
             wide_ = last && indices.defined() && indices.scalar_type() == at::kLong;
-            step("radix_scatter", items, from, from_index, to, to_index, counts, grid);
+            step(kScatter, items, from, from_index, to, to_index, counts, grid);
             from = to;
             from_index = to_index;
         }
@@ -89,17 +90,22 @@ class RadixSort {
 
   private:
     // items: of a thread that pass through shared memory.
-    void step(const std::string& kernel, uint32_t items, const Tensor& from, const Tensor& from_index,
-              const Tensor& to, const Tensor& to_index, const Tensor& counts, runtime::Grid grid) {
+    void step(Step step, uint32_t items, const Tensor& from, const Tensor& from_index, const Tensor& to,
+              const Tensor& to_index, const Tensor& counts, runtime::Grid grid) {
         args_.from = kernels::address(from);
         args_.from_index = kernels::address_or_0(from_index);
         args_.to = kernels::address(to);
         args_.to_index = kernels::address_or_0(to_index);
         const auto counters = static_cast<uint32_t>(workgroup_ / subgroup_ * kDigits);
-        kernels::KernelCall(
-            kernel + (item_ == 8 ? "_64" : "_32"),
-            {workgroup_, subgroup_, kernels::code(rows_.scalar_type()), descending_, !from_index.defined(),
-             wide_, std::max(counters, workgroup_ * items), to_index.defined()})
+        kKernels(step, item_ == 8)
+            .call({.workgroup = workgroup_,
+                   .subgroup = subgroup_,
+                   .type = kernels::code(rows_.scalar_type()),
+                   .descending = descending_,
+                   .first = !from_index.defined(),
+                   .wide_index = wide_,
+                   .shared_words = std::max(counters, workgroup_ * items),
+                   .positions = to_index.defined()})
             .read(from)
             .read(from_index)
             .write(counts)
@@ -111,7 +117,7 @@ class RadixSort {
     const Tensor& rows_;
     bool descending_, wide_ = false;
     uint32_t item_, subgroup_ = runtime::device_info().subgroup_size, workgroup_ = radix_workgroup();
-    RadixArgs args_{};
+    shader::RadixArgs args_{};
 };
 
 }  // namespace

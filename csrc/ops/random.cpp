@@ -1,6 +1,7 @@
 // Tensors of random numbers. Checks and their texts come from ATen's templates; the numbers from Philox, in
 // the order of memory, so that one seed gives one tensor on every device.
 #include <anymps/ops/random_ops.h>
+#include <anymps/shaders/random.h>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
@@ -14,7 +15,6 @@
 #include <cmath>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/check_real.h"
 #include "runtime/generator.h"
 
@@ -22,38 +22,10 @@ namespace anymps::ops {
 namespace {
 
 using kernels::Grid;
-using kernels::KernelCall;
+namespace shader = shaders::random;
 using runtime::PhiloxState;
 
 constexpr uint32_t kWorkgroup = 128;
-constexpr uint64_t kBlocksOfDraw = 2;  // blocks of Philox that a thread of draw_f32 takes
-
-// Twin of Parameters in shaders/random.slang.
-struct Parameters {
-    float a = 0, b = 0, c = 0;
-};
-
-struct DrawArgs {
-    uint64_t out;
-    PhiloxState random;
-    uint64_t count;
-    Parameters parameters;
-};
-
-struct BernoulliTensorArgs {
-    uint64_t out;
-    PhiloxState random;
-    uint64_t count;
-    uint64_t probabilities;
-};
-
-struct IntegerArgs {
-    uint64_t out;
-    PhiloxState random;
-    uint64_t count;
-    int64_t base;
-    uint64_t range;
-};
 
 Grid grid_of(uint64_t threads) {
     return kernels::flat_grid(threads, kWorkgroup);
@@ -79,15 +51,17 @@ void draw_into(const at::TensorBase& self, Draw draw) {
     Tensor(self).copy_(dense);
 }
 
-void draw_floats(const char* kernel, const at::TensorBase& self, Parameters parameters,
-                 const std::optional<Generator>& generator) {
+void draw_floats(const shader::DrawF32Kernel& kernel, const at::TensorBase& self,
+                 shader::Parameters parameters, const std::optional<Generator>& generator) {
     draw_into(self, [&](const at::TensorBase& out) {
         const auto count = static_cast<uint64_t>(out.numel());
         const PhiloxState random = runtime::reserve_philox(generator, count);
-        KernelCall(kernel, {kWorkgroup, 0, kernels::code(out.scalar_type()), aligned(out)})
+        kernel
+            .call(
+                {.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type()), .aligned = aligned(out)})
             .write(out)
-            .dispatch(DrawArgs{kernels::address(out), random, count, parameters},
-                      grid_of(blocks_of(count, 4 * kBlocksOfDraw)));
+            .dispatch({.out = kernels::address(out), .random = random, .count = count, .p = parameters},
+                      grid_of(blocks_of(count, 4 * shader::kBlocks)));
     });
 }
 
@@ -101,12 +75,18 @@ void draw_integers(const at::TensorBase& self, uint64_t range, int64_t base,
         const auto count = static_cast<uint64_t>(out.numel());
         const uint64_t blocks = blocks_of(count, small ? 4 : narrow ? 2 : 1);
         const PhiloxState random = runtime::reserve_philox(generator, blocks * runtime::kNumbersPerBlock);
-        KernelCall(small    ? "random_integer_small"
-                   : narrow ? "random_integer"
-                            : "random_integer_wide",
-                   {kWorkgroup, 0, kernels::code(out.scalar_type()), aligned(out)})
+        (small    ? shader::random_integer_small
+         : narrow ? shader::random_integer
+                  : shader::random_integer_wide)
+            .call(
+                {.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type()), .aligned = aligned(out)})
             .write(out)
-            .dispatch(IntegerArgs{kernels::address(out), random, count, base, range}, grid_of(blocks));
+            .dispatch({.out = kernels::address(out),
+                       .random = random,
+                       .count = count,
+                       .base = base,
+                       .range = range},
+                      grid_of(blocks));
     });
 }
 
@@ -150,7 +130,7 @@ struct UniformKernel {
                     const std::optional<Generator>& generator) {
         // The kernel rounds to the dtype before it compares, so the end must be a number of the dtype too.
         const double end = at::scalar_tensor(to, iter.dtype()).item<double>();
-        draw_floats("random_uniform", iter.tensor_base(0),
+        draw_floats(shader::random_uniform, iter.tensor_base(0),
                     {static_cast<float>(from), static_cast<float>(to - from), static_cast<float>(end)},
                     generator);
     }
@@ -161,7 +141,8 @@ struct NormalKernel {
     void operator()(const Tensor& self, double mean, double std, const std::optional<Generator>& generator) {
         TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
                                     "\"normal\" not implemented for '", self.scalar_type(), "'");
-        draw_floats("random_normal", self, {static_cast<float>(mean), static_cast<float>(std)}, generator);
+        draw_floats(shader::random_normal, self, {static_cast<float>(mean), static_cast<float>(std)},
+                    generator);
     }
 };
 
@@ -170,7 +151,7 @@ struct LogNormalKernel {
     void operator()(at::TensorIteratorBase& iter, double mean, double std,
                     const std::optional<Generator>& generator) {
         check_real("log_normal_cpu", iter.tensor_base(0));
-        draw_floats("random_log_normal", iter.tensor_base(0),
+        draw_floats(shader::random_log_normal, iter.tensor_base(0),
                     {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
 };
@@ -182,7 +163,7 @@ struct ExponentialKernel {
                     "Exponential distribution is a continuous probability distribution. dtype must be a "
                     "floating point but you specified ",
                     iter.dtype());
-        draw_floats("random_exponential", iter.tensor_base(0), {0, static_cast<float>(1 / lambda)},
+        draw_floats(shader::random_exponential, iter.tensor_base(0), {0, static_cast<float>(1 / lambda)},
                     generator);
     }
 };
@@ -191,7 +172,7 @@ template <class>
 struct CauchyKernel {
     void operator()(at::TensorIteratorBase& iter, double median, double sigma,
                     const std::optional<Generator>& generator) {
-        draw_floats("random_cauchy", iter.tensor_base(0),
+        draw_floats(shader::random_cauchy, iter.tensor_base(0),
                     {static_cast<float>(median), static_cast<float>(sigma)}, generator);
     }
 };
@@ -200,8 +181,8 @@ template <class>
 struct GeometricKernel {
     void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
         check_real("geometric_cpu", iter.tensor_base(0));
-        draw_floats("random_geometric", iter.tensor_base(0), {0, static_cast<float>(1 / std::log1p(-p))},
-                    generator);
+        draw_floats(shader::random_geometric, iter.tensor_base(0),
+                    {0, static_cast<float>(1 / std::log1p(-p))}, generator);
     }
 };
 
@@ -209,7 +190,7 @@ template <class>
 struct BernoulliKernel {
     void operator()(const Tensor& self, double p, const std::optional<Generator>& generator) {
         check_real("bernoulli_scalar_cpu_", self);
-        draw_floats("random_bernoulli", self, {static_cast<float>(p)}, generator);
+        draw_floats(shader::random_bernoulli, self, {static_cast<float>(p)}, generator);
     }
     void operator()(const Tensor& self, const Tensor& p, const std::optional<Generator>& generator) {
         check_real("bernoulli_tensor_cpu_self_", self);
@@ -223,13 +204,17 @@ struct BernoulliKernel {
             }
             const auto count = static_cast<uint64_t>(out.numel());
             const PhiloxState random = runtime::reserve_philox(generator, count);
-            KernelCall("random_bernoulli_tensor",
-                       {kWorkgroup, 0, kernels::code(out.scalar_type()),
-                        aligned(out) && aligned(probabilities), kernels::code(probabilities.scalar_type())})
+            shader::random_bernoulli_tensor
+                .call({.workgroup = kWorkgroup,
+                       .type = kernels::code(out.scalar_type()),
+                       .aligned = aligned(out) && aligned(probabilities),
+                       .other_type = kernels::code(probabilities.scalar_type())})
                 .read(probabilities)
                 .write(out)
-                .dispatch(BernoulliTensorArgs{kernels::address(out), random, count,
-                                              kernels::address(probabilities)},
+                .dispatch({.out = kernels::address(out),
+                           .random = random,
+                           .count = count,
+                           .probabilities = kernels::address(probabilities)},
                           grid_of(blocks_of(count, 4)));
         });
     }

@@ -1,5 +1,6 @@
 // Indices drawn at random: multinomial and randperm.
 #include <anymps/ops/sampling_ops.h>
+#include <anymps/shaders/sampling.h>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/TensorFactories.h>
@@ -13,65 +14,57 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
 namespace {
 
 using kernels::Grid;
-using kernels::KernelCall;
+namespace shader = shaders::sampling;
 
 // Part of the numerical contract: the order of additions, and so the samples of a seed, depend on it.
 constexpr uint32_t kCumulativeWorkgroup = 64;
 constexpr uint32_t kSampleWorkgroup = 64;
 constexpr int64_t kMostCategories = int64_t{1} << 24;  // what a float counts
 
-struct CumulativeArgs {
-    uint64_t cumulative, weights, status;
-    uint32_t rows, columns;
-};
-
-struct SampleArgs {
-    uint64_t out, cumulative, weights;
-    runtime::PhiloxState random;
-    uint64_t samples;
-    uint32_t per_row, columns;
-};
-
-// Bits of the status word of cumulative_weights.
-constexpr int kInvalidWeight = 1;
-constexpr int kEmptyRow = 2;
-
 // The sums of each row's first weights, f32. Raises RuntimeError for weights that are no distribution.
 Tensor cumulative_weights(const Tensor& weights, int64_t rows, int64_t columns) {
     Tensor cumulative = at::empty({rows, columns}, weights.options().dtype(at::kFloat));
     Tensor status = at::zeros({}, weights.options().dtype(at::kInt));
-    KernelCall("cumulative_weights", {kCumulativeWorkgroup, 0, kernels::code(weights.scalar_type())})
+    shader::cumulative_weights
+        .call({.workgroup = kCumulativeWorkgroup, .type = kernels::code(weights.scalar_type())})
         .read(weights)
         .write(cumulative)
         .write(status)
-        .dispatch(
-            CumulativeArgs{kernels::address(cumulative), kernels::address(weights), kernels::address(status),
-                           static_cast<uint32_t>(rows), static_cast<uint32_t>(columns)},
-            Grid::linear(rows));
-    const int problems = status.item<int>();
-    TORCH_CHECK(!(problems & kInvalidWeight),
+        .dispatch({.cumulative = kernels::address(cumulative),
+                   .weights = kernels::address(weights),
+                   .status = kernels::address(status),
+                   .rows = static_cast<uint32_t>(rows),
+                   .columns = static_cast<uint32_t>(columns)},
+                  Grid::linear(rows));
+    const auto problems = static_cast<uint32_t>(status.item<int>());
+    TORCH_CHECK(!(problems & shader::kInvalidWeight),
                 "probability tensor contains either `inf`, `nan` or element < 0");
-    TORCH_CHECK(!(problems & kEmptyRow), "invalid multinomial distribution (sum of probabilities <= 0)");
+    TORCH_CHECK(!(problems & shader::kEmptyRow),
+                "invalid multinomial distribution (sum of probabilities <= 0)");
     return cumulative;
 }
 
 void sample_with_replacement(const Tensor& out, const Tensor& weights, const Tensor& cumulative,
                              int64_t per_row, const std::optional<Generator>& generator) {
     const auto samples = static_cast<uint64_t>(out.numel());
-    KernelCall("sample_with_replacement", {kSampleWorkgroup, 0, kernels::code(weights.scalar_type())})
+    shader::sample_with_replacement
+        .call({.workgroup = kSampleWorkgroup, .type = kernels::code(weights.scalar_type())})
         .read(cumulative)
         .read(weights)
         .write(out)
-        .dispatch(SampleArgs{kernels::address(out), kernels::address(cumulative), kernels::address(weights),
-                             runtime::reserve_philox(generator, samples), samples,
-                             static_cast<uint32_t>(per_row), static_cast<uint32_t>(cumulative.size(1))},
+        .dispatch({.out = kernels::address(out),
+                   .cumulative = kernels::address(cumulative),
+                   .weights = kernels::address(weights),
+                   .random = runtime::reserve_philox(generator, samples),
+                   .samples = samples,
+                   .per_row = static_cast<uint32_t>(per_row),
+                   .columns = static_cast<uint32_t>(cumulative.size(1))},
                   kernels::flat_grid(samples, kSampleWorkgroup));
 }
 

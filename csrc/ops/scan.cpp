@@ -2,6 +2,7 @@
 #include "ops/scan.h"
 
 #include <anymps/ops/scan_ops.h>
+#include <anymps/shaders/scan.h>
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
@@ -11,10 +12,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/check_real.h"
 
 namespace anymps::ops {
@@ -22,12 +21,14 @@ namespace {
 
 enum class Scan : uint32_t { Sum = 0, Product, LogSumExp, Maximum, Minimum };
 
-// As in shaders/scan.slang.
-constexpr uint32_t kLines = 4;
-struct ScanArgs {
-    uint64_t input, out, indices, partials, rows, length, inner, chunk;
-    uint32_t chunks, pad;
-};
+namespace shader = shaders::scan;
+using shader::kLines;
+using shader::ScanArgs;
+
+enum Kind : size_t { kPlain, kLogSumExp, kProduct, kExtremum };
+constexpr kernels::KernelFamily kKernels(shader::kernels_with<ScanArgs>, {"scan_rows", "scan_columns"},
+                                         {"", "_reduce"}, {"_", "_logsumexp_", "_product_", "_extremum_"},
+                                         {"f32", "i32", "i64", "c64"});  // by Compute
 
 // Where the columns of a matrix are this many, neighbouring threads read neighbouring elements of them.
 constexpr int64_t kFewestColumns = 16;
@@ -106,25 +107,27 @@ void scan_dense(const Tensor& input, const Tensor& out, const Tensor& indices, S
     const bool vectors =
         args.length % 4 == 0 && aligned(input) && aligned(out) && (!indices.defined() || aligned(indices));
     const bool product = scan == Scan::Product && !integral && !plan.columns && args.length > kOrdinary;
-    const std::string name = std::string(plan.columns ? "scan_columns" : "scan_rows");
-    const std::string kind = indices.defined() ? "_extremum_"
-                             : exponentials    ? "_logsumexp_"
-                             : product         ? "_product_"
-                                               : "_";
+    const Kind kind = indices.defined() ? kExtremum : exponentials ? kLogSumExp : product ? kProduct : kPlain;
     const bool narrow = indices.defined() && integral && out.element_size() <= 4;
-    const std::string type = kind + kernels::suffix(narrow ? kernels::Compute::I32 : compute);
-    const auto run = [&](const std::string& kernel) {
-        kernels::KernelCall(kernel, {kernels::tuning().workgroup, kernels::tuning().subgroup,
-                                     kernels::code(input.scalar_type()), kernels::code(out.scalar_type()),
-                                     static_cast<uint32_t>(scan), plan.lanes, vectors, plan.only})
+    const auto type = static_cast<size_t>(narrow ? kernels::Compute::I32 : compute);
+    const auto run = [&](bool reduce) {
+        kKernels(plan.columns, reduce, kind, type)
+            .call({.workgroup = kernels::tuning().workgroup,
+                   .subgroup = kernels::tuning().subgroup,
+                   .in_type = kernels::code(input.scalar_type()),
+                   .out_type = kernels::code(out.scalar_type()),
+                   .operation = static_cast<uint32_t>(scan),
+                   .lanes = plan.lanes,
+                   .aligned = vectors,
+                   .only = plan.only})
             .read(input)
             .write(partials)
             .write(out)
             .write(indices)
             .dispatch(args, kernels::Grid::linear(plan.groups));
     };
-    if (args.chunks > 1) run(name + "_reduce" + type);
-    run(name + type);
+    if (args.chunks > 1) run(true);
+    run(false);
 }
 
 // What the sums of out's type are made of: values are converted first where that changes them, as on the

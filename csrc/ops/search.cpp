@@ -1,5 +1,6 @@
 // Places in sorted sequences, and what they answer: searchsorted, bucketize, repeat_interleave.
 #include <anymps/ops/search_ops.h>
+#include <anymps/shaders/search.h>
 
 #include <ATen/native/BucketizationUtils.h>
 #include <ATen/native/Resize.h>
@@ -15,7 +16,6 @@
 #include <bit>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/check_real.h"
 #include "runtime/device.h"
@@ -23,39 +23,34 @@
 namespace anymps::ops {
 namespace {
 
-struct SearchArgs {
-    uint64_t out, values, boundaries, sorter, count, row_values, length;
-};
+namespace shader = shaders::search;
 
 void search_rows(const Tensor& out, const Tensor& values, const Tensor& boundaries, const Tensor& sorter,
                  bool right) {
     const auto type = kernels::code(values.scalar_type());
     const int64_t length = boundaries.size(-1);
-    const SearchArgs args{kernels::address(out),
-                          kernels::address(values),
-                          kernels::address(boundaries),
-                          kernels::address_or_0(sorter),
-                          static_cast<uint64_t>(values.numel()),
-                          static_cast<uint64_t>(boundaries.dim() == 1 ? values.numel() : values.size(-1)),
-                          static_cast<uint64_t>(length)};
-    constexpr uint64_t kAhead = 4;  // as in shaders/search.slang
-    kernels::KernelCall("search_sorted", {kernels::flat_workgroup(), 0, type,
-                                          kernels::code(out.scalar_type()), right, sorter.defined()})
+    const shader::SearchArgs args{
+        .out = kernels::address(out),
+        .values = kernels::address(values),
+        .boundaries = kernels::address(boundaries),
+        .sorter = kernels::address_or_0(sorter),
+        .count = static_cast<uint64_t>(values.numel()),
+        .row_values = static_cast<uint64_t>(boundaries.dim() == 1 ? values.numel() : values.size(-1)),
+        .length = static_cast<uint64_t>(length)};
+    shader::search_sorted
+        .call({.workgroup = kernels::flat_workgroup(),
+               .type = type,
+               .out_type = kernels::code(out.scalar_type()),
+               .right = right,
+               .sorter = sorter.defined()})
         .read(values)
         .read(boundaries)
         .read(sorter)
         .write(out)
-        .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, kAhead)));
+        .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, shader::kAhead)));
 }
 
-constexpr size_t kMostLevels = 6;      // as in shaders/search.slang
 constexpr int64_t kTreeBytes = 16384;  // a core of an H200 has 48 KiB for all its workgroups
-
-struct SearchTreeArgs {
-    uint64_t out, values, count, length;
-    std::array<uint64_t, kMostLevels + 1> level{};
-    uint32_t groups;
-};
 
 // Whether so many values are sought in one row that a tree of it pays: its levels read the row once. Shorter
 // rows stay in a core's cache, and software drivers are slow with shared memory.
@@ -69,9 +64,11 @@ bool worth_a_tree(const Tensor& values, const Tensor& boundaries, const Tensor& 
 void search_tree(const Tensor& out, const Tensor& values, const Tensor& boundaries, bool right) {
     const bool floating = at::isFloatingType(values.scalar_type());
     const int64_t most = kTreeBytes / (floating ? 4 : 8);  // one more than fits
-    c10::SmallVector<Tensor, kMostLevels + 1> levels{boundaries};
-    SearchTreeArgs args{kernels::address(out), kernels::address(values),
-                        static_cast<uint64_t>(values.numel()), static_cast<uint64_t>(boundaries.numel())};
+    c10::SmallVector<Tensor, shader::kMostLevels + 1> levels{boundaries};
+    shader::SearchTreeArgs args{.out = kernels::address(out),
+                                .values = kernels::address(values),
+                                .count = static_cast<uint64_t>(values.numel()),
+                                .length = static_cast<uint64_t>(boundaries.numel())};
     args.level[0] = kernels::address(boundaries);
     // The last eighth need not be in the tree where nothing follows it.
     const auto fits = [&](size_t level, int64_t length) {
@@ -92,10 +89,15 @@ void search_tree(const Tensor& out, const Tensor& values, const Tensor& boundari
                                                  kernels::ceil_div(args.count, kLeast * workgroup)));
     const bool aligned =
         args.level[0] % static_cast<uint64_t>(std::min<int64_t>(16, 4 * values.element_size())) == 0;
-    kernels::KernelCall call(
-        floating ? "search_tree_f32" : "search_tree_i64",
-        {workgroup, 0, kernels::code(values.scalar_type()), kernels::code(out.scalar_type()), right, false,
-         static_cast<uint32_t>(levels.size() - 1), depth, words, aligned});
+    auto call = (floating ? shader::search_tree_f32 : shader::search_tree_i64)
+                    .call({.workgroup = workgroup,
+                           .type = kernels::code(values.scalar_type()),
+                           .out_type = kernels::code(out.scalar_type()),
+                           .right = right,
+                           .levels = static_cast<uint32_t>(levels.size() - 1),
+                           .depth = depth,
+                           .tree_words = words,
+                           .aligned = aligned});
     call.read(values).write(out);
     for (const Tensor& level : levels) call.read(level);
     call.dispatch(args, runtime::Grid::linear(args.groups));

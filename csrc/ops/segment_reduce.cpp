@@ -1,5 +1,6 @@
 // segment_reduce and its gradient: lengths become offsets, a thread reduces one segment.
 #include <anymps/ops/segment_reduce_ops.h>
+#include <anymps/shaders/segment_reduce.h>
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReductionType.h>
@@ -11,22 +12,14 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
 using at::native::ReductionType;
 
-// As in shaders/segment_reduce.slang.
-struct SegmentArgs {
-    uint64_t data, offsets, output, grad_output, grad_data, error;
-    uint32_t error_code, count;
-    kernels::FastDivider inner, segments;
-    uint32_t size;
-    float initial;
-    uint32_t has_initial;
-};
+namespace shader = shaders::segment_reduce;
+using shader::SegmentArgs;
 
 void check_type(const Tensor& data) {
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(data.scalar_type()),
@@ -53,26 +46,26 @@ SegmentArgs arguments(const Tensor& data, const Tensor& offsets, const Tensor& o
                 "segment_reduce on MPS: more than 2^32 - 1 elements");
     const auto error = runtime::encoder().error_slot("segment_reduce");
     const int64_t inner = c10::multiply_integers(data.sizes().slice(axis + 1));
-    return {kernels::address(data),
-            kernels::address(offsets),
-            kernels::address(output),
-            0,
-            0,
-            error.address,
-            error.code,
-            static_cast<uint32_t>(output.numel()),
-            kernels::FastDivider(static_cast<uint32_t>(inner)),
-            kernels::FastDivider(static_cast<uint32_t>(output.size(axis))),
-            static_cast<uint32_t>(data.size(axis)),
-            initial.has_value() ? initial->to<float>() : 0.0f,
-            initial.has_value()};
+    return {.data = kernels::address(data),
+            .offsets = kernels::address(offsets),
+            .output = kernels::address(output),
+            .grad_output = 0,
+            .grad_data = 0,
+            .error = error.address,
+            .error_code = error.code,
+            .count = static_cast<uint32_t>(output.numel()),
+            .inner = kernels::FastDivider(static_cast<uint32_t>(inner)),
+            .segments = kernels::FastDivider(static_cast<uint32_t>(output.size(axis))),
+            .size = static_cast<uint32_t>(data.size(axis)),
+            .initial = initial.has_value() ? initial->to<float>() : 0.0f,
+            .has_initial = initial.has_value()};
 }
 
-kernels::KernelCall prepare(const char* kernel, const Tensor& data, const Tensor& offsets,
-                            ReductionType reduction) {
-    return kernels::KernelCall(kernel,
-                               {kernels::flat_workgroup(), 0, kernels::code(data.scalar_type()),
-                                kernels::code(offsets.scalar_type()), static_cast<uint32_t>(reduction)});
+shader::Constants constants(const Tensor& data, const Tensor& offsets, ReductionType reduction) {
+    return {.workgroup = kernels::flat_workgroup(),
+            .type = kernels::code(data.scalar_type()),
+            .offset_type = kernels::code(offsets.scalar_type()),
+            .reduction = static_cast<uint32_t>(reduction)};
 }
 
 kernels::Grid grid_of(const SegmentArgs& args) {
@@ -117,11 +110,11 @@ Tensor ANYMPS_FUNC(segment_reduce)(const Tensor& data, c10::string_view reduce,
     const Tensor output = at::empty(sizes, data.options());
     if (output.numel() == 0) return output;
     const SegmentArgs args = arguments(values, edges, output, initial);
-    prepare("segment_reduce", values, edges, reduction)
+    shader::segment_reduce.call(constants(values, edges, reduction))
         .read(values)
         .read(edges)
         .write(output)
-        .dispatch_pointer(args, grid_of(args));
+        .dispatch(args, grid_of(args));
     return output;
 }
 
@@ -139,13 +132,13 @@ Tensor ANYMPS_FUNC(_segment_reduce_backward)(const Tensor& grad, const Tensor& o
     SegmentArgs args = arguments(values, edges, result, initial);
     args.grad_output = kernels::address(gradient);
     args.grad_data = kernels::address(grad_data);
-    prepare("segment_reduce_backward", values, edges, at::native::get_reduction_enum(reduce))
+    shader::segment_reduce_backward.call(constants(values, edges, at::native::get_reduction_enum(reduce)))
         .read(values)
         .read(edges)
         .read(result)
         .read(gradient)
         .write(grad_data)
-        .dispatch_pointer(args, grid_of(args));
+        .dispatch(args, grid_of(args));
     return grad_data;
 }
 

@@ -4,11 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <anymps/shaders/sort.h>
 
 #include <utility>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/radix_select.h"
 #include "ops/radix_sort.h"
@@ -18,17 +18,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t kRun = 8;  // as in shaders/sort.slang
-
-struct MergeArgs {
-    uint64_t input, from, to, from_index, to_index, rows;
-    uint32_t length, width;
-};
-
-struct TakeArgs {
-    uint64_t input, order, values, indices, rows;
-    uint32_t length, first, kept, pad;
-};
+namespace shader = shaders::sort;
+using shader::kRun;
 
 // Runs and merges: two buffers of keys and positions; every step reads one and writes the other.
 Tensor merged_order(const Tensor& rows, bool descending) {
@@ -38,38 +29,44 @@ Tensor merged_order(const Tensor& rows, bool descending) {
     Tensor from = at::empty(rows.sizes(), rows.options().dtype(at::kLong)), to = at::empty_like(from);
     Tensor from_index = at::empty(rows.sizes(), rows.options().dtype(at::kInt));
     Tensor to_index = at::empty_like(from_index);
-    const auto step = [&](const char* kernel, uint32_t width, uint64_t threads) {
-        kernels::KernelCall(kernel, {kernels::flat_workgroup(), 0, type, descending})
+    const auto step = [&](const shader::SortKernel& kernel, uint32_t width, uint64_t threads) {
+        kernel.call({.workgroup = kernels::flat_workgroup(), .type = type, .descending = descending})
             .read(rows)
             .read(from)
             .read(from_index)
             .write(to)
             .write(to_index)
-            .dispatch(MergeArgs{kernels::address(rows), kernels::address(from), kernels::address(to),
-                                kernels::address(from_index), kernels::address(to_index), n, length, width},
+            .dispatch({.input = kernels::address(rows),
+                       .from = kernels::address(from),
+                       .to = kernels::address(to),
+                       .from_index = kernels::address(from_index),
+                       .to_index = kernels::address(to_index),
+                       .rows = n,
+                       .length = length,
+                       .width = width},
                       kernels::flat_grid(threads));
         std::swap(from, to);
         std::swap(from_index, to_index);
     };
-    step("sort_runs", kRun, n * kernels::ceil_div(length, kRun));
+    step(shader::sort_runs, kRun, n * kernels::ceil_div(length, kRun));
     for (uint64_t width = kRun; width < length; width *= 2) {
-        step("sort_merge", static_cast<uint32_t>(width), n * length);
+        step(shader::sort_merge, static_cast<uint32_t>(width), n * length);
     }
     return from_index;
 }
 
 void take(const Tensor& rows, const Tensor& order, int64_t first, const Tensor& values,
           const Tensor& indices) {
-    const TakeArgs args{kernels::address(rows),
-                        kernels::address(order),
-                        kernels::address(values),
-                        kernels::address(indices),
-                        static_cast<uint64_t>(rows.size(0)),
-                        static_cast<uint32_t>(rows.size(1)),
-                        static_cast<uint32_t>(first),
-                        static_cast<uint32_t>(values.size(1)),
-                        0};
-    kernels::KernelCall("sort_take", {kernels::flat_workgroup(), 0, kernels::code(rows.scalar_type())})
+    const shader::TakeArgs args{.input = kernels::address(rows),
+                                .order = kernels::address(order),
+                                .values = kernels::address(values),
+                                .indices = kernels::address(indices),
+                                .rows = static_cast<uint64_t>(rows.size(0)),
+                                .length = static_cast<uint32_t>(rows.size(1)),
+                                .first = static_cast<uint32_t>(first),
+                                .kept = static_cast<uint32_t>(values.size(1))};
+    shader::sort_take
+        .call({.workgroup = kernels::flat_workgroup(), .type = kernels::code(rows.scalar_type())})
         .read(rows)
         .read(order)
         .write(values)

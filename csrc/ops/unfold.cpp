@@ -1,5 +1,6 @@
 // Gradient of Tensor.unfold; the forward is a view (view.cpp).
 #include <anymps/ops/unfold_ops.h>
+#include <anymps/shaders/unfold.h>
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
@@ -8,19 +9,8 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
-namespace {
-
-// As in shaders/unfold.slang.
-struct UnfoldBackwardArgs {
-    uint64_t out, grad;
-    uint32_t count, length, inner, windows, size, step;
-};
-
-}  // namespace
-
 // grad_in: [..., windows, ..., size], the gradient of x.unfold(dim, size, step) for x of input_sizes.
 Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_sizes, int64_t dim, int64_t size,
                                     int64_t step) {
@@ -40,16 +30,16 @@ Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_siz
     const Tensor grad = grad_in.expand(windows).contiguous();
     const auto count = static_cast<uint32_t>(out.numel());
     const auto inner = static_cast<uint32_t>(c10::multiply_integers(input_sizes.slice(dim + 1)));
-    const UnfoldBackwardArgs args{kernels::address(out),
-                                  kernels::address(grad),
-                                  count,
-                                  static_cast<uint32_t>(input_sizes[dim]),
-                                  inner,
-                                  static_cast<uint32_t>(grad.size(dim)),
-                                  static_cast<uint32_t>(size),
-                                  static_cast<uint32_t>(step)};
+    const shaders::unfold::UnfoldBackwardArgs args{.out = kernels::address(out),
+                                                   .grad = kernels::address(grad),
+                                                   .count = count,
+                                                   .length = static_cast<uint32_t>(input_sizes[dim]),
+                                                   .inner = inner,
+                                                   .windows = static_cast<uint32_t>(grad.size(dim)),
+                                                   .size = static_cast<uint32_t>(size),
+                                                   .step = static_cast<uint32_t>(step)};
     constexpr uint32_t kWorkgroup = 128;
-    kernels::KernelCall("unfold_backward", {kWorkgroup, 0, kernels::code(out.scalar_type())})
+    shaders::unfold::unfold_backward.call({.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type())})
         .read(grad)
         .write(out)
         .dispatch(args, kernels::flat_grid(uint64_t{count}, kWorkgroup));

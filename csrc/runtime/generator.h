@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <anymps/shaders/lib/philox.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstdint>
@@ -10,10 +11,7 @@
 namespace anymps::runtime {
 
 // What a kernel needs to draw numbers: block i of a draw is Philox(key = seed, counter = offset + i).
-struct PhiloxState {
-    uint64_t seed;
-    uint64_t offset;
-};
+using PhiloxState = shaders::lib::philox::PhiloxState;
 
 // Four 32-bit numbers come from one block of Philox.
 inline constexpr uint64_t kNumbersPerBlock = 4;
