@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/TensorBase.h>
+#include <anymps/shaders/lib/statistics.h>
 
 #include <cstdint>
 
@@ -39,11 +40,8 @@ struct ChannelStatistics {
 };
 void channel_norm_statistics(const ChannelStatistics& statistics);
 
-// As in shaders/lib/statistics.slang, for kernels that find the moments, too: these are results then.
-struct StatisticsWords {
-    uint64_t mean, variance, rstd, running_mean, running_variance;
-    float eps, momentum, correction;
-};
+// For kernels that find the moments, too: these are results then.
+using StatisticsWords = shaders::lib::statistics::Statistics;
 StatisticsWords words_of(const ChannelStatistics& statistics);
 void write_statistics(KernelCall& call, const ChannelStatistics& statistics);
 

@@ -1,35 +1,20 @@
 #include "kernels/column_sums.h"
 
 #include <ATen/mps/EmptyTensor.h>
+#include <anymps/shaders/column_sums.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
 
 namespace anymps::kernels {
 namespace {
 
-// As in shaders/column_sums.slang.
-struct ColumnSumArgs {
-    uint64_t in, partials, out;
-    int64_t row_stride;
-    uint32_t rows, columns, part, parts, groups;
-};
-
-struct ColumnMomentArgs {
-    uint64_t in, partials;
-    int64_t row_stride;
-    uint32_t rows, columns, part, parts, groups;
-    StatisticsWords statistics;
-};
-static_assert(sizeof(ColumnMomentArgs) <= 128);
-
-constexpr uint64_t kSide = 32;
+namespace shader = shaders::column_sums;
+constexpr uint64_t kSide = shader::kSide, kAhead = shader::kAhead;
 constexpr uint64_t kGroupsOfCore = 2;  // each ends with sums through shared memory
-constexpr uint64_t kAhead = 8;
 
 // In one block of sums, so that long chains of additions do not lose digits: 64 for each of a part's threads.
 constexpr uint64_t kMostOfThread = 64, kLeastOfThread = 8;
@@ -54,22 +39,25 @@ bool column_moments(const at::TensorBase& in, uint64_t rows, uint64_t columns,
     const auto words = static_cast<int64_t>(2 * parts * groups * kSide * kWidth);
     const at::TensorBase partials = at::detail::empty_mps({words}, at::kFloat, std::nullopt,
                                                           c10::Device(c10::kMPS), std::nullopt, std::nullopt);
-    const ColumnMomentArgs args{address(in),
-                                address(partials),
-                                static_cast<int64_t>(item * columns),
-                                static_cast<uint32_t>(rows),
-                                static_cast<uint32_t>(columns),
-                                static_cast<uint32_t>(part),
-                                static_cast<uint32_t>(parts),
-                                static_cast<uint32_t>(groups),
-                                words_of(statistics)};
-    KernelCall("column_moments", {t.workgroup, t.subgroup, code(in.scalar_type())})
+    const shader::ColumnMomentArgs args{.in = address(in),
+                                        .partials = address(partials),
+                                        .row_stride = static_cast<int64_t>(item * columns),
+                                        .rows = static_cast<uint32_t>(rows),
+                                        .columns = static_cast<uint32_t>(columns),
+                                        .part = static_cast<uint32_t>(part),
+                                        .parts = static_cast<uint32_t>(parts),
+                                        .groups = static_cast<uint32_t>(groups),
+                                        .statistics = words_of(statistics)};
+    shader::column_moments
+        .call({.workgroup = t.workgroup, .subgroup = t.subgroup, .type0 = code(in.scalar_type())})
         .read(in)
         .write(partials)
         .dispatch(args, Grid::linear(parts * groups));
-    KernelCall sums("column_moment_parts",
-                    {t.workgroup, t.subgroup, code(at::kFloat), 0, 0, code_or_0(statistics.running_mean),
-                     code_or_0(statistics.running_variance)});
+    auto sums = shader::column_moment_parts.call({.workgroup = t.workgroup,
+                                                  .subgroup = t.subgroup,
+                                                  .type0 = code(at::kFloat),
+                                                  .type3 = code_or_0(statistics.running_mean),
+                                                  .type4 = code_or_0(statistics.running_variance)});
     sums.read(partials);
     write_statistics(sums, statistics);
     sums.dispatch(args, Grid::linear(groups * kWidth));
@@ -98,24 +86,28 @@ bool column_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_t r
         partials = at::detail::empty_mps({words}, at::kFloat, std::nullopt, c10::Device(c10::kMPS),
                                          std::nullopt, std::nullopt);
     }
-    const ColumnSumArgs args{address(in),
-                             address_or_0(partials),
-                             address(out),
-                             row_stride,
-                             static_cast<uint32_t>(rows),
-                             static_cast<uint32_t>(columns),
-                             static_cast<uint32_t>(part),
-                             static_cast<uint32_t>(parts),
-                             static_cast<uint32_t>(groups)};
+    const shader::ColumnSumArgs args{.in = address(in),
+                                     .partials = address_or_0(partials),
+                                     .out = address(out),
+                                     .row_stride = row_stride,
+                                     .rows = static_cast<uint32_t>(rows),
+                                     .columns = static_cast<uint32_t>(columns),
+                                     .part = static_cast<uint32_t>(part),
+                                     .parts = static_cast<uint32_t>(parts),
+                                     .groups = static_cast<uint32_t>(groups)};
     const bool is_float = type == at::kFloat;
-    KernelCall(is_float ? "column_sums_f32" : "column_sums_16",
-               {t.workgroup, t.subgroup, code(type), code(out.scalar_type())})
+    const shader::Constants constants{.workgroup = t.workgroup,
+                                      .subgroup = t.subgroup,
+                                      .type0 = code(type),
+                                      .type1 = code(out.scalar_type())};
+    (is_float ? shader::column_sums_f32 : shader::column_sums_16)
+        .call(constants)
         .read(in)
         .write(parts > 1 ? partials : out)
         .dispatch(args, Grid::linear(parts * groups));
     if (parts == 1) return true;
-    KernelCall(is_float ? "column_sum_parts_f32" : "column_sum_parts_16",
-               {t.workgroup, t.subgroup, code(type), code(out.scalar_type())})
+    (is_float ? shader::column_sum_parts_f32 : shader::column_sum_parts_16)
+        .call(constants)
         .read(partials)
         .write(out)
         .dispatch(args, Grid::linear(groups * width));

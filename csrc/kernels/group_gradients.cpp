@@ -1,26 +1,20 @@
 #include "kernels/group_gradients.h"
 
+#include <anymps/shaders/group_gradients.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <string>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
 
 namespace anymps::kernels {
 namespace {
 
-// As in shaders/group_gradients.slang.
-struct GroupGradientArgs {
-    uint64_t x, grad, mean, rstd, weight, products, sums, grad_x;
-    FastDivider size;
-    uint32_t groups, depth, channels;
-    float inverse_size;
-};
-static_assert(sizeof(GroupGradientArgs) == 96);
+namespace shader = shaders::group_gradients;
+constexpr KernelFamily kKernels(shader::kernels_with<shader::GroupGradientArgs>, {"group_gradients_"},
+                                {"2", "4", "7"}, {"_f32", "_16"});
 
 constexpr uint32_t kFewestThreads = 64;
 constexpr uint64_t kFewWords = 4;   // of a thread, where threads suffice
@@ -53,24 +47,30 @@ bool group_gradients(const GroupGradients& g) {
     const bool intel = runtime::device().info().vendor_id == vulkan::kIntel;
     if (words == 0 || words > (intel ? kFewWords : kMostWords) * threads) return false;
     const auto rounded = [](uint64_t n) { return static_cast<uint32_t>(ceil_div(n, 64) * 64); };
-    const GroupGradientArgs args{address(g.x),
-                                 address(g.grad),
-                                 address(g.mean),
-                                 address(g.rstd),
-                                 address_or_0(g.weight),
-                                 address(g.products),
-                                 address(g.sums),
-                                 address_or_0(g.grad_x),
-                                 FastDivider(static_cast<uint32_t>(g.size)),
-                                 static_cast<uint32_t>(g.rows / g.depth),
-                                 static_cast<uint32_t>(g.depth),
-                                 static_cast<uint32_t>(g.channels),
-                                 static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
-    const char* ahead = words > kFewWords * threads ? "7" : words > 2 * threads ? "4" : "2";
-    const uint32_t weight = g.weight.defined() ? code(g.weight.scalar_type()) : 0;
-    KernelCall(std::string("group_gradients_") + ahead + (width == 4 ? "_f32" : "_16"),
-               {threads, tuning().subgroup, code(g.x.scalar_type()), code(at::kFloat), weight, 0, 0, 0,
-                lanes_of_row(g.depth, threads), rounded(words), rounded(g.depth)})
+    const shader::GroupGradientArgs args{
+        .x = address(g.x),
+        .grad = address(g.grad),
+        .mean = address(g.mean),
+        .rstd = address(g.rstd),
+        .weight = address_or_0(g.weight),
+        .products = address(g.products),
+        .sums = address(g.sums),
+        .grad_x = address_or_0(g.grad_x),
+        .size = FastDivider(static_cast<uint32_t>(g.size)),
+        .groups = static_cast<uint32_t>(g.rows / g.depth),
+        .depth = static_cast<uint32_t>(g.depth),
+        .channels = static_cast<uint32_t>(g.channels),
+        .inverse_size = static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
+    const size_t ahead = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
+    kKernels(0, ahead, width != 4)
+        .call({.workgroup = threads,
+               .subgroup = tuning().subgroup,
+               .type0 = code(g.x.scalar_type()),
+               .type1 = code(at::kFloat),
+               .type2 = g.weight.defined() ? code(g.weight.scalar_type()) : 0,
+               .lanes = lanes_of_row(g.depth, threads),
+               .word_slots = rounded(words),
+               .row_slots = rounded(g.depth)})
         .read(g.x)
         .read(g.grad)
         .read(g.mean)

@@ -48,18 +48,6 @@ MultiTensorLauncher& MultiTensorLauncher::write(const at::Tensor& tensor) {
     return *this;
 }
 
-MultiTensorLauncher::MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, size_t typed)
-    : kernel_(std::move(kernel)), lists_(std::move(lists)) {
-    specialize_ = [this, typed](size_t row) {
-        Constants types;
-        for (size_t l = 0; l < typed; ++l) {
-            const auto& list = lists_[l].tensors;
-            types.push_back(code(list.empty() ? at::kFloat : list[row].scalar_type()));
-        }
-        return types;
-    };
-}
-
 uint32_t MultiTensorLauncher::group_elements() {
     return flat_workgroup() * (runtime::device().info().is_software ? 128 : 32);
 }
@@ -106,7 +94,7 @@ bool MultiTensorLauncher::in_place(const TensorListUse& list, size_t row) const 
 
 void MultiTensorLauncher::dispatch_rows(std::span<const size_t> rows, const Constants& constants,
                                         const void* args, size_t bytes) {
-    MultiTensor header;
+    MultiTensor header{};
     header.group_elements = group_elements();
 
     Constants specialization = {flat_workgroup(), runtime::device().info().subgroup_size};

@@ -1,7 +1,8 @@
-// One dispatch over many tensors (optimizers, gradient scaling). Shader side: shaders/lib/multi_tensor.slang.
+// One dispatch over many tensors (optimizers, gradient scaling).
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <anymps/shaders/lib/multi_tensor.h>
 
 #include <c10/util/SmallVector.h>
 
@@ -11,17 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernel_call.h"
+#include "kernels/kernel.h"
 
 namespace anymps::kernels {
 
-// The first member of a multi-tensor kernel's argument struct; filled in by the launcher.
-struct MultiTensor {
-    uint32_t entries = 0;
-    uint32_t lists = 0;
-    uint32_t groups = 0;
-    uint32_t group_elements = 0;
-};
+using shaders::lib::multi_tensor::MultiTensor;  // first member of the arguments; filled in by the launcher
 
 // How the tensors of one list are used; a list may be empty (its address is then 0), or be words in place of
 // tensors: a value a row.
@@ -34,15 +29,14 @@ struct TensorListUse {
 
 // Groups the rows of `lists` (same length, or empty; the first has tensors) by what `specialize` says of a
 // row, which follows from the dtypes of its tensors, and dispatches kernel once a group with specialization
-// {workgroup, subgroup, what it says}. With `typed` that is the dtype code of each of lists [0, typed).
-// args.tensors is filled in. The tensors of a row must have equal sizes and strides and no gaps.
+// {workgroup, subgroup, what it says}. args.tensors is filled in. The tensors of a row must have equal sizes
+// and strides and no gaps.
 class MultiTensorLauncher {
   public:
     using Constants = c10::SmallVector<uint32_t, 12>;
     using Specialize = std::function<Constants(size_t row)>;
     MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, Specialize specialize)
         : kernel_(std::move(kernel)), lists_(std::move(lists)), specialize_(std::move(specialize)) {}
-    MultiTensorLauncher(std::string kernel, std::vector<TensorListUse> lists, size_t typed);
 
     MultiTensorLauncher(const MultiTensorLauncher&) = delete;
     MultiTensorLauncher& operator=(const MultiTensorLauncher&) = delete;
@@ -74,5 +68,33 @@ class MultiTensorLauncher {
     Specialize specialize_;
     std::vector<at::Tensor> reads_, writes_;
 };
+
+// The same for a kernel of a shader's header. constants(row): its Constants, whose sizes of workgroup and
+// subgroup are filled in.
+template <class Args>
+class MultiTensorCall : private MultiTensorLauncher {
+  public:
+    template <class Constants, class OfRow>
+    MultiTensorCall(const Kernel<Args, Constants, Arguments::kByPointer>& kernel,
+                    std::vector<TensorListUse> lists, const OfRow& constants)
+        : MultiTensorLauncher(std::string(kernel.name), std::move(lists), [constants](size_t row) {
+              const auto values = Constants(constants(row)).values();
+              return MultiTensorLauncher::Constants(values.begin() + 2, values.end());
+          }) {}
+
+    MultiTensorCall& read(const at::Tensor& tensor) {
+        MultiTensorLauncher::read(tensor);
+        return *this;
+    }
+    MultiTensorCall& write(const at::Tensor& tensor) {
+        MultiTensorLauncher::write(tensor);
+        return *this;
+    }
+    void dispatch(const Args& args) { MultiTensorLauncher::dispatch(args); }
+};
+
+template <class Args, class Constants, class OfRow>
+MultiTensorCall(const Kernel<Args, Constants, Arguments::kByPointer>&, std::vector<TensorListUse>,
+                const OfRow&) -> MultiTensorCall<Args>;
 
 }  // namespace anymps::kernels

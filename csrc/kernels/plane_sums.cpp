@@ -1,22 +1,16 @@
 #include "kernels/plane_sums.h"
 
+#include <anymps/shaders/plane_sums.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::kernels {
 namespace {
 
-// As in shaders/plane_sums.slang.
-struct PlaneArgs {
-    uint64_t x, grad, mean, rstd, out, out2;
-    uint32_t images, channels, positions;
-    StatisticsWords statistics;
-};
-static_assert(sizeof(PlaneArgs) == 120);
+namespace shader = shaders::plane_sums;
 
 // A workgroup has no more words in a line than threads, and others are good at larger planes.
 constexpr uint64_t kFewest = 8, kMost = 128;
@@ -41,21 +35,25 @@ struct Operands {
     at::TensorBase x, grad, mean, rstd, out, out2;
 };
 
-void run(const char* kernel, const Planes& planes, uint32_t channels, const Operands& t,
+void run(const shader::PlaneKernel& kernel, const Planes& planes, uint32_t channels, const Operands& t,
          const ChannelStatistics& statistics = {}) {
-    const PlaneArgs args{address(t.x),
-                         address_or_0(t.grad),
-                         address_or_0(t.mean),
-                         address_or_0(t.rstd),
-                         address_or_0(t.out),
-                         address_or_0(t.out2),
-                         static_cast<uint32_t>(planes.images),
-                         static_cast<uint32_t>(planes.channels),
-                         static_cast<uint32_t>(planes.positions),
-                         words_of(statistics)};
-    KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, code(t.x.scalar_type()), code_or_0(t.out),
-                             code_or_0(t.grad), code_or_0(statistics.running_mean),
-                             code_or_0(statistics.running_variance)});
+    const shader::PlaneArgs args{.x = address(t.x),
+                                 .grad = address_or_0(t.grad),
+                                 .mean = address_or_0(t.mean),
+                                 .rstd = address_or_0(t.rstd),
+                                 .out = address_or_0(t.out),
+                                 .out2 = address_or_0(t.out2),
+                                 .images = static_cast<uint32_t>(planes.images),
+                                 .channels = static_cast<uint32_t>(planes.channels),
+                                 .positions = static_cast<uint32_t>(planes.positions),
+                                 .statistics = words_of(statistics)};
+    auto call = kernel.call({.workgroup = tuning().workgroup,
+                             .subgroup = tuning().subgroup,
+                             .type0 = code(t.x.scalar_type()),
+                             .type1 = code_or_0(t.out),
+                             .type2 = code_or_0(t.grad),
+                             .type3 = code_or_0(statistics.running_mean),
+                             .type4 = code_or_0(statistics.running_variance)});
     call.read(t.x).read(t.grad).read(t.mean).read(t.rstd).write(t.out).write(t.out2);
     write_statistics(call, statistics);
     call.dispatch(args, Grid::linear(planes.channels / channels));
@@ -66,14 +64,14 @@ void run(const char* kernel, const Planes& planes, uint32_t channels, const Oper
 bool plane_sums(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
     const uint32_t channels = floats_of_word(x.scalar_type());
     if (!fits(x, planes, channels)) return false;
-    run(x.scalar_type() == at::kFloat ? "plane_sums_f32" : "plane_sums_16", planes, channels,
+    run(x.scalar_type() == at::kFloat ? shader::plane_sums_f32 : shader::plane_sums_16, planes, channels,
         {x, {}, {}, {}, sums, {}});
     return true;
 }
 
 bool plane_moments(const at::TensorBase& x, const Planes& planes, const ChannelStatistics& statistics) {
     if (!fits(x, planes, kQuad)) return false;
-    run("plane_moments", planes, kQuad, {x, {}, {}, {}, {}, {}}, statistics);
+    run(shader::plane_moments, planes, kQuad, {x, {}, {}, {}, {}, {}}, statistics);
     return true;
 }
 
@@ -83,7 +81,7 @@ bool plane_gradients(const at::TensorBase& grad, const at::TensorBase& x, const 
     // Running statistics have the dtype that the module was cast to.
     if (mean.scalar_type() != at::kFloat || rstd.scalar_type() != at::kFloat) return false;
     if (!fits(x, planes, kQuad) || !fits(grad, planes, kQuad)) return false;
-    run("plane_gradients", planes, kQuad, {x, grad, mean, rstd, products, sums});
+    run(shader::plane_gradients, planes, kQuad, {x, grad, mean, rstd, products, sums});
     return true;
 }
 

@@ -1,11 +1,11 @@
 #include <ATen/core/Tensor.h>
 #include <anymps/kernels/pointwise_kernels.h>
+#include <anymps/shaders/strided_copy.h>
 
 #include <array>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/pointwise_launcher.h"
 #include "kernels/team.h"
 #include "kernels/transposed_copy.h"
@@ -41,21 +41,12 @@ at::Tensor words_of(const at::TensorIteratorBase& iter, int arg, int64_t per_wor
     return at::Tensor(std::move(words));
 }
 
-constexpr int kOuterDims = 3;
-
-// As in shaders/strided_copy.slang.
-struct LineCopyArgs {
-    uint64_t to, from;
-    std::array<int64_t, kOuterDims> to_stride{}, from_stride{};
-    FastDivider line;
-    std::array<FastDivider, kOuterDims - 1> size;
-    uint32_t count;
-};
+namespace shader = shaders::strided_copy;
+constexpr int kOuterDims = shader::kOuter;
 
 // A strided copy of few dimensions whose lines are words of 16 bytes, on GPUs. False where they are not.
 bool copy_lines(at::TensorIteratorBase& iter) {
     constexpr int64_t kWord = 16;
-    constexpr uint32_t kAhead = 4;  // words of a thread: shaders/strided_copy.slang
     const auto item = static_cast<int64_t>(iter.element_size(0));
     const int64_t line = iter.shape()[0] * item, words = iter.numel() * item / kWord;
     if (tuning().software || iter.ndim() > kOuterDims + 1 || line % kWord != 0 || words > UINT32_MAX / 2)
@@ -66,7 +57,7 @@ bool copy_lines(at::TensorIteratorBase& iter) {
         for (int d = 1; d < iter.ndim(); ++d)
             if (iter.strides(arg)[d] % kWord != 0) return false;
     }
-    LineCopyArgs args{};
+    shader::LineCopyArgs args{};
     args.to = reinterpret_cast<uint64_t>(iter.data_ptr(0));
     args.from = reinterpret_cast<uint64_t>(iter.data_ptr(1));
     args.line = FastDivider(static_cast<uint32_t>(line / kWord));
@@ -77,10 +68,10 @@ bool copy_lines(at::TensorIteratorBase& iter) {
     }
     for (int d = 1; d < kOuterDims; ++d)
         args.size[d - 1] = FastDivider(d < iter.ndim() ? static_cast<uint32_t>(iter.shape()[d]) : 1);
-    KernelCall("line_copy", {tuning().workgroup})
+    shader::line_copy.call({.workgroup = tuning().workgroup})
         .read(iter.tensor_base(1))
         .write(iter.tensor_base(0))
-        .dispatch(args, flat_grid(ceil_div(args.count, kAhead), tuning().workgroup));
+        .dispatch(args, flat_grid(ceil_div(args.count, shader::kAhead), tuning().workgroup));
     return true;
 }
 

@@ -1,23 +1,17 @@
 #include "kernels/short_rows.h"
 
+#include <anymps/shaders/short_rows.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::kernels {
 namespace {
 
-// As in shaders/short_rows.slang.
-struct ShortRowArgs {
-    uint64_t x, out;
-    FastDivider size;
-    uint32_t rows, group;
-    float divisor;
-};
+namespace shader = shaders::short_rows;
 
 constexpr uint64_t kWords = 4;  // of a thread
 constexpr uint64_t kLongest = 128, kFewest = 16384;
@@ -38,14 +32,17 @@ bool short_row_sums(const at::TensorBase& in, const at::TensorBase& out, uint64_
     const uint64_t width = width_of(in, rows, size);
     if (width == 0 || rows < kFewest) return false;
     const uint64_t most = std::min<uint64_t>(tuning().workgroup, kWords * tuning().workgroup * width / size);
-    const ShortRowArgs args{address(in),
-                            address(out),
-                            FastDivider(static_cast<uint32_t>(size)),
-                            static_cast<uint32_t>(rows),
-                            static_cast<uint32_t>(most / width * width),
-                            mean ? static_cast<float>(size) : 1};
-    KernelCall(width == 4 ? "short_row_sums_f32" : "short_row_sums_16",
-               {tuning().workgroup, tuning().subgroup, code(in.scalar_type()), code(out.scalar_type())})
+    const shader::ShortRowArgs args{.x = address(in),
+                                    .out = address(out),
+                                    .size = FastDivider(static_cast<uint32_t>(size)),
+                                    .rows = static_cast<uint32_t>(rows),
+                                    .group = static_cast<uint32_t>(most / width * width),
+                                    .divisor = mean ? static_cast<float>(size) : 1};
+    (width == 4 ? shader::short_row_sums_f32 : shader::short_row_sums_16)
+        .call({.workgroup = tuning().workgroup,
+               .subgroup = tuning().subgroup,
+               .type0 = code(in.scalar_type()),
+               .type1 = code(out.scalar_type())})
         .read(in)
         .write(out)
         .dispatch(args, Grid::linear(ceil_div(rows, args.group)));

@@ -1,45 +1,23 @@
 #include "kernels/transposed_copy.h"
 
+#include <anymps/shaders/transposed_copy.h>
 #include <algorithm>
-#include <cstddef>
+#include <array>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
 
 namespace anymps::kernels {
 namespace {
 
-// As in shaders/transposed_copy.slang.
-constexpr int64_t kTile = 32;
+namespace shader = shaders::transposed_copy;
+using shader::BatchDim;
+using shader::TransposedCopyArgs;
+
+constexpr int64_t kTile = shader::kTile;
 constexpr size_t kMaxBatchDims = 8;
-
-struct BatchDim {
-    FastDivider size;
-    uint32_t unused = 0;
-    int64_t to_stride = 0, from_stride = 0;
-};
-struct TransposedCopyArgs {
-    uint64_t to, from;
-    int64_t to_stride, from_stride;
-    uint32_t width, height;
-    FastDivider tiles_across, tiles_down;
-    uint32_t tiles, batch_dims;
-    BatchDim batch[kMaxBatchDims];
-};
-static_assert(offsetof(TransposedCopyArgs, batch) == 72);
-
-struct TransposedWordsArgs {
-    uint64_t to, from;
-    int64_t to_stride, from_stride;
-    uint32_t width, height;
-    FastDivider tiles_across, tiles_down;
-    uint32_t tiles, unused;
-    int64_t batch_to_stride, batch_from_stride;
-};
-static_assert(sizeof(TransposedWordsArgs) <= 128);
-constexpr uint32_t kWordTile = 64, kWordThreads = 256;
+constexpr uint32_t kWordTile = shader::kLines, kWordThreads = shader::kThreads;
 
 // Larger tiles, where both sides are whole words and there is at most one further dimension; false elsewhere.
 bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyArgs& args) {
@@ -59,19 +37,19 @@ bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyAr
     if (!std::ranges::all_of(bytes, [](int64_t count) { return count % 4 == 0; })) return false;
     const auto tiles = [](uint32_t size) { return static_cast<uint32_t>(ceil_div(size, kWordTile)); };
     const uint32_t batches = args.batch_dims == 1 ? batch.size.divisor : 1;
-    const TransposedWordsArgs words{args.to,
-                                    args.from,
-                                    args.to_stride,
-                                    args.from_stride,
-                                    args.width,
-                                    args.height,
-                                    FastDivider(tiles(args.width)),
-                                    FastDivider(tiles(args.height)),
-                                    tiles(args.width) * tiles(args.height) * batches,
-                                    0,
-                                    batch.to_stride,
-                                    batch.from_stride};
-    KernelCall(item == 4 ? "transposed_words" : "transposed_pairs", {})
+    const shader::TransposedWordsArgs words{.to = args.to,
+                                            .from = args.from,
+                                            .to_stride = args.to_stride,
+                                            .from_stride = args.from_stride,
+                                            .width = args.width,
+                                            .height = args.height,
+                                            .tiles_across = FastDivider(tiles(args.width)),
+                                            .tiles_down = FastDivider(tiles(args.height)),
+                                            .tiles = tiles(args.width) * tiles(args.height) * batches,
+                                            .batch_to_stride = batch.to_stride,
+                                            .batch_from_stride = batch.from_stride};
+    (item == 4 ? shader::transposed_words : shader::transposed_pairs)
+        .call()
         .read(iter.tensor_base(1))
         .write(iter.tensor_base(0))
         .dispatch(words, Grid::linear(words.tiles));
@@ -97,7 +75,11 @@ bool transposed_copy(at::TensorIteratorBase& iter) {
     if (across < 0 || down < 0 || across == down) return false;
     const auto shape = iter.shape();
     if (shape[across] < kTile / 2 || shape[down] < kTile / 2) return false;
-    TransposedCopyArgs args{};
+    struct {
+        TransposedCopyArgs args;
+        std::array<BatchDim, kMaxBatchDims - 1> rest;  // of args.batch
+    } whole{};
+    TransposedCopyArgs& args = whole.args;
     args.to = reinterpret_cast<uint64_t>(iter.data_ptr(0));
     args.from = reinterpret_cast<uint64_t>(iter.data_ptr(1));
     args.to_stride = iter.strides(0)[down];
@@ -109,15 +91,17 @@ bool transposed_copy(at::TensorIteratorBase& iter) {
     args.tiles = args.tiles_across.divisor * args.tiles_down.divisor;
     for (int d = 0; d < iter.ndim(); ++d) {
         if (d == across || d == down) continue;
-        args.batch[args.batch_dims++] = {FastDivider(static_cast<uint32_t>(shape[d])), 0, iter.strides(0)[d],
-                                         iter.strides(1)[d]};
+        args.batch.data()[args.batch_dims++] = {.size = FastDivider(static_cast<uint32_t>(shape[d])),
+                                                .to_stride = iter.strides(0)[d],
+                                                .from_stride = iter.strides(1)[d]};
         args.tiles *= static_cast<uint32_t>(shape[d]);
     }
     if (transposed_words(iter, args)) return true;
-    KernelCall("transposed_copy", {tuning().workgroup, 0, static_cast<uint32_t>(iter.element_size(0))})
+    shader::transposed_copy
+        .call({.workgroup = tuning().workgroup, .item_bytes = static_cast<uint32_t>(iter.element_size(0))})
         .read(iter.tensor_base(1))
         .write(iter.tensor_base(0))
-        .dispatch_pointer(args, Grid::linear(args.tiles));
+        .dispatch_prefix(args, sizeof(whole), Grid::linear(args.tiles));
     return true;
 }
 

@@ -1,6 +1,7 @@
 // Operators over lists of tensors that are no rows of pointwise.yaml.
 #include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/foreach_ops.h>
+#include <anymps/shaders/foreach_norm.h>
 
 #include <ATen/ops/_foreach_copy_native.h>
 #include <ATen/ops/_foreach_norm_native.h>
@@ -21,22 +22,16 @@ namespace {
 using at::TensorList;
 using kernels::MultiTensorLauncher;
 
-// As in shaders/foreach_norm.slang.
-struct NormArgs {
-    kernels::MultiTensor tensors;
-};
-struct NormEntry {
-    uint64_t partials, result;
-    uint32_t count, dtype;
-};
-enum Order : uint32_t { kOne = 1, kTwo = 2, kInfinity = 3 };
+namespace shader = shaders::foreach_norm;
+using shader::NormEntry;
 
-std::optional<Order> known_order(const Scalar& ord) {
+// Of the norm, as the shader numbers them.
+std::optional<uint32_t> known_order(const Scalar& ord) {
     if (ord.isComplex()) return std::nullopt;
     const double p = ord.toDouble();
-    if (p == 1) return kOne;
-    if (p == 2) return kTwo;
-    if (p == std::numeric_limits<double>::infinity()) return kInfinity;
+    if (p == 1) return shader::kOne;
+    if (p == 2) return shader::kTwo;
+    if (p == std::numeric_limits<double>::infinity()) return shader::kInfinityOrder;
     return std::nullopt;
 }
 
@@ -46,7 +41,7 @@ bool can_add_up(const Tensor& t) {
 }
 
 // One partial result a workgroup, then one result a tensor.
-std::vector<Tensor> norms(TensorList self, Order order) {
+std::vector<Tensor> norms(TensorList self, uint32_t order) {
     const uint64_t step = MultiTensorLauncher::group_elements();
     std::vector<NormEntry> entries;
     std::vector<Tensor> results;
@@ -54,28 +49,31 @@ std::vector<Tensor> norms(TensorList self, Order order) {
     for (const Tensor& t : self) {
         const auto count = static_cast<uint32_t>((static_cast<uint64_t>(t.numel()) + step - 1) / step);
         results.push_back(at::empty({}, t.options()));
-        entries.push_back(
-            {groups * 4, kernels::address(results.back()), count, kernels::code(t.scalar_type())});
+        entries.push_back({.partials = groups * 4,
+                           .result = kernels::address(results.back()),
+                           .count = count,
+                           .dtype = kernels::code(t.scalar_type())});
         groups += count;
     }
     const Tensor partials = at::empty({static_cast<int64_t>(groups)}, self[0].options().dtype(at::kFloat));
     std::vector<uint64_t> places;
     for (NormEntry& entry : entries) places.push_back(entry.partials += kernels::address(partials));
-    const auto specialize = [&](size_t i) {
-        return MultiTensorLauncher::Constants{kernels::code(self[i].scalar_type()), order};
+    const auto constants = [&](size_t i) {
+        return shader::Constants{.in_type = kernels::code(self[i].scalar_type()), .order = order};
     };
-    MultiTensorLauncher("foreach_norm", {{self, false}, {{}, false, false, places}}, specialize)
+    kernels::MultiTensorCall(shader::foreach_norm, {{self, false}, {{}, false, false, places}}, constants)
         .write(partials)
-        .dispatch(NormArgs{});
+        .dispatch({});
     constexpr size_t kMostEntries = 4096;  // of one dispatch, in the argument ring
     const uint32_t workgroup = kernels::flat_workgroup();
     const uint32_t subgroup = runtime::device().info().subgroup_size;
     for (size_t begin = 0; begin < entries.size(); begin += kMostEntries) {
         const size_t count = std::min(kMostEntries, entries.size() - begin);
-        kernels::KernelCall call("foreach_norm_finish", {workgroup, subgroup, 0, order});
+        auto call =
+            shader::foreach_norm_finish.call({.workgroup = workgroup, .subgroup = subgroup, .order = order});
         call.read(partials);
         for (size_t i = 0; i < count; ++i) call.write(results[begin + i]);
-        call.dispatch_pointer(&entries[begin], count * sizeof(NormEntry), kernels::Grid::linear(count));
+        call.dispatch_prefix(entries[begin], count * sizeof(NormEntry), kernels::Grid::linear(count));
     }
     return results;
 }

@@ -1,20 +1,12 @@
 #include "ops/half_range.h"
 
+#include <anymps/shaders/half_range.h>
+
 namespace anymps::ops {
-namespace {
-
-// As in shaders/half_range.slang.
-struct HalfGridArgs {
-    uint64_t grid, ranges;
-    uint32_t count, fit, groups[3];
-};
-
-}  // namespace
-
 runtime::ZeroedWords grid_of(const HalfChoice& choice, kernels::Grid grid) {
     const HalfRanges& ranges = *choice.ranges;
     const runtime::ZeroedWords result(1);
-    HalfGridArgs args{};
+    shaders::half_range::HalfGridArgs args{};
     args.grid = result.address();
     args.ranges = ranges.address();
     args.count = static_cast<uint32_t>(ranges.count);
@@ -22,7 +14,7 @@ runtime::ZeroedWords grid_of(const HalfChoice& choice, kernels::Grid grid) {
     args.groups[0] = grid.x;
     args.groups[1] = grid.y;
     args.groups[2] = grid.z;
-    kernels::KernelCall call("half_grid", {1});
+    auto call = shaders::half_range::half_grid.call({.workgroup = 1});
     ranges.read_by(call);
     call.write(result.address(), sizeof(args.groups)).dispatch(args, {1, 1, 1});
     return result;

@@ -1,5 +1,6 @@
 // Fused optimizers and the two operators of gradient scaling: one dispatch for all tensors of a dtype.
 #include <anymps/ops/optimizer_ops.h>
+#include <anymps/shaders/optimizer.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -10,51 +11,10 @@
 namespace anymps::ops {
 namespace {
 
-using kernels::MultiTensor;
-using kernels::MultiTensorLauncher;
+namespace shader = shaders::optimizer;
+using kernels::MultiTensorCall;
 using TensorList = at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
-
-struct Scaler {
-    uint64_t grad_scale;
-    uint64_t found_inf;
-};
-
-struct AdamArgs {
-    MultiTensor tensors;
-    Scaler scaler;
-    uint64_t lr_address;
-    float lr, beta1, beta2, one_minus_beta1, one_minus_beta2, log_beta1, log_beta2, weight_decay, eps;
-    uint32_t amsgrad, maximize, decoupled;
-};
-
-struct SgdArgs {
-    MultiTensor tensors;
-    Scaler scaler;
-    uint64_t lr_address;
-    float lr, weight_decay, momentum, dampening;
-    uint32_t nesterov, maximize, first_step, pad = 0;
-};
-
-struct AdagradArgs {
-    MultiTensor tensors;
-    Scaler scaler;
-    uint64_t lr_address;
-    float lr, lr_decay, weight_decay, eps;
-    uint32_t maximize, pad = 0;
-};
-
-struct UnscaleArgs {
-    MultiTensor tensors;
-    uint64_t inverse_scale;
-    uint64_t found_inf;
-};
-
-struct UpdateScaleArgs {
-    uint64_t scale, growth_tracker, found_inf;
-    float growth_factor, backoff_factor;
-    int32_t growth_interval;
-};
 
 // A learning rate that is a number or a tensor, on the CPU or the device.
 struct LearningRate {
@@ -73,7 +33,7 @@ struct LearningRate {
     uint64_t address() const { return kernels::address_or_0(tensor); }
 };
 
-Scaler scaler_of(const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+shader::Scaler scaler_of(const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
     for (const auto* t : {&grad_scale, &found_inf}) {
         if (t->has_value() && (*t)->defined()) {
             TORCH_CHECK((*t)->scalar_type() == at::kFloat && (*t)->is_mps(),
@@ -147,9 +107,10 @@ struct Step {
 // One step of an optimizer over parameters, gradients and their state, in this order. state_steps: the steps
 // done, for kernels that ask for them. Fills in what the arguments of all kernels begin with.
 template <class Args>
-void fused(const char* kernel, std::initializer_list<TensorList> columns,
-           std::optional<TensorList> state_steps, const Step& step, Args args) {
-    constexpr size_t kGrads = 1, kTyped = 3;
+void fused(const kernels::Kernel<Args, shader::Constants, kernels::Arguments::kByPointer>& kernel,
+           std::initializer_list<TensorList> columns, std::optional<TensorList> state_steps, const Step& step,
+           std::type_identity_t<Args> args) {
+    constexpr size_t kGrads = 1;
     const size_t rows = columns.begin()->size();
     if (rows == 0) return;
     Lists lists{columns};
@@ -169,7 +130,14 @@ void fused(const char* kernel, std::initializer_list<TensorList> columns,
         }
         uses.push_back({*state_steps, false, false});
     }
-    MultiTensorLauncher(kernel, std::move(uses), kTyped)
+    const auto type = [&](size_t list, size_t row) {
+        return kernels::code(lists[list].empty() ? at::kFloat : lists[list][row].scalar_type());
+    };
+    const auto constants = [&](size_t row) {
+        return shader::Constants{
+            .param_type = type(0, row), .grad_type = type(kGrads, row), .state_type = type(2, row)};
+    };
+    MultiTensorCall(kernel, std::move(uses), constants)
         .read(step.lr.tensor)
         .read(step.grad_scale.value_or(Tensor()))
         .read(step.found_inf.value_or(Tensor()))
@@ -180,7 +148,7 @@ void fused(const char* kernel, std::initializer_list<TensorList> columns,
 void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
           TensorList max_exp_avg_sqs, TensorList steps, double beta1, double beta2, double weight_decay,
           double eps, bool amsgrad, bool maximize, bool decoupled, const Step& step) {
-    AdamArgs args{};
+    shader::AdamArgs args{};
     args.beta1 = static_cast<float>(beta1);
     args.beta2 = static_cast<float>(beta2);
     args.one_minus_beta1 = static_cast<float>(1 - beta1);
@@ -192,30 +160,30 @@ void adam(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp
     args.amsgrad = amsgrad;
     args.maximize = maximize;
     args.decoupled = decoupled;
-    fused("fused_adam", {self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList{}}, steps,
-          step, args);
+    fused(shader::fused_adam, {self, grads, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList{}},
+          steps, step, args);
 }
 
 void adagrad(TensorList self, TensorList grads, TensorList sums, TensorList steps, double lr_decay,
              double weight_decay, double eps, bool maximize, const Step& step) {
-    AdagradArgs args{};
+    shader::AdagradArgs args{};
     args.lr_decay = static_cast<float>(lr_decay);
     args.weight_decay = static_cast<float>(weight_decay);
     args.eps = static_cast<float>(eps);
     args.maximize = maximize;
-    fused("fused_adagrad", {self, grads, sums}, steps, step, args);
+    fused(shader::fused_adagrad, {self, grads, sums}, steps, step, args);
 }
 
 void sgd(TensorList self, TensorList grads, TensorList buffers, double weight_decay, double momentum,
          double dampening, bool nesterov, bool maximize, bool is_first_step, const Step& step) {
-    SgdArgs args{};
+    shader::SgdArgs args{};
     args.weight_decay = static_cast<float>(weight_decay);
     args.momentum = static_cast<float>(momentum);
     args.dampening = static_cast<float>(dampening);
     args.nesterov = nesterov;
     args.maximize = maximize;
     args.first_step = is_first_step;
-    fused("fused_sgd", {self, grads, momentum != 0 ? buffers : TensorList{}}, std::nullopt, step, args);
+    fused(shader::fused_sgd, {self, grads, momentum != 0 ? buffers : TensorList{}}, std::nullopt, step, args);
 }
 
 }  // namespace
@@ -299,12 +267,13 @@ void ANYMPS_FUNC(_amp_foreach_non_finite_check_and_unscale_)(TensorList self, Te
     TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
     if (self.empty()) return;
     Lists lists{self};
-    UnscaleArgs args{{}, kernels::address(inv_scale), kernels::address(found_inf)};
-    // The shader's gradient type is its second typed constant.
-    MultiTensorLauncher("amp_unscale", {{lists[0], true}, {lists[0], true}}, 2)
+    const auto constants = [&](size_t row) {
+        return shader::Constants{.grad_type = kernels::code(lists[0][row].scalar_type())};
+    };
+    MultiTensorCall(shader::amp_unscale, {{lists[0], true}}, constants)
         .read(inv_scale)
         .write(found_inf)
-        .dispatch(args);
+        .dispatch({.inverse_scale = kernels::address(inv_scale), .found_inf = kernels::address(found_inf)});
     lists.write_back();
 }
 
@@ -320,13 +289,13 @@ Tensor& ANYMPS_FUNC(_amp_update_scale_)(Tensor& self, Tensor& growth_tracker, co
     TORCH_CHECK(growth_tracker.scalar_type() == at::kInt, "growth_tracker must be an int tensor.");
     TORCH_CHECK(self.scalar_type() == at::kFloat, "current_scale must be a float tensor.");
     TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
-    const UpdateScaleArgs args{kernels::address(self),
-                               kernels::address(growth_tracker),
-                               kernels::address(found_inf),
-                               static_cast<float>(scale_growth_factor),
-                               static_cast<float>(scale_backoff_factor),
-                               static_cast<int32_t>(growth_interval)};
-    kernels::KernelCall("amp_update_scale", {1, 0})
+    const shader::AmpUpdateScaleArgs args{.scale = kernels::address(self),
+                                          .growth_tracker = kernels::address(growth_tracker),
+                                          .found_inf = kernels::address(found_inf),
+                                          .growth_factor = static_cast<float>(scale_growth_factor),
+                                          .backoff_factor = static_cast<float>(scale_backoff_factor),
+                                          .growth_interval = static_cast<int32_t>(growth_interval)};
+    shader::amp_update_scale.call({.workgroup = 1})
         .write(self)
         .write(growth_tracker)
         .read(found_inf)
