@@ -24,7 +24,7 @@ bool strides_fit(const Attention& a) {
 
 HeadTensor strided(const Tensor& t) {
     const auto stride = [&](int64_t d) { return t.size(d) > 1 ? static_cast<uint32_t>(t.stride(d)) : 0u; };
-    return {kernels::address(t), stride(0), stride(1), stride(2), 0};
+    return {.address = kernels::address(t), .batch = stride(0), .head = stride(1), .row = stride(2)};
 }
 
 Tensor with_rows(const Tensor& t) {

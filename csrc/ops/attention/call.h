@@ -1,30 +1,16 @@
 // The arguments of attention kernels.
 #pragma once
 
+#include <anymps/shaders/lib/attention_call.h>
+
 #include <initializer_list>
 
 #include "ops/attention/attention.h"
 
 namespace anymps::ops {
 
-// Twins of HeadTensor and AttentionCall in shaders/lib/attention_call.slang.
-struct HeadTensor {
-    uint64_t address;
-    uint32_t batch, head, row, unused;
-};
-struct CallArgs {
-    HeadTensor query, key, value, out;
-    HeadTensor grad_out, grad_query, grad_key, grad_value;
-    uint64_t lse, delta, bias, grad_bias;
-    runtime::PhiloxState random;
-    uint32_t bias_batch, bias_head, bias_row, bias_column;
-    uint32_t batch, heads, groups;
-    uint32_t queries, keys, size, value_size;
-    uint32_t keep_below;
-    float scale, keep_scale;
-    uint32_t parts, part;
-    uint64_t workspace;
-};
+using shaders::lib::attention_call::HeadTensor;
+using CallArgs = shaders::lib::attention_call::AttentionCall;
 
 // Whether all strides have 32 bits.
 bool strides_fit(const Attention& a);

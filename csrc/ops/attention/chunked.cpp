@@ -5,13 +5,13 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <anymps/ops/reduction_rows.h>
+#include <anymps/shaders/attention.h>
+#include <anymps/shaders/attention_keep.h>
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "kernels/reduction_launcher.h"
 #include "kernels/team.h"
 #include "ops/attention/attention.h"
@@ -26,20 +26,7 @@ using at::Tensor;
 constexpr int64_t kMostWords = 8;                 // of a thread: shaders/attention.slang
 constexpr int64_t kMostScoreBytes = 256ll << 20;  // of one part of the heads
 
-// Twin of AttentionArgs in shaders/attention.slang.
-struct AttentionArgs {
-    uint64_t scores, grads, bias, lse, delta, keep;
-    uint32_t batch, rows, columns, first_batch, heads;
-    uint32_t bias_batch, bias_head, bias_row, bias_column;
-    float scale, keep_scale;
-};
-
-// Twin of KeepArgs in shaders/attention_keep.slang.
-struct KeepArgs {
-    uint64_t keep;
-    runtime::PhiloxState random;
-    uint32_t batch, rows, columns, first_batch, keep_below;
-};
+namespace shader = shaders::attention;
 
 // [batch, kv heads, s, e] -> [batch * heads, s, e].
 Tensor merged(const Tensor& t, int64_t groups) {
@@ -87,10 +74,15 @@ Tensor kept(const Attention& a, int64_t first, int64_t count) {
     if (a.dropout == 0.0) return {};
     const Tensor keep = at::empty({count, a.l(), a.s()}, a.query.options().dtype(at::kBool));
     const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
-    const KeepArgs args{kernels::address(keep), a.random, u(count), u(a.l()), u(a.s()), u(first),
-                        a.keep_below()};
+    const shaders::attention_keep::KeepArgs args{.keep = kernels::address(keep),
+                                                 .random = a.random,
+                                                 .batch = u(count),
+                                                 .rows = u(a.l()),
+                                                 .columns = u(a.s()),
+                                                 .first_batch = u(first),
+                                                 .keep_below = a.keep_below()};
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall("attention_keep", {workgroup, 0})
+    shaders::attention_keep::attention_keep.call({.workgroup = workgroup})
         .write(keep)
         .dispatch(args, kernels::flat_grid(static_cast<uint64_t>(a.random_blocks()) / a.z() * count));
     return keep;
@@ -104,14 +96,21 @@ uint32_t lanes_of_words(int64_t columns) {
     return columns / 4 <= int64_t{lanes} * kMostWords ? lanes : 0;
 }
 
+constexpr kernels::KernelFamily kKernels(shader::kernels_with<shader::AttentionArgs>,
+                                         {"attention_softmax", "attention_softmax_backward"}, {"", "_words"});
+
 // Runs one of the row kernels over the heads [first, first + scores.size(0)).
-void run_rows(std::string kernel, const Attention& a, int64_t first, const Tensor& scores,
-              const Tensor& grads, const Tensor& lse, const Tensor& delta) {
+void run_rows(bool backward, const Attention& a, int64_t first, const Tensor& scores, const Tensor& grads,
+              const Tensor& lse, const Tensor& delta) {
     using kernels::address_or_0;
     const int64_t count = scores.size(0);
     const Tensor keep = kept(a, first, count);
-    AttentionArgs args{address_or_0(scores), address_or_0(grads), address_or_0(a.bias),
-                       address_or_0(lse),    address_or_0(delta), address_or_0(keep)};
+    shader::AttentionArgs args{.scores = address_or_0(scores),
+                               .grads = address_or_0(grads),
+                               .bias = address_or_0(a.bias),
+                               .lse = address_or_0(lse),
+                               .delta = address_or_0(delta),
+                               .keep = address_or_0(keep)};
     args.batch = static_cast<uint32_t>(count);
     args.rows = static_cast<uint32_t>(a.l());
     args.columns = static_cast<uint32_t>(a.s());
@@ -127,18 +126,23 @@ void run_rows(std::string kernel, const Attention& a, int64_t first, const Tenso
     args.keep_scale = a.keep_scale();
     const auto& info = runtime::device().info();
     const uint32_t lanes = lanes_of_words(a.s());
-    if (lanes != 0) kernel += "_words";
     const uint32_t workgroup = info.is_software ? info.subgroup_size
                                : lanes != 0     ? kernels::tuning().workgroup
                                                 : std::max(info.subgroup_size, 64u);
     const uint32_t words = lanes == 0 ? 0 : static_cast<uint32_t>(kernels::ceil_div(a.s() / 4, lanes));
-    kernels::KernelCall call(kernel, {workgroup, info.subgroup_size, bias_type, a.bias.defined(), a.causal,
-                                      keep.defined(), lanes, words});
+    auto call = kKernels(backward, lanes != 0)
+                    .call({.workgroup = workgroup,
+                           .subgroup = info.subgroup_size,
+                           .bias_type = bias_type,
+                           .has_bias = a.bias.defined(),
+                           .causal = a.causal,
+                           .dropout = keep.defined(),
+                           .lanes = lanes,
+                           .words = words});
     call.write(scores).read(a.bias).read(keep).read(delta);
     grads.defined() ? call.write(grads).read(lse) : call.write(lse);
     const uint64_t all = static_cast<uint64_t>(count) * args.rows;
-    call.dispatch_pointer(
-        args, kernels::Grid::linear(lanes == 0 ? all : kernels::ceil_div(all, workgroup / lanes)));
+    call.dispatch(args, kernels::Grid::linear(lanes == 0 ? all : kernels::ceil_div(all, workgroup / lanes)));
 }
 
 Tensor scores_for(const Attention& a, int64_t count) {
@@ -161,7 +165,7 @@ void chunked_attention(const Attention& a, const Tensor& out, const Tensor& lse)
         const auto of = [&](const Tensor& t) { return t.narrow(0, first, count); };
         const Tensor scores = buffer.narrow(0, 0, count);
         gemm(of(m.query), false, of(m.key), true, scores, 1.0);
-        run_rows("attention_softmax", a, first, scores, {}, of(merged_lse), {});
+        run_rows(false, a, first, scores, {}, of(merged_lse), {});
         gemm(scores, false, of(m.value), false, of(merged_out), 1.0);
     }
     if (!out.is_contiguous()) out.copy_(merged_out.view(out.sizes()));
@@ -194,7 +198,7 @@ void chunked_attention_backward(const Attention& a, const Tensor& grad_out, cons
         const Tensor grads = needs_bias ? of(grad_buffer) : grad_buffer.narrow(0, 0, count);
         gemm(of(m.query), false, of(m.key), true, scores, 1.0);
         gemm(of(grad), false, of(m.value), true, grads, 1.0);
-        run_rows("attention_softmax_backward", a, first, scores, grads, of(lse), of(delta.flatten(0, 1)));
+        run_rows(true, a, first, scores, grads, of(lse), of(delta.flatten(0, 1)));
         gemm(scores, true, of(grad), false, of(grad_value), 1.0);
         gemm(grads, false, of(m.key), false, of(grad_query), a.scale);
         gemm(grads, true, of(m.query), false, of(grad_key), a.scale);

@@ -1,10 +1,10 @@
 // Few queries over many keys: the launches of shaders/attention_decode.slang.
 #include <ATen/ops/empty.h>
+#include <anymps/shaders/attention_decode.h>
 
 #include <algorithm>
 #include <bit>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/call.h"
 #include "ops/matmul/tiles.h"
@@ -16,7 +16,7 @@ namespace {
 using at::Tensor;
 using kernels::ceil_div;
 using kernels::Grid;
-using kernels::KernelCall;
+namespace shader = shaders::attention_decode;
 
 constexpr int64_t kMostQueries = 8;
 constexpr int64_t kMostPieces = 4;       // of eight elements that a lane has of a row
@@ -58,29 +58,31 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     const auto type = a.query.scalar_type();
     const bool wide = rows_of_words(args, a.query.element_size(), {args.query, args.key, args.value});
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
-    const auto kernel = [&](const char* name) {
-        return KernelCall(name, {kThreads, info.subgroup_size, bias, a.bias.defined(), a.causal, 0, wide, 0,
-                                 kernels::code(type), team(a)});
-    };
+    const shader::Constants constants{.workgroup = kThreads,
+                                      .subgroup = info.subgroup_size,
+                                      .bias_type = bias,
+                                      .has_bias = a.bias.defined(),
+                                      .causal = a.causal,
+                                      .wide = wide,
+                                      .type = kernels::code(type),
+                                      .team = team(a)};
     Tensor workspace;
     if (args.parts > 1) {
         workspace = at::empty({static_cast<int64_t>(rows * args.parts * (a.value.size(3) + 2))},
                               a.query.options().dtype(at::kFloat));
         args.workspace = kernels::address(workspace);
     }
-    KernelCall decode = kernel(pieces_of_lane(a) == 1 ? "attention_decode_1" : "attention_decode_4");
+    auto decode =
+        (pieces_of_lane(a) == 1 ? shader::attention_decode_1 : shader::attention_decode_4).call(constants);
     decode.read(a.query).read(a.key).read(a.value).read(a.bias);
     if (args.parts > 1)
         decode.write(workspace);
     else
         decode.write(result).write(lse);
-    decode.dispatch_pointer(args, Grid::linear(rows * args.parts));
+    decode.dispatch(args, Grid::linear(rows * args.parts));
     if (args.parts > 1) {
-        kernel("attention_join")
-            .read(workspace)
-            .write(result)
-            .write(lse)
-            .dispatch_pointer(args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
+        shader::attention_join.call(constants).read(workspace).write(result).write(lse).dispatch(
+            args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
     }
     if (!result.is_same(out)) out.copy_(result);
 }

@@ -1,9 +1,9 @@
 // How a subgroup holds a fragment of matrix units is left to the driver: it is measured, once a process.
 #include <ATen/ops/empty.h>
+#include <anymps/shaders/flash_places.h>
 
 #include <optional>
 
-#include "kernels/kernel_call.h"
 #include "ops/attention/attention.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -33,11 +33,11 @@ std::optional<bool> order(const int32_t* places) {
     return other;
 }
 
-at::Tensor launch(const char* kernel) {
+at::Tensor launch(const shaders::flash_places::FlashPlacesKernel& kernel) {
     const at::Tensor places = at::empty({32, 24}, at::TensorOptions(at::kMPS).dtype(at::kInt));
-    kernels::KernelCall(kernel, {32, 32})
+    kernel.call({.workgroup = 32, .subgroup = 32})
         .write(places)
-        .dispatch(kernels::address(places), kernels::Grid::linear(1));
+        .dispatch({.places = kernels::address(places)}, kernels::Grid::linear(1));
     return places;
 }
 
@@ -59,8 +59,8 @@ struct AllPlaces {
 AllPlaces measured() {
     const auto& info = runtime::device().info();
     at::Tensor half, bfloat;
-    if (info.cooperative_matrix) half = launch("flash_places_f16");
-    if (info.cooperative_matrix_bfloat16) bfloat = launch("flash_places_bf16");
+    if (info.cooperative_matrix) half = launch(shaders::flash_places::flash_places_f16);
+    if (info.cooperative_matrix_bfloat16) bfloat = launch(shaders::flash_places::flash_places_bf16);
     return {read(half), read(bfloat)};
 }
 

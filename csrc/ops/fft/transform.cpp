@@ -1,5 +1,8 @@
 #include "ops/fft/transform.h"
 
+#include <anymps/shaders/fft.h>
+#include <anymps/shaders/fft_line.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -7,13 +10,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <limits>
-#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/extents.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
 
@@ -22,31 +24,24 @@ namespace {
 
 using at::Tensor;
 
-// Bits of kFlags in shaders/fft.slang.
-enum Flag : uint32_t {
-    kFirst = 1,
-    kColumns = 2,
-    kWide = 4,
-    kSwapInput = 8,
-    kSwapOutput = 16,
-    kRealOutput = 32,
-    kOnes = 64,
-    kPairOutput = 128,
-    kAligned = 256,
-    kGathered = 512,
-};
+using kernels::KernelFamily;
+using shaders::fft::FftArgs;
+namespace flag = shaders::lib::fft_line_io;
 
-// The twin of FftArgs in shaders/fft.slang, before its dimensions.
-struct Header {
-    uint64_t input = 0, output = 0, threads = 0, root_reciprocal = 0;
-    int64_t in_step = 0, out_step = 0;
-    kernels::FastDivider places, lines, before;
-    uint32_t length = 0, wanted = 0, radix = 0;
-    float scale = 1;
-    uint32_t dims = 0;
-    uint64_t roots = 0, chirp = 0, spectrum = 0;
-};
-static_assert(sizeof(Header) == 128);
+constexpr std::array kRadices{2u, 3u, 4u, 5u, 7u, 8u, 16u};
+constexpr KernelFamily kRadix(shaders::fft::kernels_with<FftArgs>, {"fft_radix"},
+                              {"2", "3", "4", "5", "7", "8", "16"});
+// Of powers of two from kFewestLinePoints, or from kFewestConvolved.
+constexpr KernelFamily kLines(shaders::fft_line::kernels_with<FftArgs>, {"fft_line"},
+                              {"32", "64", "128", "256", "512", "1024", "2048", "4096"});
+constexpr KernelFamily kConvolve(shaders::fft_line::kernels_with<FftArgs>, {"fft_convolve"},
+                                 {"256", "512", "1024", "2048", "4096"});
+constexpr uint32_t kFewestConvolved = 256;
+
+FftArgs neutral_args() {
+    const kernels::FastDivider one;
+    return {.places = one, .lines = one, .before = one, .scale = 1};
+}
 
 constexpr int64_t kMostLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
@@ -110,14 +105,21 @@ Tensor empty_lines(const Tensor& like, int64_t dim, int64_t length, bool columns
 }
 
 bool in_registers(uint32_t radix) {
-    return (radix >= 2 && radix <= 5) || radix == 7 || radix == 8 || radix == 16;
+    return std::ranges::find(kRadices, radix) != kRadices.end();
 }
 
 // One kernel over all lines, `places` threads each, or with line_points whole lines of so many in workgroups.
 // header: what depends on neither tensor; tables: what it points to, if the device has just written it.
-void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int64_t dim, uint32_t places,
-            Header header, FftSource source, uint32_t flags, uint32_t line_points = 0,
-            const Tensor& tables = {}) {
+template <class Constants>
+void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPointer>& kernel,
+            const Tensor& from, const Tensor& to, int64_t dim, uint32_t places, const FftArgs& header,
+            FftSource source, uint32_t flags, uint32_t line_points = 0, const Tensor& tables = {}) {
+    struct {
+        FftArgs args;
+        std::array<kernels::Dim, kernels::kMaxDims - 1> rest;  // of args.batch
+    } memory;
+    FftArgs& args = memory.args;
+    args = header;
     kernels::Extents batch;
     uint64_t lines = 1;
     for (int64_t d = to.dim() - 1; d >= 0; --d) {
@@ -130,40 +132,34 @@ void launch(const std::string& kernel, const Tensor& from, const Tensor& to, int
     TORCH_CHECK(lines <= std::numeric_limits<uint32_t>::max(), "fft: ", lines,
                 " transforms at once, and the MPS backend counts to 2^32 - 1");
     collapse(batch);
-    header.input = kernels::address(from);
-    header.output = kernels::address(to);
-    header.threads = lines * places;
-    header.in_step = from.stride(dim) * kernels::item_bytes(from);
-    header.out_step = to.stride(dim) * kernels::item_bytes(to);
-    header.places = kernels::FastDivider(places);
-    header.lines = kernels::FastDivider(static_cast<uint32_t>(lines));
-    header.dims = static_cast<uint32_t>(batch.size());
-    if (header.threads > std::numeric_limits<uint32_t>::max()) flags |= kWide;
-    if (lines_are_neighbours(from, dim)) flags |= kColumns;
-    std::array<char, sizeof(Header) + kernels::kMaxDims * sizeof(kernels::Dim)> args;
-    std::memcpy(args.data(), &header, sizeof(Header));
-    const char* end = kernels::write_dims(batch, args.data() + sizeof(Header));
+    args.input = kernels::address(from);
+    args.output = kernels::address(to);
+    args.threads = lines * places;
+    args.in_step = from.stride(dim) * kernels::item_bytes(from);
+    args.out_step = to.stride(dim) * kernels::item_bytes(to);
+    args.places = kernels::FastDivider(places);
+    args.lines = kernels::FastDivider(static_cast<uint32_t>(lines));
+    args.dims = static_cast<uint32_t>(batch.size());
+    if (args.threads > std::numeric_limits<uint32_t>::max()) flags |= flag::kWide;
+    if (lines_are_neighbours(from, dim)) flags |= flag::kColumns;
+    kernels::write_dims(batch, reinterpret_cast<char*>(args.batch.data()));
     uint32_t threads = 64;
-    const bool whole = (flags & kColumns) == 0 && places % threads == 0 && !kernels::tuning().software;
-    if ((flags & kFirst) != 0 && whole) flags |= kGathered;
-    uint64_t groups = kernels::ceil_div(header.threads, threads);
-    std::vector<uint32_t> constants{threads, 0, static_cast<uint32_t>(source), flags};
-    if (line_points > 0) {
+    const bool whole = (flags & flag::kColumns) == 0 && places % threads == 0 && !kernels::tuning().software;
+    if ((flags & flag::kFirst) != 0 && whole) flags |= flag::kGathered;
+    uint64_t groups = kernels::ceil_div(args.threads, threads);
+    Constants constants{.workgroup = threads, .source = static_cast<uint32_t>(source), .flags = flags};
+    if constexpr (std::is_same_v<Constants, shaders::fft_line::Constants>) {
         // Neighbouring threads read neighbours: of a line, or of many lines that lie side by side.
-        threads = (flags & kColumns) != 0
+        threads = (flags & flag::kColumns) != 0
                       ? kLineThreads
                       : std::clamp(line_points / kPointsAThread, kFewestLineThreads, kLineThreads);
         const uint32_t points = threads * kPointsAThread, lines_a_group = points / line_points;
         groups = kernels::ceil_div(lines, lines_a_group);
-        constants[0] = threads;
-        constants.push_back(points + points / 16 + lines_a_group);
+        constants.workgroup = threads;
+        constants.exchanged = points + points / 16 + lines_a_group;
     }
-    kernels::KernelCall(kernels::kernel_id(kernel), constants)
-        .read(from)
-        .read(to)
-        .read(tables)
-        .write(to)
-        .dispatch_pointer(args.data(), static_cast<size_t>(end - args.data()), kernels::Grid::linear(groups));
+    kernel.call(constants).read(from).read(to).read(tables).write(to).dispatch_prefix(
+        args, offsetof(FftArgs, batch) + batch.size() * sizeof(kernels::Dim), kernels::Grid::linear(groups));
 }
 
 // exp(-2 pi i k / n) at n + k for n = 1, 2, 4, ..., 8192; never freed.
@@ -210,17 +206,18 @@ bool run_lines(const LineTransform& t) {
     const FftSource source = t.source == FftSource::Real        ? FftSource::RealPairs
                              : t.source == FftSource::Hermitian ? FftSource::HermitianPairs
                                                                 : FftSource::Complex;
-    Header header;
+    FftArgs header = neutral_args();
     header.length = points;
     header.wanted = source == FftSource::RealPairs ? static_cast<uint32_t>(t.output.size(t.dim)) : points;
     header.scale = static_cast<float>(t.scale);
     header.roots = kernels::address(line_roots());
-    uint32_t flags = t.inverse ? kSwapInput | kSwapOutput : 0u;
-    if (source == FftSource::HermitianPairs) flags |= kPairOutput;
-    if (source == FftSource::Complex && !t.output.is_complex()) flags |= kRealOutput;
+    uint32_t flags = t.inverse ? flag::kSwapInput | flag::kSwapOutput : 0u;
+    if (source == FftSource::HermitianPairs) flags |= flag::kPairOutput;
+    if (source == FftSource::Complex && !t.output.is_complex()) flags |= flag::kRealOutput;
     if (pairs && pairs_are_aligned(source == FftSource::RealPairs ? t.input : t.output, t.dim))
-        flags |= kAligned;
-    launch("fft_line" + std::to_string(points), t.input, t.output, t.dim, 1, header, source, flags, points);
+        flags |= flag::kAligned;
+    launch(kLines(0, std::countr_zero(points / kFewestLinePoints)), t.input, t.output, t.dim, 1, header,
+           source, flags, points);
     return true;
 }
 
@@ -229,17 +226,18 @@ void run_step(const LineTransform& t, uint32_t radix, uint32_t before, const Ten
     const auto length = static_cast<uint32_t>(t.length);
     const bool first = before == 1, last = before * radix == length;
     const bool registers = in_registers(radix);
-    Header header;
+    FftArgs header = neutral_args();
     header.root_reciprocal = reciprocal(uint64_t{before} * radix);
     header.before = kernels::FastDivider(before);
     header.length = length;
     header.wanted = last ? static_cast<uint32_t>(t.output.size(t.dim)) : length;
     header.radix = radix;
     header.scale = last ? static_cast<float>(t.scale) : 1.0f;
-    uint32_t flags = first ? kFirst : 0;
-    if (t.inverse) flags |= (first ? kSwapInput : 0) | (last ? kSwapOutput : 0);
-    if (last && !t.output.is_complex()) flags |= kRealOutput;
-    launch(registers ? "fft_radix" + std::to_string(radix) : "fft_prime", from, to, t.dim,
+    uint32_t flags = first ? flag::kFirst : 0;
+    if (t.inverse) flags |= (first ? flag::kSwapInput : 0) | (last ? flag::kSwapOutput : 0);
+    if (last && !t.output.is_complex()) flags |= flag::kRealOutput;
+    const size_t row = std::ranges::find(kRadices, radix) - kRadices.begin();
+    launch(registers ? kRadix(0, row) : shaders::fft::fft_prime, from, to, t.dim,
            registers ? length / radix : length, header, first ? t.source : FftSource::Complex, flags);
 }
 
@@ -278,7 +276,7 @@ class Bluestein {
     // conj(c) both ways from 0, in a line along `dim` of a tensor that is of size 1 elsewhere.
     void write_chirp(const Tensor& to, int64_t dim) {
         header_.wanted = length_;
-        launch("fft_chirp", to, to, dim, length_, header_, FftSource::Complex, kOnes);
+        launch(shaders::fft::fft_chirp, to, to, dim, length_, header_, FftSource::Complex, flag::kOnes);
     }
 
     // All of it in one kernel.
@@ -292,38 +290,38 @@ class Bluestein {
         header_.roots = kernels::address(line_roots());
         header_.chirp = kernels::address(chirp);
         header_.spectrum = kernels::address(spectrum);
-        launch("fft_convolve" + std::to_string(length_), t_.input, t_.output, t_.dim, 1, header_, t_.source,
-               flags_in() | flags_out(), length_, tables);
+        launch(kConvolve(0, std::countr_zero(length_ / kFewestConvolved)), t_.input, t_.output, t_.dim, 1,
+               header_, t_.source, flags_in() | flags_out(), length_, tables);
     }
 
     void run_steps() {
         const Tensor product =
             empty_lines(t_.output, t_.dim, length_, lines_are_neighbours(t_.input, t_.dim));
         header_.wanted = length_;
-        launch("fft_chirp", t_.input, product, t_.dim, length_, header_, t_.source, flags_in());
+        launch(shaders::fft::fft_chirp, t_.input, product, t_.dim, length_, header_, t_.source, flags_in());
         std::vector<int64_t> line(t_.output.dim(), 1);
         line[t_.dim] = length_;
         const Tensor spectrum = at::empty(line, product.options());
         write_chirp(spectrum, t_.dim);
         LineTransform{spectrum, spectrum, t_.dim, length_, FftSource::Complex, false, 1}.run();
         LineTransform{product, product, t_.dim, length_, FftSource::Complex, false, 1}.run();
-        launch("fft_product", spectrum.expand(product.sizes()), product, t_.dim, length_, header_,
+        launch(shaders::fft::fft_product, spectrum.expand(product.sizes()), product, t_.dim, length_, header_,
                FftSource::Complex, 0);
         LineTransform{product, product, t_.dim, length_, FftSource::Complex, true, 1.0 / length_}.run();
         header_.wanted = static_cast<uint32_t>(t_.output.size(t_.dim));
         header_.scale = static_cast<float>(t_.scale);
-        launch("fft_chirp", product, t_.output, t_.dim, header_.wanted, header_, FftSource::Complex,
-               flags_out());
+        launch(shaders::fft::fft_chirp, product, t_.output, t_.dim, header_.wanted, header_,
+               FftSource::Complex, flags_out());
     }
 
-    uint32_t flags_in() const { return t_.inverse ? kSwapInput : 0; }
+    uint32_t flags_in() const { return t_.inverse ? flag::kSwapInput : 0; }
     uint32_t flags_out() const {
-        return (t_.inverse ? kSwapOutput : 0) | (t_.output.is_complex() ? 0 : kRealOutput);
+        return (t_.inverse ? flag::kSwapOutput : 0) | (t_.output.is_complex() ? 0 : flag::kRealOutput);
     }
 
     const LineTransform& t_;
     uint32_t length_;
-    Header header_;
+    FftArgs header_ = neutral_args();
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // embedding_bag with its gradients, and the renormalisation of embeddings.
 #include <anymps/ops/indexing/embedding_bag_ops.h>
 #include <anymps/ops/reduction_rows.h>
+#include <anymps/shaders/embedding_bag.h>
 
 #include <ATen/TensorUtils.h>
 #include <ATen/native/NonSymbolicBC.h>
@@ -16,7 +17,6 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/reduction_launcher.h"
 #include "ops/indexing/indexed_copy.h"
 
@@ -24,15 +24,6 @@ namespace anymps::ops {
 namespace {
 
 enum Mode : int64_t { kSum, kMean, kMax };
-
-// As in shaders/embedding_bag.slang.
-struct EmbeddingBagArgs {
-    uint64_t out, weight, indices, offsets, sample_weights, offset2bag, bag_size, max_indices, error;
-    int64_t weight_strides[2], sample_weights_stride;
-    int64_t rows, padding, count;
-    uint32_t error_code, bags, offset_count;
-    kernels::FastDivider width;
-};
 
 using Bags = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
@@ -91,27 +82,31 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
     TORCH_CHECK(out.numel() <= std::numeric_limits<uint32_t>::max(), "embedding_bag on MPS: ", out.numel(),
                 " elements are more than 2^32 - 1");
     const auto error = runtime::encoder().error_slot("embedding_bag");
-    const EmbeddingBagArgs args{kernels::address(out),
-                                kernels::address(weight),
-                                kernels::address(indices),
-                                kernels::address(offsets),
-                                kernels::address_or_0(sample_weights),
-                                kernels::address(offset2bag),
-                                kernels::address(bag_size),
-                                kernels::address(max_indices),
-                                error.address,
-                                {weight.stride(0), weight.stride(1)},
-                                sample_weights.defined() ? sample_weights.stride(0) : 0,
-                                weight.size(0),
-                                padding_idx,
-                                indices.numel(),
-                                error.code,
-                                static_cast<uint32_t>(bags),
-                                static_cast<uint32_t>(offsets.size(0)),
-                                kernels::FastDivider(static_cast<uint32_t>(width))};
+    const shaders::embedding_bag::EmbeddingBagArgs args{
+        .out = kernels::address(out),
+        .weight = kernels::address(weight),
+        .indices = kernels::address(indices),
+        .offsets = kernels::address(offsets),
+        .sample_weights = kernels::address_or_0(sample_weights),
+        .offset2bag = kernels::address(offset2bag),
+        .bag_size = kernels::address(bag_size),
+        .max_indices = kernels::address(max_indices),
+        .error = error.address,
+        .weight_strides = {weight.stride(0), weight.stride(1)},
+        .sample_weights_stride = sample_weights.defined() ? sample_weights.stride(0) : 0,
+        .rows = weight.size(0),
+        .padding = padding_idx,
+        .count = indices.numel(),
+        .error_code = error.code,
+        .bags = static_cast<uint32_t>(bags),
+        .offset_count = static_cast<uint32_t>(offsets.size(0)),
+        .width = kernels::FastDivider(static_cast<uint32_t>(width))};
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall("embedding_bag", {workgroup, 0, kernels::code(weight.scalar_type()),
-                                          kernels::code(index_type), static_cast<uint32_t>(mode)})
+    shaders::embedding_bag::embedding_bag
+        .call({.workgroup = workgroup,
+               .type = kernels::code(weight.scalar_type()),
+               .index_type = kernels::code(index_type),
+               .mode = static_cast<uint32_t>(mode)})
         .read(weight)
         .read(indices)
         .read(offsets)
@@ -120,7 +115,7 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
         .write(offset2bag)
         .write(bag_size)
         .write(max_indices)
-        .dispatch_pointer(args, kernels::flat_grid(out.numel()));
+        .dispatch(args, kernels::flat_grid(out.numel()));
     return {out, offset2bag, bag_size, max_indices};
 }
 

@@ -1,5 +1,7 @@
 #include "ops/indexing/indexed_copy.h"
 
+#include <anymps/shaders/indexing.h>
+
 #include <ATen/Context.h>
 #include <ATen/OpMathType.h>
 #include <ATen/native/NonEmptyUtils.h>
@@ -11,7 +13,6 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "ops/indexing/ordered_rows.h"
 #include "runtime/device.h"
 
@@ -20,21 +21,14 @@ namespace {
 
 using kernels::FastDivider;
 
-constexpr int kMostIndices = 16;  // as in shaders/indexing.slang
+namespace shader = shaders::indexing;
+using shader::IndexingArgs;
+using shader::IndexTensor;
+
+constexpr int kMostIndices = shader::kMostIndices;
 
 // Up to here one thread adds all elements of a line, with the CPU's bits; more would take it too long.
 constexpr int64_t kLongestSum = 1 << 16;
-
-struct IndexingArgs {
-    uint64_t dst, src, error;
-    uint32_t error_code, count, ndim, line_length;
-    int64_t skip;
-};
-
-struct IndexTensor {
-    uint64_t address;
-    int64_t size, stride;
-};
 
 // The argument block: IndexingArgs, the index tensors, then rows of {FastDivider, strides of dst, src,
 // indices}.
@@ -64,9 +58,16 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
                 " tensors is not supported on mps");
     const auto address = [&](int arg) { return reinterpret_cast<uint64_t>(iter.data_ptr(arg)); };
     const auto error = runtime::encoder().error_slot(how.op);
-    Arguments args({address(0), address(1), error.address, error.code, static_cast<uint32_t>(iter.numel()),
-                    static_cast<uint32_t>(iter.ndim()), line ? line->length : 0, how.skip});
-    for (int k = 0; k < indices; ++k) args.append(IndexTensor{address(2 + k), sizes[k], strides[k]});
+    Arguments args({.dst = address(0),
+                    .src = address(1),
+                    .error = error.address,
+                    .error_code = error.code,
+                    .count = static_cast<uint32_t>(iter.numel()),
+                    .ndim = static_cast<uint32_t>(iter.ndim()),
+                    .line_length = line ? line->length : 0,
+                    .skip = how.skip});
+    for (int k = 0; k < indices; ++k)
+        args.append(IndexTensor{.address = address(2 + k), .size = sizes[k], .stride = strides[k]});
     for (int d = 0; d < iter.ndim(); ++d) {
         args.append(FastDivider(static_cast<uint32_t>(iter.shape()[d])));
         for (int t = 0; t < iter.ntensors(); ++t) args.append(static_cast<int32_t>(iter.strides(t)[d]));
@@ -81,15 +82,20 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
     const at::ScalarType type = how.operation == IndexedOperation::Assign
                                     ? kernels::integer_of_size(iter.element_size(0))
                                     : iter.dtype(0);
-    kernels::KernelCall call(line ? "indexed_lines" : "indexed_copy",
-                             {workgroup, 0, kernels::code(type), static_cast<uint32_t>(indices),
-                              kernels::code(iter.dtype(2)), how.indexed_destination || line != nullptr,
-                              static_cast<uint32_t>(how.operation), how.wrap, per_thread});
+    auto call = (line ? shader::indexed_lines : shader::indexed_copy)
+                    .call({.workgroup = workgroup,
+                           .type = kernels::code(type),
+                           .indices = static_cast<uint32_t>(indices),
+                           .index_type = kernels::code(iter.dtype(2)),
+                           .indexed_destination = how.indexed_destination || line != nullptr,
+                           .operation = static_cast<uint32_t>(how.operation),
+                           .wrap = how.wrap,
+                           .per_thread = per_thread});
     call.write(iter.tensor_base(0));
     for (int t = 1; t < iter.ntensors(); ++t) call.read(iter.tensor_base(t));
     const uint64_t per_group = uint64_t{workgroup} * per_thread;
-    call.dispatch_pointer(args.bytes().data(), args.bytes().size(),
-                          kernels::Grid::linear((iter.numel() + per_group - 1) / per_group));
+    call.dispatch_prefix(*reinterpret_cast<const IndexingArgs*>(args.bytes().data()), args.bytes().size(),
+                         kernels::Grid::linear((iter.numel() + per_group - 1) / per_group));
 }
 
 // The tensor as seen from index's positions, standing still in `dim`.

@@ -1,5 +1,6 @@
 // Positions of the elements that are not zero, and elements beside them: one synchronization for the size.
 #include <anymps/ops/indexing/nonzero_ops.h>
+#include <anymps/shaders/nonzero.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -7,12 +8,10 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "kernels/extents.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/scan.h"
 
@@ -21,10 +20,7 @@ namespace {
 
 constexpr uint64_t kAThread = 16;  // elements of a tile; as in shaders/nonzero.slang
 
-struct NonzeroArgs {
-    uint64_t input, items, counts, out, count, found;
-    uint32_t ndim, pad;
-};
+namespace shader = shaders::nonzero;
 
 // What is not zero in a dense tensor of at least one element.
 class Nonzero {
@@ -42,7 +38,7 @@ class Nonzero {
 
     // Waits for the device.
     int64_t count() {
-        run("nonzero_count", {}, counts_, 0, {});
+        run(shader::nonzero_count, {}, counts_, 0, {});
         sums_of_rows(counts_);
         const auto found = counts_.select(1, -1).item<int64_t>();
         args_.found = static_cast<uint64_t>(found);
@@ -53,37 +49,41 @@ class Nonzero {
     void write_positions(const Tensor& out) {
         kernels::Extents extents;
         for (int64_t d = input_.dim() - 1; d >= 0; --d) extents.push_back({input_.size(d)});
-        run("nonzero_write", {}, out, 0, extents);
+        run(shader::nonzero_write, {}, out, 0, extents);
     }
 
     // The elements of a dense tensor like the input's; out: dense [count].
     void write_elements(const Tensor& items, const Tensor& out) {
         args_.items = kernels::address(items);
-        run("nonzero_write", items, out, static_cast<uint32_t>(items.element_size()), {});
+        run(shader::nonzero_write, items, out, static_cast<uint32_t>(items.element_size()), {});
     }
 
   private:
-    void run(const char* kernel, const Tensor& items, const Tensor& out, uint32_t item_bytes,
+    void run(const shader::NonzeroKernel& kernel, const Tensor& items, const Tensor& out, uint32_t item_bytes,
              const kernels::Extents& extents) {
         const auto alignment = std::min<uint64_t>(16, 4 * input_.element_size());
         args_.out = kernels::address(out);
         args_.ndim = static_cast<uint32_t>(extents.size());
-        std::vector<char> whole(sizeof(args_) + extents.size() * sizeof(kernels::Dim));
-        std::memcpy(whole.data(), &args_, sizeof(args_));
-        kernels::write_dims(extents, whole.data() + sizeof(args_));
-        kernels::KernelCall(kernel, {kernels::tuning().workgroup, kernels::tuning().subgroup,
-                                     kernels::code(input_.scalar_type()), args_.input % alignment == 0,
-                                     tiles_, item_bytes, args_.count > std::numeric_limits<uint32_t>::max()})
+        std::vector<kernels::Dim> table(extents.size());
+        kernels::write_dims(extents, reinterpret_cast<char*>(table.data()));
+        kernel
+            .call({.workgroup = kernels::tuning().workgroup,
+                   .subgroup = kernels::tuning().subgroup,
+                   .type = kernels::code(input_.scalar_type()),
+                   .aligned = args_.input % alignment == 0,
+                   .tiles = tiles_,
+                   .item_bytes = item_bytes,
+                   .wide = args_.count > std::numeric_limits<uint32_t>::max()})
             .read(input_)
             .read(items)
             .read(counts_)
             .write(out)
-            .dispatch_pointer(whole.data(), whole.size(), kernels::Grid::linear(groups_));
+            .dispatch_table(args_, table, kernels::Grid::linear(groups_));
     }
 
     const Tensor& input_;
     Tensor counts_;
-    NonzeroArgs args_{};
+    shader::NonzeroArgs args_{};
     uint32_t tiles_;
     uint64_t groups_;
 };

@@ -1,6 +1,7 @@
 #include "ops/indexing/segment_sum.h"
 
 #include <ATen/ops/empty.h>
+#include <anymps/shaders/segment_sum.h>
 
 #include <algorithm>
 #include <bit>
@@ -8,21 +9,12 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "ops/sort_order.h"
 
 namespace anymps::ops {
 namespace {
 
-// Twin of SegmentArgs in shaders/segment_sum.slang.
-struct SegmentArgs {
-    uint64_t out, rows, index, order, partials, error;
-    int64_t out_stride, row_stride, column_stride, skip;
-    uint64_t out_rows;
-    uint32_t count, chunk, chunks;
-    kernels::FastDivider width;
-    uint32_t error_code;
-};
+namespace shader = shaders::segment_sum;
 
 // Short chunks fill the device, which narrow rows need more of; there are not many, since one thread may have
 // to add up what all of them have.
@@ -41,35 +33,38 @@ void run(const char* op, const at::Tensor& out, const at::Tensor& rows, const at
                 " elements are too many for the mps device");
     const at::Tensor partials = at::empty({2, chunks, width}, rows.options().dtype(at::kFloat));
     const auto error = runtime::encoder().error_slot(op);
-    const SegmentArgs args{kernels::address(out),
-                           kernels::address(rows),
-                           kernels::address(dense),
-                           kernels::address(order),
-                           kernels::address(partials),
-                           error.address,
-                           out.stride(0),
-                           rows.stride(0),
-                           rows.stride(1),
-                           skip,
-                           static_cast<uint64_t>(out.size(0)),
-                           static_cast<uint32_t>(count),
-                           static_cast<uint32_t>(chunk),
-                           static_cast<uint32_t>(chunks),
-                           kernels::FastDivider(static_cast<uint32_t>(width)),
-                           error.code};
-    const auto launch = [&](const char* kernel) {
-        kernels::KernelCall(kernel,
-                            {kernels::flat_workgroup(), 0, kernels::code(rows.scalar_type()),
-                             kernels::code(out.scalar_type()), kernels::code(dense.scalar_type()), is_sorted})
+    const shader::SegmentArgs args{.out = kernels::address(out),
+                                   .rows = kernels::address(rows),
+                                   .index = kernels::address(dense),
+                                   .order = kernels::address(order),
+                                   .partials = kernels::address(partials),
+                                   .error = error.address,
+                                   .out_stride = out.stride(0),
+                                   .row_stride = rows.stride(0),
+                                   .column_stride = rows.stride(1),
+                                   .skip = skip,
+                                   .out_rows = static_cast<uint64_t>(out.size(0)),
+                                   .count = static_cast<uint32_t>(count),
+                                   .chunk = static_cast<uint32_t>(chunk),
+                                   .chunks = static_cast<uint32_t>(chunks),
+                                   .width = kernels::FastDivider(static_cast<uint32_t>(width)),
+                                   .error_code = error.code};
+    const auto launch = [&](const shader::SegmentKernel& kernel) {
+        kernel
+            .call({.workgroup = kernels::flat_workgroup(),
+                   .type = kernels::code(rows.scalar_type()),
+                   .out_type = kernels::code(out.scalar_type()),
+                   .index_type = kernels::code(dense.scalar_type()),
+                   .sorted = is_sorted})
             .read(rows)
             .read(dense)
             .read(order)
             .write(partials)
             .write(out)
-            .dispatch_pointer(args, kernels::flat_grid(chunks * width));
+            .dispatch(args, kernels::flat_grid(chunks * width));
     };
-    launch("segment_sum");
-    if (chunks > 1) launch("segment_sum_join");
+    launch(shader::segment_sum);
+    if (chunks > 1) launch(shader::segment_sum_join);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "ops/linalg/blocks.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
+#include <anymps/shaders/solve.h>
 
 #include <algorithm>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/matmul/gemm.h"
 
@@ -13,27 +13,19 @@ namespace {
 
 using at::Tensor;
 
-// As in shaders/solve.slang.
-struct SolveArgs {
-    uint64_t a;
-    MatrixStrides a_strides;
-    uint64_t b;
-    MatrixStrides b_strides;
-    uint32_t size, columns, groups, batch;
-};
-
 void solve_block(const Tensor& a, const Tensor& b, bool upper, bool unit) {
     const auto groups = static_cast<uint32_t>(kernels::ceil_div(b.size(2), kBlock));
     const auto batch = static_cast<uint32_t>(b.size(0));
-    const SolveArgs args{kernels::address(a),
-                         MatrixStrides(a),
-                         kernels::address(b),
-                         MatrixStrides(b),
-                         static_cast<uint32_t>(b.size(1)),
-                         static_cast<uint32_t>(b.size(2)),
-                         groups,
-                         batch};
-    kernels::KernelCall(kernel_of("triangular_block", b), {kBlock, 0, unit, upper})
+    const shaders::solve::SolveArgs args{.a = kernels::address(a),
+                                         .a_strides = strides_of(a),
+                                         .b = kernels::address(b),
+                                         .b_strides = strides_of(b),
+                                         .size = static_cast<uint32_t>(b.size(1)),
+                                         .columns = static_cast<uint32_t>(b.size(2)),
+                                         .groups = groups,
+                                         .batch = batch};
+    (b.is_complex() ? shaders::solve::triangular_block_c64 : shaders::solve::triangular_block_f32)
+        .call({.unit = unit, .flipped = upper})
         .read(a)
         .read(b)
         .write(b)
@@ -46,10 +38,6 @@ void check_field(const char* op, const Tensor& matrices) {
     const auto type = matrices.scalar_type();
     TORCH_CHECK_NOT_IMPLEMENTED(type == at::kFloat || type == at::kComplexFloat, "\"", op,
                                 "\" not implemented for '", c10::toString(type), "'");
-}
-
-std::string kernel_of(const char* kernel, const Tensor& matrices) {
-    return std::string(kernel) + "_" + kernels::suffix(kernels::compute_of(matrices.scalar_type()));
 }
 
 Tensor as_batch(const Tensor& matrices) {

@@ -3,29 +3,23 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <anymps/shaders/lib/field.h>
 
+#include <array>
 #include <cstdint>
-#include <string>
 
 namespace anymps::ops {
 
-constexpr int64_t kBlock = 32;  // as in shaders/lib/field.slang
+constexpr int64_t kBlock = shaders::lib::field::kBlock;
 
-// Element strides of batch, row and column in bytes, as kernels take them.
-struct MatrixStrides {
-    int64_t batch, row, column;
-    explicit MatrixStrides(const at::Tensor& matrices)
-        : batch(matrices.stride(0) * item(matrices)),
-          row(matrices.stride(1) * item(matrices)),
-          column(matrices.stride(2) * item(matrices)) {}
+// Strides of batch, row and column in bytes, as kernels take them.
+inline std::array<int64_t, 3> strides_of(const at::Tensor& matrices) {
+    const auto item = static_cast<int64_t>(matrices.element_size());
+    return {matrices.stride(0) * item, matrices.stride(1) * item, matrices.stride(2) * item};
+}
 
-  private:
-    static int64_t item(const at::Tensor& t) { return static_cast<int64_t>(t.element_size()); }
-};
-
-// "lu_panel" of float32 is the kernel "lu_panel_f32", of complex64 "lu_panel_c64". Raises
-// NotImplementedError in the words of ATen's dispatch macros for other dtypes; op: their name for it.
-std::string kernel_of(const char* kernel, const at::Tensor& matrices);
+// Raises NotImplementedError in the words of ATen's dispatch macros for other dtypes than float32 and
+// complex64; op: their name for it.
 void check_field(const char* op, const at::Tensor& matrices);
 
 // A tensor [..., rows, columns] as one batch; a view where its batch dimensions allow it and it is no

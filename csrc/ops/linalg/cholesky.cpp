@@ -1,5 +1,6 @@
 // Cholesky factors, and systems solved by them.
 #include <anymps/ops/linalg/cholesky_ops.h>
+#include <anymps/shaders/cholesky.h>
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
@@ -13,28 +14,20 @@
 
 #include <algorithm>
 
-#include "kernels/kernel_call.h"
 #include "ops/linalg/blocks.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/cholesky.slang.
-struct CholeskyArgs {
-    uint64_t a;
-    MatrixStrides strides;
-    uint64_t info;
-    uint32_t first, size, batch;
-};
-
 void factor_block(const Tensor& a, const Tensor& info, int64_t first) {
-    const CholeskyArgs args{kernels::address(a),
-                            MatrixStrides(a),
-                            kernels::address(info),
-                            static_cast<uint32_t>(first),
-                            static_cast<uint32_t>(a.size(1)),
-                            static_cast<uint32_t>(a.size(0))};
-    kernels::KernelCall(kernel_of("cholesky_block", a), {kBlock})
+    const shaders::cholesky::CholeskyArgs args{.a = kernels::address(a),
+                                               .strides = strides_of(a),
+                                               .info = kernels::address(info),
+                                               .first = static_cast<uint32_t>(first),
+                                               .size = static_cast<uint32_t>(a.size(1)),
+                                               .batch = static_cast<uint32_t>(a.size(0))};
+    (a.is_complex() ? shaders::cholesky::cholesky_block_c64 : shaders::cholesky::cholesky_block_f32)
+        .call()
         .read(a)
         .write(a)
         .write(info)

@@ -1,5 +1,6 @@
 // LU factors with partial pivoting, what they unpack to, and systems solved by them.
 #include <anymps/ops/linalg/lu_ops.h>
+#include <anymps/shaders/lu.h>
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -13,32 +14,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/linalg/blocks.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/lu.slang.
-struct PanelArgs {
-    uint64_t a;
-    MatrixStrides strides;
-    uint64_t pivots, info;
-    uint32_t pivots_a_matrix, rows, first, width, batch, pivoting;
-};
-
-struct SwapArgs {
-    uint64_t a;
-    MatrixStrides strides;
-    uint64_t pivots, error;
-    uint32_t code, pivots_a_matrix, first, count, rows, columns, skipped, skip_count, batch, backwards;
-};
-
-struct PermutationArgs {
-    uint64_t permutation, pivots, error;
-    uint32_t code, rows, count, batch;
-};
+namespace shader = shaders::lu;
 
 uint32_t u32(int64_t size) {
     return static_cast<uint32_t>(size);
@@ -46,20 +28,21 @@ uint32_t u32(int64_t size) {
 
 void factor_panel(const Tensor& a, int64_t first, int64_t width, const Tensor& pivots, const Tensor& info,
                   bool pivoting) {
-    const PanelArgs args{kernels::address(a),
-                         MatrixStrides(a),
-                         kernels::address(pivots),
-                         kernels::address(info),
-                         u32(pivots.size(-1)),
-                         u32(a.size(1)),
-                         u32(first),
-                         u32(width),
-                         u32(a.size(0)),
-                         pivoting};
+    const shader::PanelArgs args{.a = kernels::address(a),
+                                 .strides = strides_of(a),
+                                 .pivots = kernels::address(pivots),
+                                 .info = kernels::address(info),
+                                 .pivots_a_matrix = u32(pivots.size(-1)),
+                                 .rows = u32(a.size(1)),
+                                 .first = u32(first),
+                                 .width = u32(width),
+                                 .batch = u32(a.size(0)),
+                                 .pivoting = pivoting};
     const auto& tuning = kernels::tuning();
     // Short panels do not need more than a subgroup, which has no barriers to wait at.
     const uint32_t workgroup = a.size(1) - first <= 64 ? tuning.subgroup : tuning.workgroup;
-    kernels::KernelCall(kernel_of("lu_panel", a), {workgroup, tuning.subgroup})
+    (a.is_complex() ? shader::lu_panel_c64 : shader::lu_panel_f32)
+        .call({.workgroup = workgroup, .subgroup = tuning.subgroup})
         .read(a)
         .write(a)
         .write(pivots)
@@ -71,25 +54,26 @@ void factor_panel(const Tensor& a, int64_t first, int64_t width, const Tensor& p
 void swap_columns(const Tensor& a, const Tensor& pivots, int64_t first, int64_t count, int64_t skipped,
                   int64_t skip_count, bool backwards) {
     const auto error = runtime::encoder().error_slot("lu_solve");
-    const SwapArgs args{kernels::address(a),
-                        MatrixStrides(a),
-                        kernels::address(pivots),
-                        error.address,
-                        error.code,
-                        u32(pivots.size(-1)),
-                        u32(first),
-                        u32(count),
-                        u32(a.size(1)),
-                        u32(a.size(2) - skip_count),
-                        u32(skipped),
-                        u32(skip_count),
-                        u32(a.size(0)),
-                        backwards};
+    const shader::SwapArgs args{.a = kernels::address(a),
+                                .strides = strides_of(a),
+                                .pivots = kernels::address(pivots),
+                                .error = error.address,
+                                .code = error.code,
+                                .pivots_a_matrix = u32(pivots.size(-1)),
+                                .first = u32(first),
+                                .count = u32(count),
+                                .rows = u32(a.size(1)),
+                                .columns = u32(a.size(2) - skip_count),
+                                .skipped = u32(skipped),
+                                .skip_count = u32(skip_count),
+                                .batch = u32(a.size(0)),
+                                .backwards = backwards};
     if (args.columns == 0) return;
     const auto& tuning = kernels::tuning();
     const uint64_t threads = uint64_t{args.batch} * args.columns;
     const bool wide = threads > std::numeric_limits<int32_t>::max();  // those past the end count, too
-    kernels::KernelCall(kernel_of("lu_swap", a), {tuning.workgroup, tuning.subgroup, wide})
+    (a.is_complex() ? shader::lu_swap_c64 : shader::lu_swap_f32)
+        .call({.workgroup = tuning.workgroup, .subgroup = tuning.subgroup, .wide = wide})
         .read(pivots)
         .read(a)
         .write(a)
@@ -100,11 +84,15 @@ void swap_columns(const Tensor& a, const Tensor& pivots, int64_t first, int64_t 
 Tensor permutation_of(const Tensor& pivots, int64_t rows) {
     const Tensor permutation = at::empty({pivots.size(0), rows}, pivots.options().dtype(at::kLong));
     const auto error = runtime::encoder().error_slot("lu_unpack");
-    const PermutationArgs args{
-        kernels::address(permutation), kernels::address(pivots), error.address, error.code, u32(rows),
-        u32(pivots.size(1)),           u32(pivots.size(0))};
+    const shader::PermutationArgs args{.permutation = kernels::address(permutation),
+                                       .pivots = kernels::address(pivots),
+                                       .error = error.address,
+                                       .code = error.code,
+                                       .rows = u32(rows),
+                                       .count = u32(pivots.size(1)),
+                                       .batch = u32(pivots.size(0))};
     const auto& tuning = kernels::tuning();
-    kernels::KernelCall("lu_permutation", {tuning.workgroup, tuning.subgroup})
+    shader::lu_permutation.call({.workgroup = tuning.workgroup, .subgroup = tuning.subgroup})
         .read(pivots)
         .write(permutation)
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.batch, tuning.workgroup)));

@@ -1,5 +1,6 @@
 // fractional_max_pool2d, fractional_max_pool3d and their gradients.
 #include <anymps/ops/pool/fractional_max_pool_ops.h>
+#include <anymps/shaders/fractional_max_pool.h>
 
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/ops/empty.h>
@@ -9,22 +10,12 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
-#include "kernels/kernel_call.h"
 #include "ops/indexing/indexed_copy.h"
 
 namespace anymps::ops {
 namespace {
 
 using kernels::Image;
-
-// Twin of FractionalPoolArgs in shaders/fractional_max_pool.slang.
-struct FractionalPoolArgs {
-    uint64_t input, output, indices, samples;
-    uint32_t total;
-    kernels::ImageIndex index;
-    uint32_t in_size[3], out_size[3], kernel[3], sample_strides[3];
-    kernels::ImageStrides in_strides, out_strides, index_strides;
-};
 
 constexpr const char* kLabels[] = {"fractional_max_pool2d_out_frame", "fractional_max_pool3d_out_frame"};
 
@@ -38,8 +29,11 @@ void fractional_max_pool(int64_t spatial, const Tensor& self, std::array<int64_t
     TORCH_CHECK(output.numel() <= std::numeric_limits<uint32_t>::max(),
                 "fractional_max_pool on MPS: ", output.numel(), " elements are more than 2^32 - 1");
     const Image in(self, spatial), out(output, spatial), index(indices, spatial);
-    FractionalPoolArgs args{kernels::address(self), kernels::address(output), kernels::address(indices),
-                            kernels::address(samples), static_cast<uint32_t>(output.numel())};
+    shaders::fractional_max_pool::FractionalPoolArgs args{.input = kernels::address(self),
+                                                          .output = kernels::address(output),
+                                                          .indices = kernels::address(indices),
+                                                          .samples = kernels::address(samples),
+                                                          .total = static_cast<uint32_t>(output.numel())};
     args.index = out.index();
     for (int axis = 0; axis < 3; ++axis) {
         args.in_size[axis] = in.size(2 + axis);
@@ -51,13 +45,15 @@ void fractional_max_pool(int64_t spatial, const Tensor& self, std::array<int64_t
     args.out_strides = out.strides();
     args.index_strides = index.strides();
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall("fractional_max_pool",
-                        {workgroup, 0, kernels::code(self.scalar_type()), static_cast<uint32_t>(spatial)})
+    shaders::fractional_max_pool::fractional_max_pool
+        .call({.workgroup = workgroup,
+               .type = kernels::code(self.scalar_type()),
+               .spatial = static_cast<uint32_t>(spatial)})
         .read(self)
         .read(samples)
         .write(output)
         .write(indices)
-        .dispatch_pointer(args, kernels::flat_grid(args.total));
+        .dispatch(args, kernels::flat_grid(args.total));
 }
 
 // Windows may overlap, so that several gradients meet in one place: they are added up in float.

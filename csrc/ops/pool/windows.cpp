@@ -1,12 +1,13 @@
 #include "ops/pool/windows.h"
 
+#include <anymps/shaders/pool.h>
+#include <anymps/shaders/pool_gradient.h>
+
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
@@ -16,30 +17,10 @@ using at::Tensor;
 using kernels::Compute;
 using kernels::Image;
 
-// Twin of PoolArgs in shaders/pool.slang.
-struct PoolArgs {
-    uint64_t input, output, indices;
-    uint32_t total;
-    kernels::ImageIndex index;
-    uint32_t in_size[3], out_size[3];
-    uint32_t kernel[3], padding[3];
-    kernels::FastDivider stride[3], dilation[3];
-    kernels::ImageStrides in_strides, out_strides, index_strides;
-    uint32_t count_padding;
-    int32_t divisor;
-    uint32_t in_step, out_step, index_step;
-};
-
-// Twin of PoolGradientArgs in shaders/pool_gradient.slang.
-struct PoolGradientArgs {
-    uint64_t input, output, indices;
-    kernels::FastDivider across, down, stride_down, stride_across;
-    uint32_t height, width, out_height, out_width;
-    uint32_t reach_down, reach_across, padding_down, padding_across;
-    uint32_t total;
-    float divisor;
-};
-static_assert(sizeof(PoolGradientArgs) <= 128);
+namespace shader = shaders::pool;
+namespace gradient = shaders::pool_gradient;
+using gradient::PoolGradientArgs;
+using shader::PoolArgs;
 
 uint32_t narrow(int64_t value) {
     TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "pooling: a window of ", value,
@@ -125,7 +106,7 @@ uint32_t share_planes(const Image& image, const Image& in, const Image& out, con
     return kPlanes;
 }
 
-void launch(const std::string& kernel, const Windows& w, const Operands& t) {
+void launch(const shader::PoolKernel& kernel, const Windows& w, const Operands& t) {
     const Tensor& result = t.backward ? t.input : t.output;
     if (result.numel() == 0) return;
     if (t.output.numel() == 0) {
@@ -170,11 +151,17 @@ void launch(const std::string& kernel, const Windows& w, const Operands& t) {
     const uint32_t planes = t.scatter ? 1 : share_planes(image, in, out, indices, args);
     const uint32_t workgroup = kernels::flat_workgroup();
     const auto [depth, height, width] = spans(w, t);
-    kernels::KernelCall call(kernel, {workgroup, 0, kernels::code(result.scalar_type()),
-                                      image.channels_fast(), w.adaptive, depth, height, width, planes});
+    auto call = kernel.call({.workgroup = workgroup,
+                             .type = kernels::code(result.scalar_type()),
+                             .channels_fast = image.channels_fast(),
+                             .adaptive = w.adaptive,
+                             .depth = depth,
+                             .height = height,
+                             .width = width,
+                             .planes = planes});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
-    call.dispatch_pointer(args, kernels::flat_grid(uint64_t{args.total}));
+    call.dispatch(args, kernels::flat_grid(uint64_t{args.total}));
 }
 
 // The most windows that may hold one of `count` neighbours from a multiple of `count` on.
@@ -232,8 +219,11 @@ bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& ind
     args.total = static_cast<uint32_t>(grad_input.numel() / (height * width) * args.across.divisor *
                                        args.down.divisor);
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall(chosen ? "max_pool_gather" : "avg_pool_gather",
-                        {workgroup, 0, kernels::code(grad_input.scalar_type()), down, across})
+    (chosen ? gradient::max_pool_gather : gradient::avg_pool_gather)
+        .call({.workgroup = workgroup,
+               .type = kernels::code(grad_input.scalar_type()),
+               .down = down,
+               .across = across})
         .read(grad_output)
         .read(indices)
         .write(grad_input)
@@ -261,7 +251,7 @@ bool spread_words(const Windows& w, const Tensor& grad_output, const Tensor& gra
     args.divisor = static_cast<float>(size);
     args.total = static_cast<uint32_t>(grad_input.numel() / 4);
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall("avg_pool_spread", {workgroup, 0, kernels::code(grad_input.scalar_type())})
+    gradient::avg_pool_spread.call({.workgroup = workgroup, .type = kernels::code(grad_input.scalar_type())})
         .read(grad_output)
         .write(grad_input)
         .dispatch(args, kernels::flat_grid(uint64_t{args.total}));
@@ -305,7 +295,10 @@ void max_pool(const char* op, const Windows& windows, const Tensor& input, const
     const Compute compute = kernels::compute_of(type);
     if (type == at::kBool || compute == Compute::C64 || (compute == Compute::I64 && type != at::kLong))
         refuse(op, input);
-    launch(std::string("max_pool_") + kernels::suffix(compute), windows, {input, output, indices, false});
+    launch(compute == Compute::F32   ? shader::max_pool_f32
+           : compute == Compute::I32 ? shader::max_pool_i32
+                                     : shader::max_pool_i64,
+           windows, {input, output, indices, false});
 }
 
 void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
@@ -316,16 +309,17 @@ void max_pool_backward(const char* op, const Windows& windows, const Tensor& gra
     if (disjoint(windows) && plane_step(grad_input, windows.spatial) != 0) {
         Tensor(grad_input).zero_();
         if (grad_output.numel() == 0) return;
-        launch("max_pool_scatter", windows, {grad_input, grad_output, indices, true, true});
+        launch(shader::max_pool_scatter, windows, {grad_input, grad_output, indices, true, true});
         return;
     }
-    launch("max_pool_backward", windows, {grad_input, grad_output, indices, true});
+    launch(shader::max_pool_backward, windows, {grad_input, grad_output, indices, true});
 }
 
 void avg_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output) {
     const Compute compute = kernels::compute_of(input.scalar_type());
     if (compute != Compute::F32 && input.scalar_type() != at::kLong) refuse(op, input);
-    launch(std::string("avg_pool_") + kernels::suffix(compute), windows, {input, output, Tensor(), false});
+    launch(compute == Compute::F32 ? shader::avg_pool_f32 : shader::avg_pool_i64, windows,
+           {input, output, Tensor(), false});
 }
 
 void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
@@ -333,7 +327,7 @@ void avg_pool_backward(const char* op, const Windows& windows, const Tensor& gra
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     if (spread_words(windows, grad_output, grad_input)) return;
     if (gather_words(windows, grad_output, Tensor(), grad_input)) return;
-    launch("avg_pool_backward", windows, {grad_input, grad_output, Tensor(), true});
+    launch(shader::avg_pool_backward, windows, {grad_input, grad_output, Tensor(), true});
 }
 
 }  // namespace anymps::ops

@@ -1,5 +1,7 @@
 #include "ops/resample/resample.h"
 
+#include <anymps/shaders/resample.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 
@@ -10,38 +12,17 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
 namespace {
 
-constexpr size_t kMostDims = 6;
+namespace shader = shaders::resample;
+using shader::ResampleArgs;
+using Axis = decltype(ResampleArgs::axes)::value_type;
+
+constexpr size_t kMostDims = std::tuple_size_v<decltype(ResampleArgs::dims)>;
 constexpr uint32_t kNoAxis = 3;
-
-struct Axis {
-    uint32_t input = 1, output = 1;
-    float scale = 1;
-    int32_t pad = 0;
-    int64_t source_stride = 0;
-    uint64_t taps = 0, reach = 0;  // addresses of tables
-    uint32_t span = 0, unused = 0;
-};
-
-struct Dim {
-    kernels::FastDivider size;
-    uint32_t axis = kNoAxis;
-    int64_t destination_stride = 0, source_stride = 0;
-};
-
-struct ResampleArgs {
-    uint64_t destination, source;
-    int64_t plane_destination, plane_source;
-    uint32_t count, ndim;
-    std::array<Axis, 3> axes;
-    std::array<Dim, kMostDims> dims;
-};
-static_assert(sizeof(Axis) == 48 && sizeof(Dim) == 32);
 
 // The most inputs that an output is made of.
 uint32_t most_taps(ResampleMode mode, float scale) {
@@ -87,7 +68,7 @@ uint32_t share_planes(ResampleArgs& args) {
     constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;  // fewer threads do not fill a GPU
     if (kernels::tuning().software || args.count < kFewest * kPlanes) return 1;
     for (uint32_t d = 0; d < args.ndim; ++d) {
-        Dim& dim = args.dims[d];
+        shader::ResampleDim& dim = args.dims[d];
         if (dim.axis != kNoAxis || dim.size.divisor % kPlanes != 0) continue;
         const uint32_t part = dim.size.divisor / kPlanes;
         // Neighbouring threads stay neighbours in memory.
@@ -116,8 +97,10 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
                     from.numel() <= std::numeric_limits<uint32_t>::max(),
                 "The MPS backend resamples tensors of at most 2^32 - 1 elements, but got ", to.numel(),
                 " from ", from.numel());
-    ResampleArgs args{
-        kernels::address(to), kernels::address(from), 0, 0, static_cast<uint32_t>(to.numel()), 0, {}, {}};
+    ResampleArgs args{.destination = kernels::address(to),
+                      .source = kernels::address(from),
+                      .count = static_cast<uint32_t>(to.numel())};
+    for (Axis& axis : args.axes) axis = {.input = 1, .output = 1, .scale = 1};
     std::array<int64_t, kMostDims> order{};
     TORCH_INTERNAL_ASSERT(to.dim() <= static_cast<int64_t>(kMostDims) && axes.size() <= 3);
     std::iota(order.begin(), order.begin() + to.dim(), 0);
@@ -127,7 +110,8 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
     const int64_t item = static_cast<int64_t>(to.element_size());
     for (int64_t k = 0; k < to.dim(); ++k) {
         const int64_t d = order[k];
-        Dim& dim = args.dims[args.ndim++];
+        shader::ResampleDim& dim = args.dims[args.ndim++];
+        dim.axis = kNoAxis;
         dim.size = kernels::FastDivider(static_cast<uint32_t>(to.size(d)));
         dim.destination_stride = to.stride(d) * item;
         if (d < resampled_begin || d >= resampled_end) {
@@ -136,8 +120,11 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
         }
         const ResampleAxis& axis = axes[d - resampled_begin];
         dim.axis = static_cast<uint32_t>(resampled_end - 1 - d);
-        args.axes[dim.axis] = {static_cast<uint32_t>(axis.input), static_cast<uint32_t>(axis.output),
-                               axis.scale, static_cast<int32_t>(axis.pad), from.stride(d) * item};
+        args.axes[dim.axis] = {.input = static_cast<uint32_t>(axis.input),
+                               .output = static_cast<uint32_t>(axis.output),
+                               .scale = axis.scale,
+                               .pad = static_cast<int32_t>(axis.pad),
+                               .source_stride = from.stride(d) * item};
     }
     const std::span<Axis> used(args.axes.data(), axes.size());
     int64_t planes = to.numel();
@@ -153,25 +140,19 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
     }
     const uint32_t together = share_planes(args);
     const uint32_t workgroup = kernels::flat_workgroup();
-    const std::array<uint32_t, 9> constants{workgroup,
-                                            0,
-                                            kernels::code(to.scalar_type()),
-                                            static_cast<uint32_t>(mode),
-                                            static_cast<uint32_t>(axes.size()),
-                                            align_corners,
-                                            backward,
-                                            together,
-                                            words > 0};
+    const shader::Constants constants{.workgroup = workgroup,
+                                      .type = kernels::code(to.scalar_type()),
+                                      .mode = static_cast<uint32_t>(mode),
+                                      .axes = static_cast<uint32_t>(axes.size()),
+                                      .align_corners = align_corners,
+                                      .backward = backward,
+                                      .planes = together,
+                                      .tables = words > 0};
     if (words > 0) {
-        kernels::KernelCall(kernels::kernel_id("resample_tables"), constants)
-            .write(tables)
-            .dispatch_pointer(args, kernels::flat_grid(lines));
+        shader::resample_tables.call(constants).write(tables).dispatch(args, kernels::flat_grid(lines));
     }
-    kernels::KernelCall(kernels::kernel_id("resample"), constants)
-        .read(from)
-        .read(tables)
-        .write(to)
-        .dispatch_pointer(args, kernels::flat_grid(args.count));
+    shader::resample.call(constants).read(from).read(tables).write(to).dispatch(
+        args, kernels::flat_grid(args.count));
 }
 
 }  // namespace anymps::ops

@@ -1,9 +1,9 @@
 // torchaudio::forced_align, for when torchaudio is there: its schemas are its own, only the kernels are ours.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <anymps/shaders/forced_align.h>
 #include <torch/library.h>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 
 namespace anymps::ops {
@@ -11,13 +11,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMostShared = 2048;  // as in shaders/forced_align.slang
-
-// As in shaders/forced_align.slang.
-struct AlignArgs {
-    uint64_t log_probs, targets, rows, steps, path, error;
-    uint32_t error_code, time, classes, states, blank;
-};
+namespace shader = shaders::forced_align;
 
 // In torchaudio's words. Reads the lengths and how many labels repeat the one before.
 void check(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
@@ -58,32 +52,36 @@ std::tuple<Tensor, Tensor> forced_align(const Tensor& log_probs, const Tensor& t
     const Tensor path = at::empty({1, time}, targets.options());
     if (time == 0) return {path, log_probs};
     const kernels::Tuning& tuning = kernels::tuning();
-    const bool serial = tuning.software || states > kMostShared;
+    const bool serial = tuning.software || states > int64_t{shader::kMostShared};
     Tensor rows;
     if (serial) rows = at::empty({2, states}, log_probs.options().dtype(at::kFloat));
     const Tensor steps = at::empty({time, states}, log_probs.options().dtype(at::kByte));
     const auto error = runtime::encoder().error_slot("forced_align");
-    const AlignArgs args{kernels::address(log_probs),
-                         kernels::address(targets),
-                         kernels::address_or_0(rows),
-                         kernels::address(steps),
-                         kernels::address(path),
-                         error.address,
-                         error.code,
-                         static_cast<uint32_t>(time),
-                         static_cast<uint32_t>(log_probs.size(2)),
-                         static_cast<uint32_t>(states),
-                         static_cast<uint32_t>(blank)};
+    const shader::AlignArgs args{.log_probs = kernels::address(log_probs),
+                                 .targets = kernels::address(targets),
+                                 .rows = kernels::address_or_0(rows),
+                                 .steps = kernels::address(steps),
+                                 .path = kernels::address(path),
+                                 .error = error.address,
+                                 .error_code = error.code,
+                                 .time = static_cast<uint32_t>(time),
+                                 .classes = static_cast<uint32_t>(log_probs.size(2)),
+                                 .states = static_cast<uint32_t>(states),
+                                 .blank = static_cast<uint32_t>(blank)};
     const uint32_t type = kernels::code(log_probs.scalar_type()),
                    target = kernels::code(targets.scalar_type());
-    kernels::KernelCall("forced_align_paths", {serial ? 1 : tuning.workgroup, 0, type, target, serial})
+    shader::forced_align_paths
+        .call({.workgroup = serial ? 1 : tuning.workgroup,
+               .type = type,
+               .target_type = target,
+               .serial = serial})
         .read(log_probs)
         .read(targets)
         .write(rows)
         .write(steps)
         .write(path)
         .dispatch(args, kernels::Grid{});
-    kernels::KernelCall("forced_align_back", {1, 0, type, target, serial})
+    shader::forced_align_back.call({.workgroup = 1, .type = type, .target_type = target, .serial = serial})
         .read(targets)
         .read(steps)
         .write(path)

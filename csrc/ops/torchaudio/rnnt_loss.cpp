@@ -1,6 +1,7 @@
 // torchaudio::rnnt_loss_forward, for when torchaudio is there: its schemas are its own, only the kernels are
 // ours.
 #include <anymps/ops/reduction_rows.h>
+#include <anymps/shaders/rnnt_loss.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -10,7 +11,6 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "kernels/reduction_launcher.h"
 
 namespace anymps::ops {
@@ -18,14 +18,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMostShared = 2048;  // as in shaders/rnnt_loss.slang
-
-// As in shaders/rnnt_loss.slang.
-struct RnntArgs {
-    uint64_t logits, targets, frame_counts, target_counts, log_sums, alphas, betas, costs, gradients, error;
-    uint32_t error_code, batch, frames, places, classes, blank;
-    float clamp;
-};
+namespace shader = shaders::rnnt_loss;
 
 // In torchaudio's words. Reads the longest lengths.
 void check(const Tensor& logits, const Tensor& targets, const Tensor& logit_lengths,
@@ -72,38 +65,38 @@ std::tuple<Tensor, Tensor> rnnt_loss_forward(const Tensor& logits, const Tensor&
     const Tensor alphas = at::empty(places, floats), betas = at::empty(places, floats);
     const Tensor costs = at::empty({logits.size(0)}, logits.options()), gradients = at::empty_like(logits);
     const auto error = runtime::encoder().error_slot("rnnt_loss");
-    const RnntArgs args{kernels::address(logits),
-                        kernels::address(targets),
-                        kernels::address(logit_lengths),
-                        kernels::address(target_lengths),
-                        kernels::address_or_0(log_sums),
-                        kernels::address(alphas),
-                        kernels::address(betas),
-                        kernels::address(costs),
-                        kernels::address(gradients),
-                        error.address,
-                        error.code,
-                        static_cast<uint32_t>(logits.size(0)),
-                        static_cast<uint32_t>(logits.size(1)),
-                        static_cast<uint32_t>(logits.size(2)),
-                        static_cast<uint32_t>(logits.size(3)),
-                        static_cast<uint32_t>(blank),
-                        static_cast<float>(clamp)};
+    const shader::RnntArgs args{.logits = kernels::address(logits),
+                                .targets = kernels::address(targets),
+                                .frame_counts = kernels::address(logit_lengths),
+                                .target_counts = kernels::address(target_lengths),
+                                .log_sums = kernels::address_or_0(log_sums),
+                                .alphas = kernels::address(alphas),
+                                .betas = kernels::address(betas),
+                                .costs = kernels::address(costs),
+                                .gradients = kernels::address(gradients),
+                                .error = error.address,
+                                .error_code = error.code,
+                                .batch = static_cast<uint32_t>(logits.size(0)),
+                                .frames = static_cast<uint32_t>(logits.size(1)),
+                                .places = static_cast<uint32_t>(logits.size(2)),
+                                .classes = static_cast<uint32_t>(logits.size(3)),
+                                .blank = static_cast<uint32_t>(blank),
+                                .clamp = static_cast<float>(clamp)};
     const kernels::Tuning& tuning = kernels::tuning();
-    const bool serial = tuning.software || logits.size(2) > kMostShared;
+    const bool serial = tuning.software || logits.size(2) > int64_t{shader::kMostShared};
     const bool wide = logits.numel() > std::numeric_limits<uint32_t>::max();
     const uint32_t type = kernels::code(logits.scalar_type());
-    const auto prepared = [&](const char* kernel, uint32_t workgroup) {
-        kernels::KernelCall call(kernel, {workgroup, 0, type, serial, wide});
+    const auto prepared = [&](const shader::RnntKernel& kernel, uint32_t workgroup) {
+        auto call = kernel.call({.workgroup = workgroup, .type = type, .serial = serial, .wide = wide});
         call.read(logits).read(targets).read(logit_lengths).read(target_lengths).read(log_sums);
         return call;
     };
-    prepared("rnnt_loss_paths", serial ? 1 : tuning.workgroup)
+    prepared(shader::rnnt_loss_paths, serial ? 1 : tuning.workgroup)
         .write(alphas)
         .write(betas)
         .write(costs)
         .dispatch(args, kernels::Grid::linear(2 * args.batch));
-    prepared("rnnt_loss_gradient", kernels::flat_workgroup())
+    prepared(shader::rnnt_loss_gradient, kernels::flat_workgroup())
         .read(alphas)
         .read(betas)
         .write(gradients)

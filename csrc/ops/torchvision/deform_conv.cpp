@@ -5,25 +5,21 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <anymps/shaders/deform_conv.h>
 #include <torch/library.h>
 
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
 using at::Tensor;
 
-// As in shaders/deform_conv.slang.
-struct DeformArgs {
-    uint64_t input, offset, mask, columns, grad_input, grad_offset, grad_mask;
-    uint32_t batch, channels, groups;
-    uint32_t size[2], kernel[2], windows[2], stride[2], padding[2], dilation[2];
-    uint32_t threads, span;
-};
+namespace shader = shaders::deform_conv;
+using shader::DeformArgs;
+using shader::DeformKernel;
 
 uint32_t narrow(int64_t value) {
     TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(),
@@ -54,8 +50,8 @@ class DeformConv {
                    const Tensor& grad_mask) const;
 
   private:
-    kernels::KernelCall prepare(const char* kernel, int64_t threads, int64_t span, const Tensor& columns,
-                                DeformArgs& args) const;
+    DeformKernel::Call prepare(const DeformKernel& kernel, int64_t threads, int64_t span,
+                               const Tensor& columns, DeformArgs& args) const;
 
     Tensor input_, weight_, offset_, mask_;
     Shape shape_;
@@ -102,8 +98,8 @@ DeformConv::DeformConv(const Tensor& input, const Tensor& weight, const Tensor& 
                 " out_w: ", windows_[1]);
 }
 
-kernels::KernelCall DeformConv::prepare(const char* kernel, int64_t threads, int64_t span,
-                                        const Tensor& columns, DeformArgs& args) const {
+DeformKernel::Call DeformConv::prepare(const DeformKernel& kernel, int64_t threads, int64_t span,
+                                       const Tensor& columns, DeformArgs& args) const {
     args.input = kernels::address(input_);
     args.offset = kernels::address(offset_);
     args.mask = shape_.use_mask ? kernels::address(mask_) : 0;
@@ -121,8 +117,10 @@ kernels::KernelCall DeformConv::prepare(const char* kernel, int64_t threads, int
     }
     args.threads = narrow(threads);
     args.span = narrow(span);
-    kernels::KernelCall call(kernel, {kernels::flat_workgroup(), 0, kernels::code(input_.scalar_type()),
-                                      shape_.use_mask, span > 1});
+    auto call = kernel.call({.workgroup = kernels::flat_workgroup(),
+                             .type = kernels::code(input_.scalar_type()),
+                             .masked = shape_.use_mask,
+                             .ordered = span > 1});
     call.read(input_).read(offset_);
     if (shape_.use_mask) call.read(mask_);
     return call;
@@ -138,9 +136,9 @@ Tensor DeformConv::columns() const {
         at::empty({input_.size(0), rows, windows_[0] * windows_[1]}, input_.options().dtype(at::kFloat));
     if (columns.numel() == 0) return columns;
     DeformArgs args{};
-    prepare("deform_columns", columns.numel(), 1, columns, args)
+    prepare(shader::deform_columns, columns.numel(), 1, columns, args)
         .write(columns)
-        .dispatch_pointer(args, grid_of(args));
+        .dispatch(args, grid_of(args));
     return columns;
 }
 
@@ -154,15 +152,14 @@ void DeformConv::gradients(const Tensor& grad_columns, const Tensor& grad_input,
     const bool ordered = at::globalContext().deterministicAlgorithms();
     const int64_t planes = input_.size(0) * input_.size(1),
                   span = ordered ? grad_columns.numel() / planes : 1;
-    prepare("deform_columns_to_input", grad_columns.numel() / span, span, grad_columns, args)
+    prepare(shader::deform_columns_to_input, grad_columns.numel() / span, span, grad_columns, args)
         .read(grad_columns)
         .write(grad_input)
-        .dispatch_pointer(args, grid_of(args));
-    kernels::KernelCall call =
-        prepare("deform_columns_to_offset", grad_offset.numel() / 2, 1, grad_columns, args);
+        .dispatch(args, grid_of(args));
+    auto call = prepare(shader::deform_columns_to_offset, grad_offset.numel() / 2, 1, grad_columns, args);
     call.read(grad_columns).write(grad_offset);
     if (shape_.use_mask) call.write(grad_mask);
-    call.dispatch_pointer(args, grid_of(args));
+    call.dispatch(args, grid_of(args));
 }
 
 // input [N, C, H, W], weight [O, C / groups, kh, kw], offset [N, 2 * offset_groups * kh * kw, h, w], mask the

@@ -3,27 +3,20 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
+#include <anymps/shaders/nms.h>
 #include <torch/library.h>
 
 #include <cmath>
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMostShared = 2048;  // as in shaders/nms.slang
-
-// As in shaders/nms.slang.
-struct NmsArgs {
-    uint64_t boxes, matrix, removed, keep;
-    uint32_t count, words;
-    float threshold;
-};
+namespace shader = shaders::nms;
 
 void check(const Tensor& boxes, const Tensor& scores) {
     TORCH_CHECK(boxes.dim() == 2, "boxes should be a 2d tensor, got ", boxes.dim(), "D");
@@ -55,18 +48,22 @@ Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
     const auto integers = boxes.options().dtype(at::kInt);
     const Tensor matrix = at::empty({count, words}, integers), removed = at::zeros({words}, integers);
     const Tensor keep = at::empty({count}, boxes.options().dtype(at::kBool));
-    const NmsArgs args{kernels::address(sorted),   kernels::address(matrix),     kernels::address(removed),
-                       kernels::address(keep),     static_cast<uint32_t>(count), static_cast<uint32_t>(words),
-                       rounded_down(iou_threshold)};
+    const shader::NmsArgs args{.boxes = kernels::address(sorted),
+                               .matrix = kernels::address(matrix),
+                               .removed = kernels::address(removed),
+                               .keep = kernels::address(keep),
+                               .count = static_cast<uint32_t>(count),
+                               .words = static_cast<uint32_t>(words),
+                               .threshold = rounded_down(iou_threshold)};
     const kernels::Tuning& tuning = kernels::tuning();
     const uint32_t type = kernels::code(boxes.scalar_type());
     const bool wide = matrix.numel() > std::numeric_limits<uint32_t>::max();
-    kernels::KernelCall("nms_matrix", {kernels::flat_workgroup(), 0, type, false, wide})
+    shader::nms_matrix.call({.workgroup = kernels::flat_workgroup(), .type = type, .wide = wide})
         .read(sorted)
         .write(matrix)
         .dispatch(args, kernels::flat_grid(matrix.numel()));
-    const bool serial = tuning.software || words > kMostShared;
-    kernels::KernelCall("nms_select", {serial ? 1 : tuning.workgroup, 0, type, serial})
+    const bool serial = tuning.software || words > int64_t{shader::kMostShared};
+    shader::nms_select.call({.workgroup = serial ? 1 : tuning.workgroup, .type = type, .serial = serial})
         .read(matrix)
         .write(removed)
         .write(keep)

@@ -5,13 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <anymps/shaders/roi_pooling.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/indexing/indexed_copy.h"
 
 namespace anymps::ops {
@@ -19,19 +19,10 @@ namespace {
 
 using at::Tensor;
 
-// As in shaders/roi_pooling.slang.
-struct RoiArgs {
-    uint64_t input, rois, output, indices;
-    int64_t input_strides[4], output_strides[4], roi_strides[2];
-    uint32_t images, channels, size[2];
-    uint32_t regions, out_channels, bins[2];
-    float scale;
-    int32_t sampling_ratio;
-    uint32_t threads, span;
-};
+namespace shader = shaders::roi_pooling;
 
 struct Pooling {
-    const char* kernel;
+    shader::RoiKernel kernel;
     double scale;
     int64_t sampling_ratio = 0;
     bool aligned = false, position_sensitive = false;
@@ -49,12 +40,12 @@ void launch(const Pooling& pooling, const Tensor& input, const Tensor& rois, con
             const Tensor& indices, bool backward) {
     if (output.numel() == 0) return;
     TORCH_CHECK(std::max(input.numel(), output.numel()) <= std::numeric_limits<int32_t>::max(),
-                pooling.kernel, " on MPS: more than 2^31 - 1 elements");
-    RoiArgs args{kernels::address(input), kernels::address(rois), kernels::address(output),
-                 kernels::address_or_0(indices)};
-    std::copy_n(input.strides().begin(), 4, args.input_strides);
-    std::copy_n(output.strides().begin(), 4, args.output_strides);
-    std::copy_n(rois.strides().begin(), 2, args.roi_strides);
+                pooling.kernel.name, " on MPS: more than 2^31 - 1 elements");
+    shader::RoiArgs args{kernels::address(input), kernels::address(rois), kernels::address(output),
+                         kernels::address_or_0(indices)};
+    std::copy_n(input.strides().begin(), 4, args.input_strides.begin());
+    std::copy_n(output.strides().begin(), 4, args.output_strides.begin());
+    std::copy_n(rois.strides().begin(), 2, args.roi_strides.begin());
     args.images = static_cast<uint32_t>(input.size(0));
     args.channels = static_cast<uint32_t>(input.size(1));
     args.regions = static_cast<uint32_t>(output.size(0));
@@ -69,14 +60,17 @@ void launch(const Pooling& pooling, const Tensor& input, const Tensor& rois, con
     args.threads = ordered ? args.out_channels : static_cast<uint32_t>(output.numel());
     args.span = static_cast<uint32_t>(output.numel()) / args.threads;
     const uint32_t workgroup = kernels::flat_workgroup();
-    kernels::KernelCall call(pooling.kernel, {workgroup, 0, kernels::code(rois.scalar_type()),
-                                              pooling.aligned, pooling.position_sensitive, ordered});
+    auto call = pooling.kernel.call({.workgroup = workgroup,
+                                     .type = kernels::code(rois.scalar_type()),
+                                     .aligned = pooling.aligned,
+                                     .position_sensitive = pooling.position_sensitive,
+                                     .ordered = ordered});
     call.read(rois);
     if (backward)
         call.read(output).write(input);
     else
         call.read(input).write(output).write(indices);
-    call.dispatch_pointer(args, kernels::flat_grid(args.threads));
+    call.dispatch(args, kernels::flat_grid(args.threads));
 }
 
 Tensor pooled(const Pooling& pooling, const Tensor& input, const Tensor& rois, int64_t height, int64_t width,
@@ -110,14 +104,14 @@ int64_t bin_channels(const Tensor& input, int64_t height, int64_t width) {
 Tensor roi_align(const Tensor& input, const Tensor& rois, double spatial_scale, int64_t pooled_height,
                  int64_t pooled_width, int64_t sampling_ratio, bool aligned) {
     check(input, rois, "roi_align_forward_kernel");
-    return pooled({"roi_align", spatial_scale, sampling_ratio, aligned}, input, rois, pooled_height,
+    return pooled({shader::roi_align, spatial_scale, sampling_ratio, aligned}, input, rois, pooled_height,
                   pooled_width, Tensor());
 }
 
 Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale, int64_t pooled_height,
                           int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
                           int64_t width, int64_t sampling_ratio, bool aligned) {
-    return backward({"roi_align_backward", spatial_scale, sampling_ratio, aligned}, grad, rois,
+    return backward({shader::roi_align_backward, spatial_scale, sampling_ratio, aligned}, grad, rois,
                     {batch_size, channels, height, width});
 }
 
@@ -125,7 +119,8 @@ std::tuple<Tensor, Tensor> roi_pool(const Tensor& input, const Tensor& rois, dou
                                     int64_t pooled_height, int64_t pooled_width) {
     check(input, rois, "roi_pool_forward_kernel");
     const Tensor argmax = empty_indices(input, rois, input.size(1), pooled_height, pooled_width);
-    return {pooled({"roi_pool", spatial_scale}, input, rois, pooled_height, pooled_width, argmax), argmax};
+    return {pooled({shader::roi_pool, spatial_scale}, input, rois, pooled_height, pooled_width, argmax),
+            argmax};
 }
 
 Tensor roi_pool_backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, double spatial_scale,
@@ -154,8 +149,8 @@ std::tuple<Tensor, Tensor> ps_roi_align(const Tensor& input, const Tensor& rois,
     check(input, rois, "ps_roi_align_forward_kernel");
     const int64_t channels = bin_channels(input, pooled_height, pooled_width);
     const Tensor mapping = empty_indices(input, rois, channels, pooled_height, pooled_width);
-    return {pooled({"roi_align", spatial_scale, sampling_ratio, false, true}, input, rois, pooled_height,
-                   pooled_width, mapping),
+    return {pooled({shader::roi_align, spatial_scale, sampling_ratio, false, true}, input, rois,
+                   pooled_height, pooled_width, mapping),
             mapping};
 }
 
@@ -163,7 +158,7 @@ Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, const Tenso
                              double spatial_scale, int64_t pooled_height, int64_t pooled_width,
                              int64_t sampling_ratio, int64_t batch_size, int64_t channels, int64_t height,
                              int64_t width) {
-    return backward({"roi_align_backward", spatial_scale, sampling_ratio, false, true}, grad, rois,
+    return backward({shader::roi_align_backward, spatial_scale, sampling_ratio, false, true}, grad, rois,
                     {batch_size, channels, height, width});
 }
 
@@ -172,15 +167,15 @@ std::tuple<Tensor, Tensor> ps_roi_pool(const Tensor& input, const Tensor& rois, 
     check(input, rois, "ps_roi_pool_forward_kernel");
     const int64_t channels = bin_channels(input, pooled_height, pooled_width);
     const Tensor mapping = empty_indices(input, rois, channels, pooled_height, pooled_width);
-    return {pooled({"ps_roi_pool", spatial_scale, 0, false, true}, input, rois, pooled_height, pooled_width,
-                   mapping),
+    return {pooled({shader::ps_roi_pool, spatial_scale, 0, false, true}, input, rois, pooled_height,
+                   pooled_width, mapping),
             mapping};
 }
 
 Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, const Tensor& channel_mapping,
                             double spatial_scale, int64_t pooled_height, int64_t pooled_width,
                             int64_t batch_size, int64_t channels, int64_t height, int64_t width) {
-    return backward({"ps_roi_pool_backward", spatial_scale, 0, false, true}, grad, rois,
+    return backward({shader::ps_roi_pool_backward, spatial_scale, 0, false, true}, grad, rois,
                     {batch_size, channels, height, width});
 }
 
