@@ -6,31 +6,9 @@ compile each such kernel, so few of them run there.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def test_threads_of_matrix_tiles_share_them_evenly():
-    """A thread that got no granule of eight elements would leave its part of shared memory unwritten."""
-    rows = re.findall(r'{"(matrix_\w+)", (\d+), (\d+), (\d+),', (ROOT / "csrc/ops/matmul/tiles.cpp").read_text())
-    workgroups = {name: int(threads) for name, _, _, threads in rows}
-    kernels = {}
-    for shader in ("matmul.slang", "conv.slang"):
-        kernels |= dict(
-            re.findall(
-                r"//! kernel (?:matmul|conv)_(matrix_\w+) = \w+<\w+, (.*)>", (ROOT / "shaders" / shader).read_text()
-            )
-        )
-    assert kernels and workgroups
-    for name, numbers in kernels.items():
-        _, tile_m, tile_n, tile_k, warp_m, warp_n = map(int, numbers.split(", "))
-        threads = tile_m // warp_m * (tile_n // warp_n) * 32
-        assert workgroups[name.rsplit("_", 1)[0]] == threads, name
-        assert all(side * tile_k % (8 * threads) == 0 for side in (tile_m, tile_n)), name
 
 
 @pytest.mark.parametrize(

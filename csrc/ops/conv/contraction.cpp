@@ -1,5 +1,8 @@
 #include "ops/conv/contraction.h"
 
+#include <anymps/shaders/conv.h>
+#include <anymps/shaders/lib/product.h>
+
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
@@ -27,40 +30,12 @@ using kernels::FastDivider;
 using kernels::Grid;
 using kernels::KernelCall;
 
-// Twins of the structs in shaders/lib/conv_operand.slang and shaders/conv.slang.
-struct DigitSizes {
-    FastDivider sizes[3];
-};
-struct DigitStrideArgs {
-    uint64_t values[4];
-};
-struct AffineArgs {
-    uint64_t base, z_stride, row_stride;
-    DigitStrideArgs k_strides;
-    uint32_t flat_stride, rows;
-};
-struct GatherArgs {
-    uint64_t base, z_stride, row_plain_stride, k_plain_stride;
-    uint32_t rows;
-    int32_t row_step[3], k_step[3], start[3];
-    uint32_t size[3], stride[3];
-    uint32_t flat_stride, taps;
-};
-struct ConvArgs {
-    AffineArgs affine;
-    GatherArgs gather;
-    DigitSizes row_digits, k_digits;
-    uint64_t out, out_z, out_f;
-    DigitStrideArgs out_g;
-    uint64_t bias;
-    uint64_t affine_range, gather_range;
-    uint64_t ranges;
-    uint32_t range_count, fit;
-    uint32_t bias_stride, k, batch, part, phase_groups, phases, plain_end;
-    uint64_t weights;
-};
+using shaders::conv::ConvArgs;
+using shaders::lib::conv_operand::DigitSizes;
+using shaders::lib::conv_operand::GatherArgs;
+using DigitStrideArgs = shaders::lib::conv_operand::DigitStrides;
 
-constexpr uint32_t kPairs = 32;  // of shaders/lib/product.slang
+constexpr uint32_t kPairs = shaders::lib::product::kPairs;
 
 constexpr size_t kMostPhases = 128;  // of one dispatch, in the argument ring
 
@@ -73,6 +48,7 @@ uint32_t narrow(int64_t value) {
 // The sizes of the fast digits; the slowest is what is left.
 DigitSizes sizes_of(const Digits& digits, uint32_t spatial) {
     DigitSizes result;
+    result.sizes.fill(FastDivider());
     uint32_t next = 0;
     if (digits.plain_fastest) result.sizes[next++] = FastDivider(narrow(digits.plain));
     for (uint32_t s = 0; s < spatial && next < 3; ++s)
@@ -239,6 +215,9 @@ void dispatch(std::span<const Contraction> phases, const Variant& v, const Plan&
     call.dispatch_pointer(args.data(), bytes, grid);
 }
 
+constexpr kernels::KernelFamily kSum(shaders::conv::kernels_with<ConvArgs>, {"conv_sum_"},
+                                     {"f32", "i32", "i64"});  // by Compute
+
 void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Compute compute,
                const HalfChoice* choice) {
     const Variant v = variant_of({&c, 1}, Block::Four, false);
@@ -255,32 +234,23 @@ void sum_parts(const Contraction& c, const Tensor& parts, const Plan& plan, Comp
     const bool quads = uses_shared_memory(runtime::device().info()) && compute == Compute::F32 && follow &&
                        matrix % 4 == 0 && g >= 4 && args.k <= kMostParts;
     const bool wide = quads && v.wide_out && c.target.plain_end >= c.g.plain;
-    const uint32_t specialization[] = {workgroup,
-                                       0,
-                                       kernels::code(parts.scalar_type()),
-                                       0,
-                                       kernels::code(c.target.tensor->scalar_type()),
-                                       0,
-                                       0,
-                                       c.target.bias != nullptr,
-                                       wide,
-                                       quads ? 4u : 1u,
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       v.spatial,
-                                       0,
-                                       c.g.plain_fastest};
-    KernelCall call(kernels::kernel_id(std::string("conv_sum_") + kernels::suffix(compute)), specialization);
+    auto call = kSum(0, static_cast<size_t>(compute))
+                    .call({.workgroup = workgroup,
+                           .type_affine = kernels::code(parts.scalar_type()),
+                           .type_out = kernels::code(c.target.tensor->scalar_type()),
+                           .has_bias = c.target.bias != nullptr,
+                           .wide_out = wide,
+                           .tile_m = quads ? 4u : 1u,
+                           .spatial = v.spatial,
+                           .plain_fast_row = c.g.plain_fastest});
     call.read(parts).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);
     if (choice != nullptr) choice->ranges->read_by(call);
     const Grid grid = kernels::flat_grid(quads ? results / 4 : results);
     const auto asked = seldom_grid(choice, grid);
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
-    if (asked) return call.dispatch_pointer(&args, sizeof(args), asked->address());
-    call.dispatch_pointer(args, grid);
+    if (asked) return call.dispatch(args, asked->address());
+    call.dispatch(args, grid);
 }
 
 Compute checked_compute(const Tensor& out) {

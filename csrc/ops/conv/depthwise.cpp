@@ -1,13 +1,15 @@
 #include "ops/conv/depthwise.h"
 
+#include <anymps/shaders/conv_depthwise.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
-#include "kernels/kernel_call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 
@@ -17,31 +19,12 @@ namespace {
 using at::Tensor;
 using kernels::ceil_div;
 using kernels::FastDivider;
-using kernels::ImageIndex;
-using kernels::ImageStrides;
-using kernels::KernelCall;
+namespace shader = shaders::conv_depthwise;
 
 // As in shaders/conv_depthwise.slang.
 constexpr uint32_t kRows = 4, kThreads = 256, kTaps = 9;
 
-struct DepthwiseArgs {
-    uint64_t image, weight, bias, out;
-    ImageIndex index;
-    ImageStrides image_strides, out_strides, weight_strides;
-    uint32_t bias_stride, total;
-    uint32_t image_size[3], out_size[3], taps[3], padding[3];
-    FastDivider stride[3], dilation[3], multiplier;
-};
-
-struct DepthwiseWeightArgs {
-    uint64_t x, y, out;
-    FastDivider width, height, depth, blocks, chunks, tap_height, tap_width, multiplier;
-    ImageStrides x_strides, y_strides;
-    uint32_t channels, positions, part, taps, groups;
-    uint32_t x_size[3], stride[3], dilation[3], padding[3];
-};
-
-void sizes_of(const kernels::Image& image, uint32_t (&sizes)[3]) {
+void sizes_of(const kernels::Image& image, std::array<uint32_t, 3>& sizes) {
     for (int axis = 0; axis < 3; ++axis) sizes[axis] = image.size(2 + axis);
 }
 
@@ -62,7 +45,7 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
                const Axes& axes, bool gradient) {
     const kernels::Image from(image, axes.spatial), to(out, axes.spatial), taps(weight, axes.spatial);
     const bool channels_fast = to.channels_fast();
-    DepthwiseArgs args{};
+    shader::DepthwiseArgs args{};
     args.image = kernels::address(image);
     args.weight = kernels::address(weight);
     args.out = kernels::address(out);
@@ -72,7 +55,7 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
     }
     args.image_strides = from.strides();
     args.out_strides = to.strides();
-    args.weight_strides = taps.strides();
+    args.weight_strides = taps.strides().values;
     sizes_of(from, args.image_size);
     sizes_of(to, args.out_size);
     sizes_of(taps, args.taps);
@@ -91,12 +74,17 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
     args.total = kernels::group_count(total);
     const bool few = args.taps[0] <= 3 && args.taps[1] <= 5 && args.taps[2] <= 5;
     const uint32_t workgroup = kernels::flat_workgroup();
-    KernelCall call("conv_depthwise",
-                    {workgroup, 0, kernels::code(out.scalar_type()), channels_fast, bias != nullptr, gradient,
-                     few ? args.taps[0] : 0, few ? args.taps[1] : 0, few ? args.taps[2] : 0});
+    auto call = shader::conv_depthwise.call({.workgroup = workgroup,
+                                             .type = kernels::code(out.scalar_type()),
+                                             .channels_fast = channels_fast,
+                                             .has_bias = bias != nullptr,
+                                             .gradient = gradient,
+                                             .depth = few ? args.taps[0] : 0,
+                                             .height = few ? args.taps[1] : 0,
+                                             .width = few ? args.taps[2] : 0});
     call.read(image).read(weight).write(out);
     if (bias != nullptr) call.read(*bias);
-    call.dispatch_pointer(args, kernels::flat_grid(total, workgroup));
+    call.dispatch(args, kernels::flat_grid(total, workgroup));
 }
 
 void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const Axes& axes) {
@@ -107,7 +95,7 @@ void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const
     }
     const kernels::Image from(x, axes.spatial), gradient(y, axes.spatial), taps(out, axes.spatial);
     const uint32_t lanes = from.channels_fast() && gradient.channels_fast() ? 32 : 1;
-    DepthwiseWeightArgs args{};
+    shader::DepthwiseWeightArgs args{};
     args.x = kernels::address(x);
     args.y = kernels::address(y);
     args.x_strides = from.strides();
@@ -137,12 +125,12 @@ void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const
     args.groups = kernels::group_count(blocks * chunks * parts);
     const Tensor sums = at::empty({parts, args.channels, args.taps}, out.options().dtype(at::kFloat));
     args.out = kernels::address(sums);
-    KernelCall("conv_depthwise_weight",
-               {kThreads, 0, kernels::code(x.scalar_type()), 0, 0, 0, 0, 0, 0, lanes})
+    shader::conv_depthwise_weight
+        .call({.workgroup = kThreads, .type = kernels::code(x.scalar_type()), .lanes = lanes})
         .read(x)
         .read(y)
         .write(sums)
-        .dispatch_pointer(args, kernels::Grid::linear(args.groups));
+        .dispatch(args, kernels::Grid::linear(args.groups));
     out.copy_((parts == 1 ? sums : at::sum(sums, 0)).view(out.sizes()));
 }
 

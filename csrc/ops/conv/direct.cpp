@@ -1,10 +1,11 @@
 #include "ops/conv/direct.h"
 
+#include <anymps/shaders/conv_direct.h>
+
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/attention.h"
 #include "runtime/kernel_profile.h"
@@ -13,17 +14,6 @@ namespace anymps::ops {
 namespace {
 
 using kernels::ceil_div;
-
-// Twin of the struct in shaders/conv_direct.slang.
-struct DirectPackArgs {
-    uint64_t to, from;
-    int64_t row_stride, channel_stride;
-    int64_t tap_strides[3];
-    uint32_t sizes[3];
-    uint32_t rows, channels, blocks, panels;
-    uint64_t ranges, range;
-    uint32_t range_count;
-};
 
 constexpr int64_t kPanel = 64, kChannels = 32;  // that weights are padded to
 constexpr int64_t kFragment = 256;              // elements
@@ -41,7 +31,7 @@ at::Tensor fragments(const Contraction& c, const Image& weights, bool positions,
     const bool pairs = floats && ranges == nullptr;
     const at::Tensor result = at::empty({panels, blocks, taps, (pairs ? 8 : 4) * kFragment},
                                         weights.tensor.options().dtype(pairs ? at::kBFloat16 : type));
-    DirectPackArgs args{};
+    shaders::conv_direct::DirectPackArgs args{};
     args.to = kernels::address(result);
     args.from = kernels::address(weights.tensor) + c.affine.offset * weights.tensor.element_size();
     args.row_stride = weights.outer_stride;
@@ -60,12 +50,16 @@ at::Tensor fragments(const Contraction& c, const Image& weights, bool positions,
         args.range_count = static_cast<uint32_t>(ranges->count);
     }
     const bool swapped = fragment_places(pairs ? at::kBFloat16 : type).left_swapped;
-    kernels::KernelCall call("conv_direct_pack",
-                             {kWarps * 32, 32, floats ? 4u : 2u, swapped, positions, pairs});
+    auto call = shaders::conv_direct::conv_direct_pack.call({.workgroup = kWarps * 32,
+                                                             .subgroup = 32,
+                                                             .item = floats ? 4u : 2u,
+                                                             .swapped = swapped,
+                                                             .apart = positions,
+                                                             .cut = pairs});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(weights.tensor.sizes()));
     if (ranges != nullptr) ranges->read_by(call);
     call.read(weights.tensor).write(result);
-    call.dispatch_pointer(args, kernels::Grid::linear(ceil_div(panels * blocks * 4, kWarps)));
+    call.dispatch(args, kernels::Grid::linear(ceil_div(panels * blocks * 4, kWarps)));
     return result;
 }
 

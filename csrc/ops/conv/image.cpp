@@ -1,5 +1,8 @@
 #include "ops/conv/image.h"
 
+#include <anymps/shaders/conv_pack.h>
+#include <anymps/shaders/conv_range.h>
+
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -9,7 +12,6 @@
 #include <string>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "runtime/kernel_profile.h"
 
@@ -27,26 +29,11 @@ constexpr uint64_t kMostRangeGroups = 2112;  // each begins and ends with a wait
 constexpr uint64_t kGuessGroups = 132;       // a wave of an H200: as short as a kernel can be
 constexpr int64_t kBlock = 16;               // elements of which conv_range takes the largest
 
-struct PackArgs {
-    uint64_t to, from;
-    int64_t from_outer, from_group, from_channel;
-    int64_t from_spatial[3];
-    FastDivider height, width;
-    FastDivider tiles_across, tiles_down, groups;
-    uint32_t positions, channels, granules, tiles;
-    uint64_t ranges, range;
-    uint32_t range_count;
-};
+using shaders::conv_pack::PackArgs;
+using shaders::conv_range::RangeArgs;
 
-// As in shaders/conv_range.slang.
-struct RangeArgs {
-    uint64_t from, range;
-    int64_t from_outer, from_group, from_channel;
-    int64_t from_spatial[3];
-    FastDivider height, width;
-    FastDivider across, down, groups;
-    uint32_t positions, channels, threads, step, spread;
-};
+constexpr kernels::KernelFamily kPack(shaders::conv_pack::kernels_with<PackArgs>, {"conv_pack_"},
+                                      {"1", "2", "4", "8"});
 
 void set_axes(Image& image) {
     const int64_t dims = image.tensor.dim() - 2;
@@ -152,7 +139,7 @@ PackArgs pack_args(const Image& image, int64_t groups, uint32_t tile_channels) {
     args.from_outer = image.outer_stride;
     args.from_group = image.group_stride;
     args.from_channel = image.channel_stride;
-    std::copy(image.strides.begin(), image.strides.end(), args.from_spatial);
+    std::copy(image.strides.begin(), image.strides.end(), args.from_spatial.begin());
     args.height = FastDivider(static_cast<uint32_t>(image.sizes[1]));
     args.width = FastDivider(static_cast<uint32_t>(image.sizes[2]));
     args.positions = static_cast<uint32_t>(positions);
@@ -250,12 +237,19 @@ Image pack(const Image& image, int64_t groups, Form form, const HalfRanges* rang
     }
     if (memory.numel() == 0) return result;
     const bool cut = form == Form::Pairs || form == Form::PairsOrHalves;
-    kernels::KernelCall call("conv_pack_" + std::to_string(vector),
-                             {kThreads, 0, static_cast<uint32_t>(image.tensor.element_size()), cut,
-                              tile_channels, image.channel_stride == 1, flat, halves, whole, blocks});
+    auto call = kPack(0, std::countr_zero(static_cast<uint64_t>(vector)))
+                    .call({.workgroup = kThreads,
+                           .item = static_cast<uint32_t>(image.tensor.element_size()),
+                           .cut = cut,
+                           .tile_channels = tile_channels,
+                           .channels_fast = image.channel_stride == 1,
+                           .flat = flat,
+                           .halves = halves,
+                           .whole = whole,
+                           .blocks = blocks});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     if (halves) ranges->read_by(call);
-    call.read(image.tensor).write(memory).dispatch_pointer(args, kernels::Grid::linear(args.tiles));
+    call.read(image.tensor).write(memory).dispatch(args, kernels::Grid::linear(args.tiles));
     return result;
 }
 
@@ -320,7 +314,7 @@ void look(const Image& image, int64_t groups, bool guess) {
     args.from_outer = seen.outer_stride;
     args.from_group = seen.group_stride;
     args.from_channel = seen.channel_stride;
-    std::copy(seen.strides.begin(), seen.strides.end(), args.from_spatial);
+    std::copy(seen.strides.begin(), seen.strides.end(), args.from_spatial.begin());
     if (step != 0) args.from_spatial[2] = step;
     args.height = FastDivider(static_cast<uint32_t>(seen.sizes[1]));
     args.width = FastDivider(static_cast<uint32_t>(seen.sizes[2]));
@@ -335,15 +329,16 @@ void look(const Image& image, int64_t groups, bool guess) {
     const auto workgroups = static_cast<uint32_t>(std::min(all, guess ? kGuessGroups : kMostRangeGroups));
     args.step = guess ? args.threads : workgroups * kThreads;
     args.spread = guess ? static_cast<uint32_t>(all / workgroups) : 1;
-    kernels::KernelCall call("conv_range_" + std::to_string(vector),
-                             {kThreads, 0, by_channel, step != 0, guess});
+    auto call =
+        (vector == 4 ? shaders::conv_range::conv_range_4 : shaders::conv_range::conv_range_1)
+            .call({.workgroup = kThreads, .channels_fast = by_channel, .flat = step != 0, .guess = guess});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes(), guess ? " guess" : ""));
     call.read(image.tensor);
     if (guess)
         call.write(image.range + HalfRanges::kFound, HalfRanges::kBytes - HalfRanges::kFound);
     else
         call.write(image.range, HalfRanges::kFound);
-    call.dispatch_pointer(args, kernels::Grid::linear(workgroups));
+    call.dispatch(args, kernels::Grid::linear(workgroups));
 }
 
 }  // namespace

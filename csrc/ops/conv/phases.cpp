@@ -1,5 +1,7 @@
 #include "ops/conv/phases.h"
 
+#include <anymps/shaders/conv_phases.h>
+
 #include <ATen/ops/empty.h>
 
 #include <bit>
@@ -7,7 +9,6 @@
 #include <numeric>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -17,13 +18,6 @@ namespace anymps::ops {
 namespace {
 
 using kernels::FastDivider;
-
-// Twin of the struct in shaders/conv_phases.slang.
-struct PhaseArgs {
-    uint64_t to, from, phase_bytes;
-    FastDivider across;
-    uint32_t count, present;
-};
 
 constexpr uint32_t kThreads = 256;
 
@@ -51,19 +45,20 @@ bool Phases::suit(const Image& x, const Axes& axes) {
 
 void Phases::join(const Image& x, const Axes& axes) const {
     const int64_t vector = vector_of(x);
-    PhaseArgs args{};
+    shaders::conv_phases::PhaseArgs args{};
     args.to = kernels::address(x.tensor);
     args.from = kernels::address(planes);
     args.phase_bytes = static_cast<uint64_t>(planes.stride(0) * planes.element_size());
     args.across = FastDivider(static_cast<uint32_t>(x.sizes[2] / 2 / vector));
     args.count = static_cast<uint32_t>(x.tensor.numel() / 2 / vector);
     args.present = present;
-    kernels::KernelCall call("conv_phases",
-                             {kThreads, 0, static_cast<uint32_t>(planes.element_size()),
-                              static_cast<uint32_t>(vector), static_cast<uint32_t>(axes.stride[1])});
+    auto call = shaders::conv_phases::conv_phases.call({.workgroup = kThreads,
+                                                        .item = static_cast<uint32_t>(planes.element_size()),
+                                                        .vector = static_cast<uint32_t>(vector),
+                                                        .stride = static_cast<uint32_t>(axes.stride[1])});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(x.tensor.sizes()));
     call.read(planes).write(x.tensor);
-    call.dispatch_pointer(args, kernels::Grid::linear(kernels::ceil_div(args.count, kThreads)));
+    call.dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.count, kThreads)));
 }
 
 }  // namespace anymps::ops

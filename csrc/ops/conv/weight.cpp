@@ -1,13 +1,14 @@
 #include "ops/conv/weight.h"
 
+#include <anymps/shaders/conv_weight.h>
+#include <anymps/shaders/conv_weight_pack.h>
+
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/attention.h"
 #include "runtime/device.h"
@@ -20,28 +21,11 @@ using at::Tensor;
 using kernels::ceil_div;
 using kernels::FastDivider;
 
-// Twins of the structs in shaders/conv_weight.slang and shaders/lib/conv_weight_lines.slang and
-// conv_weight_rows.
-struct PackArgs {
-    uint64_t to, from;
-    int64_t image_stride, channel_stride, line_stride;
-    FastDivider line, lines;
-    uint32_t images, channels, height, width;
-    FastDivider pieces;
-    uint32_t count, first;
-};
-struct LineArgs {
-    uint64_t gradient, image, parts;
-    uint32_t rows, channels, steps, part, quads, line;
-};
-struct RowArgs {
-    uint64_t left, right, parts;
-    uint64_t left_pitch, right_pitch, left_image, right_image;
-    uint32_t rows, columns, positions, k, part;
-};
+using shaders::conv_weight_pack::PackArgs;
+using shaders::lib::conv_weight_lines::LineArgs;
+using shaders::lib::conv_weight_rows::RowArgs;
 
 struct WeightTile {
-    const char* kernel;
     int64_t rows, columns;
     uint32_t threads;
     int64_t resident;     // workgroups of a core
@@ -49,8 +33,8 @@ struct WeightTile {
     double microseconds;  // of 16 k
 };
 // Times are measured on an H200.
-constexpr WeightTile kLines{"lines_64x144", 64, 144, 96, 4, 1, 0.45};
-constexpr WeightTile kRows{"rows_64x64", 64, 64, 256, 1, 8, 0.2};
+constexpr WeightTile kLines{64, 144, 96, 4, 1, 0.45};
+constexpr WeightTile kRows{64, 64, 256, 1, 8, 0.2};
 
 constexpr int64_t kChannels = 16;  // of a tile of lines
 constexpr int64_t kPanel = 64;     // rows that the packed gradient is padded to
@@ -101,11 +85,12 @@ uint32_t vector_of(const Image& image) {
     return 1;
 }
 
-void pack(const char* kernel, const Image& image, const PackArgs& args, const Tensor& to, bool swapped) {
-    kernels::KernelCall call(kernel, {kThreads, 0, vector_of(image), swapped});
+void pack(const shaders::conv_weight_pack::PackKernel& kernel, const Image& image, const PackArgs& args,
+          const Tensor& to, bool swapped) {
+    auto call = kernel.call({.workgroup = kThreads, .vector = vector_of(image), .swapped = swapped});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
     call.read(image.tensor).write(to);
-    call.dispatch_pointer(args, kernels::Grid::linear(ceil_div(args.count, kThreads * kEach)));
+    call.dispatch(args, kernels::Grid::linear(ceil_div(args.count, kThreads * kEach)));
 }
 
 Tensor packed_image(const Image& x, const Frame& frame) {
@@ -114,7 +99,7 @@ Tensor packed_image(const Image& x, const Frame& frame) {
     args.pieces = FastDivider(static_cast<uint32_t>(2 * frame.quads));
     args.count = static_cast<uint32_t>(x.channels * frame.quads);
     args.first = static_cast<uint32_t>(frame.line);
-    pack("conv_weight_image", x, args, to, false);
+    pack(shaders::conv_weight_pack::conv_weight_image, x, args, to, false);
     return to;
 }
 
@@ -124,7 +109,8 @@ Tensor packed_gradient(const Image& y, const Frame& frame) {
     PackArgs args = pack_args(y, frame, to);
     args.pieces = FastDivider(static_cast<uint32_t>(32 * frame.steps));
     args.count = static_cast<uint32_t>(blocks * frame.steps * 32);
-    pack("conv_weight_gradient", y, args, to, fragment_places(y.tensor.scalar_type()).left_swapped);
+    pack(shaders::conv_weight_pack::conv_weight_gradient, y, args, to,
+         fragment_places(y.tensor.scalar_type()).left_swapped);
     return to;
 }
 
@@ -162,9 +148,9 @@ bool are_halves(const Contraction& plain) {
 }
 
 // Sums of parts of k, and their sums. first, second: what the kernel reads.
-template <class Args>
-void run(const WeightTile& tile, Contraction c, Args args, int64_t steps, int64_t longest_sum,
-         const Tensor& first, const Tensor& second) {
+template <class Kernel>
+void run(const Kernel& kernel, const WeightTile& tile, Contraction c, typename Kernel::Args args,
+         int64_t steps, int64_t longest_sum, const Tensor& first, const Tensor& second) {
     const int64_t rows = c.affine.rows, columns = c.g.count();
     const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns);
     const int64_t part = part_of(tile, tiles, rows * columns, steps, longest_sum),
@@ -174,16 +160,17 @@ void run(const WeightTile& tile, Contraction c, Args args, int64_t steps, int64_
     args.part = static_cast<uint32_t>(part);
     const auto type = first.scalar_type();
     const FragmentPlaces places = fragment_places(multiplied(type));
-    const char* suffix = type == at::kFloat ? "_floats" : type == at::kHalf ? "_f16" : "_bf16";
-    kernels::KernelCall call(std::string("conv_weight_") + tile.kernel + suffix,
-                             {tile.threads, 32, 0, 0, 0, 0, 0, 0, 0, 0, places.left_swapped,
-                              places.right_swapped, places.sums_swapped});
+    auto call = kernel.call({.workgroup = tile.threads,
+                             .subgroup = 32,
+                             .left_swapped = places.left_swapped,
+                             .right_swapped = places.right_swapped,
+                             .sums_swapped = places.sums_swapped});
     if (runtime::profiling()) {
         const auto sizes = c10::str(first.sizes(), " * ", second.sizes(), ", ", parts, " parts");
         runtime::profile_work(2.0 * static_cast<double>(rows * columns) * c.k.count(), sizes);
     }
     call.read(first).read(second).write(sums);
-    call.dispatch_pointer(args, kernels::Grid::linear(tiles * parts));
+    call.dispatch(args, kernels::Grid::linear(tiles * parts));
     c.g.plain_fastest = true;
     sum_parts(c, sums);
 }
@@ -214,7 +201,10 @@ void weight_by_lines(const Contraction& plain, const Image& x, const Image& y, i
     args.steps = static_cast<uint32_t>(frame.steps);
     args.quads = static_cast<uint32_t>(frame.quads);
     args.line = static_cast<uint32_t>(frame.line);
-    run(kLines, plain, args, frame.steps, longest_sum, gradient, image);
+    const bool half = x.tensor.scalar_type() == at::kHalf;
+    run(half ? shaders::conv_weight::conv_weight_lines_64x144_f16
+             : shaders::conv_weight::conv_weight_lines_64x144_bf16,
+        kLines, plain, args, frame.steps, longest_sum, gradient, image);
 }
 
 bool may_be_weight_by_rows(const Contraction& plain, const Image& x, const Image& y) {
@@ -257,7 +247,11 @@ void weight_by_rows(const Contraction& plain, const Image& x, const Image& y, in
     args.columns = static_cast<uint32_t>(x.channels);
     args.positions = static_cast<uint32_t>(y.positions());
     args.k = static_cast<uint32_t>(plain.k.count());
-    run(kRows, plain, args, plain.k.count() / 16, longest_sum, y.tensor, x.tensor);
+    const auto type = x.tensor.scalar_type();
+    run(type == at::kFloat  ? shaders::conv_weight::conv_weight_rows_64x64_floats
+        : type == at::kHalf ? shaders::conv_weight::conv_weight_rows_64x64_f16
+                            : shaders::conv_weight::conv_weight_rows_64x64_bf16,
+        kRows, plain, args, plain.k.count() / 16, longest_sum, y.tensor, x.tensor);
 }
 
 }  // namespace anymps::ops

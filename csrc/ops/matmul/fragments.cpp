@@ -1,9 +1,10 @@
 #include "ops/matmul/fragments.h"
 
+#include <anymps/shaders/matmul_fragments.h>
+
 #include <ATen/ops/empty.h>
 
 #include "kernels/dtype.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/attention.h"
 #include "ops/matmul/tuning.h"
@@ -15,13 +16,12 @@ namespace {
 
 using kernels::ceil_div;
 
-// Twin of the struct in shaders/matmul_fragments.slang.
-struct FragmentArgs {
-    uint64_t to, from;
-    uint32_t rows, k, row_stride, k_stride, z_stride, panels, steps, matrices;
+namespace shader = shaders::matmul_fragments;
+using shader::FragmentArgs;
 
-    int64_t groups() const { return int64_t{matrices} * panels * steps; }
-};
+int64_t groups_of(const FragmentArgs& args) {
+    return int64_t{args.matrices} * args.panels * args.steps;
+}
 
 constexpr int64_t kPanel = 64;  // rows, and k of a workgroup
 constexpr int64_t kStep = 16;   // k that products have at once
@@ -85,9 +85,7 @@ bool holds_sums_swapped(at::ScalarType type) {
 
 Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,
                      uint32_t a_layout, uint32_t b_layout, const Plan& plan) {
-    struct {
-        FragmentArgs a, b;
-    } args{arguments(a, batch, m, k), arguments(b, batch, n, k)};
+    shader::MatmulFragmentsPackArgs args{.a = arguments(a, batch, m, k), .b = arguments(b, batch, n, k)};
     const int64_t rows_b = plan.tile->panel, first = elements(args.a, kPanel);
     // The product loads one step ahead.
     tensor = at::empty({first + elements(args.b, rows_b) + kPanel * kStep}, a.tensor->options());
@@ -99,20 +97,25 @@ Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_
     const auto& info = runtime::device().info();
     const uint32_t lanes = matrix_subgroup(info);
     const auto type = a.tensor->scalar_type();
-    std::string kernel = "matmul_fragments_pack_";
-    if (info.is_software) kernel += "software_";
-    kernel += type == at::kHalf ? "f16" : "bf16";
+    const auto& kernel = info.is_software    ? shader::matmul_fragments_pack_software_f16
+                         : type == at::kHalf ? shader::matmul_fragments_pack_f16
+                                             : shader::matmul_fragments_pack_bf16;
     if (runtime::profiling()) {
         const auto sizes =
             c10::str(args.a.matrices, " of ", m, " x ", k, ", ", args.b.matrices, " of ", n, " x ", k);
         runtime::profile_work(0, profile_label(plan, sizes));
     }
-    kernels::KernelCall(kernel,
-                        {kWarps * lanes, lanes, kernels::code(type), plan.tile->panel, 0, a_layout, b_layout})
+    kernel
+        .call({.workgroup = kWarps * lanes,
+               .subgroup = lanes,
+               .type = kernels::code(type),
+               .panel_b = plan.tile->panel,
+               .layout_a = a_layout,
+               .layout_b = b_layout})
         .read(*a.tensor)
         .read(*b.tensor)
         .write(tensor)
-        .dispatch(args, kernels::Grid::linear(args.a.groups() + args.b.groups()));
+        .dispatch(args, kernels::Grid::linear(groups_of(args.a) + groups_of(args.b)));
 }
 
 }  // namespace anymps::ops

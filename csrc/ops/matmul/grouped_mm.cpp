@@ -1,27 +1,18 @@
 // _grouped_mm: products of groups of rows, columns or k with a matrix each. The ends of the groups stay on
 // the device.
 #include <anymps/ops/matmul/grouped_mm_ops.h>
+#include <anymps/shaders/grouped_mm.h>
 
 #include <ATen/native/GroupedMMUtils.h>
 
-#include <string>
-
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/grouped_mm.slang.
-struct GroupedArgs {
-    uint64_t a, b, out, ends;
-    uint32_t m, n, k, groups;
-    uint32_t a_m, a_k;
-    uint32_t b_n, b_k, b_z;
-    uint32_t out_m, out_n, out_z;
-};
+namespace shader = shaders::grouped_mm;
 
 // Twin of the layouts in shaders/lib/operand.slang: those without alignment, as groups begin anywhere.
 enum Layout : uint32_t { Across = 0, Along = 1, AlongShifted = 4, RowsShifted = 5 };
@@ -55,7 +46,10 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
                        : uses_shared_memory(info) ? kShared
                                                   : kRegister;
     const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
-    GroupedArgs args{kernels::address(a), kernels::address(b), kernels::address(out), kernels::address(ends)};
+    shader::GroupedArgs args{.a = kernels::address(a),
+                             .b = kernels::address(b),
+                             .out = kernels::address(out),
+                             .ends = kernels::address(ends)};
     args.m = u(a.size(0));
     args.n = u(b.size(-1));
     args.k = u(a.size(1));
@@ -70,19 +64,19 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
     args.out_z = of_k ? stride32(out.stride(0)) : 0;
     const uint64_t tiles_m = of_k ? args.groups * kernels::ceil_div(args.m, tile.m)
                                   : kernels::ceil_div(args.m, tile.m) + args.groups;
-    const std::string kernel =
-        std::string("grouped_mm_") + tile.kernel + "_" + (matrix ? suffix(arithmetic) : "f32");
-    const uint32_t specialization[] = {tile.workgroup,
-                                       matrix ? matrix_subgroup(info) : info.subgroup_size,
-                                       kernels::code(type),
-                                       layout_of(matrix, args.a_m, args.a_k),
-                                       layout_of(matrix, args.b_n, args.b_k),
-                                       of_k,
-                                       0,
-                                       0,
-                                       0,
-                                       tile.m};
-    kernels::KernelCall(kernels::kernel_id(kernel), specialization)
+    const auto& kernel =
+        !matrix ? (&tile == &kShared ? shader::grouped_mm_shared_64x64_f32 : shader::grouped_mm_register_f32)
+        : info.is_software               ? shader::grouped_mm_matrix_32x32x16_f16
+        : arithmetic == Arithmetic::BF16 ? shader::grouped_mm_matrix_64x64x64_bf16
+                                         : shader::grouped_mm_matrix_64x64x64_f16;
+    kernel
+        .call({.workgroup = tile.workgroup,
+               .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,
+               .type = kernels::code(type),
+               .layout_a = layout_of(matrix, args.a_m, args.a_k),
+               .layout_b = layout_of(matrix, args.b_n, args.b_k),
+               .groups_of_k = of_k,
+               .tile_m = tile.m})
         .read(a)
         .read(b)
         .read(ends)

@@ -1,12 +1,12 @@
 #include "ops/matmul/half_fragments.h"
 
+#include <anymps/shaders/matmul_halves_cut.h>
+
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <string>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/attention.h"
 #include "ops/matmul/halves.h"
@@ -25,33 +25,27 @@ constexpr int64_t kStepFloats = 512;                                // of a pane
 constexpr int64_t kRowsAlong = 16, kRowsLargest = 32, kDeep = 128;  // of a workgroup
 constexpr uint32_t kSubgroups = 8;
 
+namespace shader = shaders::matmul_halves_cut;
+using shader::HalvesArgs;
+using shaders::lib::half_fragments::HalvesFactor;
+
 // How much of rows that follow k the threads of a workgroup keep in registers.
 struct Held {
-    const char* kernel;
+    shader::HalvesKernel kernel;
     uint32_t subgroups, steps;  // of 16 k
 };
-constexpr Held kShort{"matmul_halves_cut", 8, 8 * 6}, kLong{"matmul_halves_cut_long", 16, 16 * 12};
-constexpr Held kSoftware{"matmul_halves_cut", 8, 4 * 6 / 2};  // granules of 8 k, four threads a row
-
-struct HalvesFactor {
-    uint64_t to, from;
-    int64_t batch_stride;
-    uint32_t row_stride, k_stride, rows, matrices;
-};
-struct HalvesArgs {
-    HalvesFactor a, b;
-    uint64_t marks;
-    uint32_t mark_count, k, steps, part, parts_a_row;
-};
+constexpr Held kShort{shader::matmul_halves_cut, 8, 8 * 6},
+    kLong{shader::matmul_halves_cut_long, 16, 16 * 12};
+constexpr Held kSoftware{shader::matmul_halves_cut_software, 8,
+                         4 * 6 / 2};  // granules of 8 k, four threads a row
 
 HalvesFactor factor_of(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
-    return {0,
-            kernels::address(*factor.tensor),
-            factor.batch,
-            kernel_stride(factor.row, rows),
-            kernel_stride(factor.column, k),
-            static_cast<uint32_t>(rows),
-            static_cast<uint32_t>(factor.batch == 0 ? 1 : batch)};
+    return {.from = kernels::address(*factor.tensor),
+            .batch_stride = factor.batch,
+            .row_stride = kernel_stride(factor.row, rows),
+            .k_stride = kernel_stride(factor.column, k),
+            .rows = static_cast<uint32_t>(rows),
+            .matrices = static_cast<uint32_t>(factor.batch == 0 ? 1 : batch)};
 }
 
 // In floats, of a factor: its norms, and all of it.
@@ -100,7 +94,7 @@ HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch
     const bool longer = any && args.steps > kShort.steps && (both || args.steps <= kLong.steps);
     const Held held = software ? kSoftware : longer ? kLong : kShort;
     const bool words = reads_words(a, m, k) && reads_words(b, n, k);
-    const auto run = [&](const std::string& kernel, uint32_t subgroups, int64_t groups) {
+    const auto run = [&](const shader::HalvesKernel& kernel, uint32_t subgroups, int64_t groups) {
         if (groups == 0) return;
         if (runtime::profiling()) {
             const auto shape = [&](const HalvesFactor& f, bool along) {
@@ -108,9 +102,16 @@ HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch
             };
             runtime::profile_work(0, shape(args.a, along_a) + "; " + shape(args.b, along_b));
         }
-        kernels::KernelCall(kernel + (software ? "_software" : ""),
-                            {subgroups * lanes, lanes, parts == 2, words, args.steps <= held.steps, along_a,
-                             along_b, places.left_swapped, places.right_swapped})
+        kernel
+            .call({.workgroup = subgroups * lanes,
+                   .subgroup = lanes,
+                   .both = parts == 2,
+                   .words = words,
+                   .once = args.steps <= held.steps,
+                   .along_a = along_a,
+                   .along_b = along_b,
+                   .left_swapped = places.left_swapped,
+                   .right_swapped = places.right_swapped})
             .read(*a.tensor)
             .read(*b.tensor)
             .write(tensor)
@@ -126,7 +127,8 @@ HalfFragments::HalfFragments(const Matrices& a, const Matrices& b, int64_t batch
         return along ? 0 : f.matrices * ceil_div(f.rows, rows) * ceil_div(16 * int64_t{args.steps}, kDeep);
     };
     run(held.kernel, held.subgroups, first(args.a, along_a) + first(args.b, along_b));
-    run("matmul_halves_across", kSubgroups, second(args.a, along_a) + second(args.b, along_b));
+    run(software ? shader::matmul_halves_across_software : shader::matmul_halves_across, kSubgroups,
+        second(args.a, along_a) + second(args.b, along_b));
 }
 
 }  // namespace anymps::ops

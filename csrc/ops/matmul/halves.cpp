@@ -1,11 +1,12 @@
 #include "ops/matmul/halves.h"
 
+#include <anymps/shaders/matmul_pack.h>
+
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
@@ -15,15 +16,10 @@ namespace {
 
 using kernels::ceil_div;
 
+namespace shader = shaders::matmul_pack;
+
 // As in shaders/matmul_pack.slang.
 constexpr uint32_t kThreads = 256, kAhead = 8, kRows = 32, kDeep = 128;
-struct MatmulPackArgs {
-    uint64_t to, norms, from, parts;
-    int64_t from_batch, from_row, from_k;
-    kernels::FastDivider rows;
-    uint32_t count, k, granules, part, parts_a_row, groups;
-};
-
 // Seconds on an H200: of a multiplication more without halves, of an element cut, of the dispatches.
 constexpr double kGain = 29e-15, kCut = 3.4e-12, kDispatches = 20e-6;
 
@@ -68,7 +64,7 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
     pitch = granules * parts;
     rows_a_batch = copies == 1 ? 0 : static_cast<uint32_t>(rows);
 
-    MatmulPackArgs args{};
+    shader::MatmulPackArgs args{};
     args.to = address;
     args.norms = kernels::address(tensor);
     args.from = kernels::address(*factor.tensor);
@@ -92,21 +88,28 @@ Halves::Halves(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, u
         const uint32_t few = std::min(32u, subgroup),
                        threads = lanes <= few ? kThreads : std::max(lanes, subgroup);
         const uint32_t a_row = lanes <= few ? few : std::max(lanes, subgroup);
-        kernels::KernelCall("matmul_pack",
-                            {threads, subgroup, parts == 2, words, a_row, granules * 2 <= kAhead * a_row})
+        shader::matmul_pack
+            .call({.workgroup = threads,
+                   .subgroup = subgroup,
+                   .both = parts == 2,
+                   .words = words,
+                   .lanes = a_row,
+                   .once = granules * 2 <= kAhead * a_row})
             .read(*factor.tensor)
             .write(tensor)
             .dispatch(args, kernels::Grid::linear(ceil_div(args.count, threads / a_row)));
         return;
     }
+    const shader::Constants constants{
+        .workgroup = kThreads, .subgroup = subgroup, .both = parts == 2, .words = words};
     const uint64_t blocks = copies * ceil_div(rows, kRows);
     args.groups = kernels::group_count(blocks * parts_a_row);
-    kernels::KernelCall("matmul_pack_norms", {kThreads, subgroup, parts == 2, words})
+    shader::matmul_pack_norms.call(constants)
         .read(*factor.tensor)
         .write(tensor)
         .dispatch(args, kernels::Grid::linear(args.groups));
     args.groups = kernels::group_count(blocks * ceil_div(granules * 8, kDeep));
-    kernels::KernelCall("matmul_pack_across", {kThreads, subgroup, parts == 2, words})
+    shader::matmul_pack_across.call(constants)
         .read(*factor.tensor)
         .write(tensor)
         .dispatch(args, kernels::Grid::linear(args.groups));

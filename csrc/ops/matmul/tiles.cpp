@@ -1,5 +1,8 @@
 #include "ops/matmul/tiles.h"
 
+#include <anymps/shaders/conv.h>
+#include <anymps/shaders/matmul.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <span>
@@ -97,6 +100,33 @@ constexpr Tile kConvParts2[] = {
     {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
     {"matrix_64x64x16", 64, 64, 128, 3000, 3, 12288},
 };
+
+// Threads of tiles in shared memory are whole subgroups of 32, one a warp tile, and share the factors'
+// granules of eight elements evenly: one that got none would leave its part of shared memory unwritten.
+consteval bool fit_kernels(const auto& instances, std::string_view prefix,
+                           std::initializer_list<std::span<const Tile>> tables) {
+    for (const auto& i : instances) {
+        const auto threads = i.tile_m / i.warp_m * (i.tile_n / i.warp_n) * 32;
+        if (i.tile_m * i.tile_k % (8 * threads) != 0 || i.tile_n * i.tile_k % (8 * threads) != 0)
+            return false;
+        const std::string_view kernel = i.kernel.substr(0, i.kernel.rfind('_'));
+        size_t found = 0;
+        for (const std::span<const Tile> table : tables) {
+            for (const Tile& tile : table) {
+                if (!kernel.starts_with(prefix) || kernel.substr(prefix.size()) != tile.kernel) continue;
+                if (tile.m != i.tile_m || tile.n != i.tile_n || tile.workgroup != threads) return false;
+                ++found;
+            }
+        }
+        if (found == 0) return false;
+    }
+    return true;
+}
+static_assert(fit_kernels(shaders::matmul::matmul_matrix_instances, "matmul_",
+                          {kMatrix16, kMatrixSoftware, kMatrixParts1, kMatrixParts2, kMatrixParts3}));
+static_assert(fit_kernels(shaders::conv::conv_tiles_instances, "conv_", {kConv16, kMatrixSoftware}));
+static_assert(fit_kernels(shaders::conv::conv_matrix_instances, "conv_",
+                          {kConvParts2, kMatrixParts1, kMatrixParts2, kMatrixParts3}));
 
 // Integers on GPUs, where speed matters less.
 constexpr Tile kRegister[] = {

@@ -1,27 +1,20 @@
 // _weight_int8pack_mm, _weight_int4pack_mm, _convert_weight_to_int4pack: products of floating activations
 // with weights of 8 and 4 bits.
 #include <anymps/ops/matmul/weight_only_mm_ops.h>
+#include <anymps/shaders/weight_only_mm.h>
 
 #include <ATen/ops/empty.h>
 
 #include <limits>
-#include <string>
 
 #include "kernels/flat_grid.h"
-#include "kernels/kernel_call.h"
 #include "ops/matmul/gemm.h"
 
 namespace anymps::ops {
 namespace {
 
-// As in shaders/weight_only_mm.slang.
-struct WeightArgs {
-    uint64_t out, a, weight, scales;
-    uint32_t m, n, k;
-    uint32_t a_row;
-    uint32_t group;
-    uint32_t scale_group, scale_n, scale_zero;
-};
+namespace shader = shaders::weight_only_mm;
+using shader::WeightArgs;
 
 // For more rows than this the weights are written out once as plain numbers.
 constexpr int64_t kFewRows = 16;
@@ -36,8 +29,12 @@ uint32_t u32(int64_t number) {
     return static_cast<uint32_t>(number);
 }
 
+constexpr kernels::KernelFamily kKernels(shader::kernels_with<WeightArgs>,
+                                         {"weight_only_int8", "weight_only_int4"},
+                                         {"_dot1", "_dot4", "_plain"});
+
 struct PackedWeight {
-    const char* kind;  // of the kernels' names
+    enum Kind : size_t { kInt8, kInt4 } kind;
     const Tensor& data;
     const Tensor& scales;
     WeightArgs args;  // n, k, group and strides of the scales
@@ -54,9 +51,12 @@ void multiply_rows(const PackedWeight& w, const Tensor& a, const Tensor& out) {
     const int64_t rows = args.m == 1 ? 1 : kRowsAtOnce;
     const auto& tuning = kernels::tuning();
     const uint32_t workgroup = std::max(tuning.subgroup, std::min(32u, tuning.workgroup));
-    kernels::KernelCall(std::string("weight_only_") + w.kind + (rows == 1 ? "_dot1" : "_dot4"),
-                        {workgroup, tuning.subgroup, kernels::code(a.scalar_type()), wide,
-                         kernels::code(w.scales.scalar_type())})
+    kKernels(w.kind, rows == 1 ? 0 : 1)
+        .call({.workgroup = workgroup,
+               .subgroup = tuning.subgroup,
+               .type = kernels::code(a.scalar_type()),
+               .wide = wide,
+               .scale_type = kernels::code(w.scales.scalar_type())})
         .read(a)
         .read(w.data)
         .read(w.scales)
@@ -71,9 +71,12 @@ Tensor plain(const PackedWeight& w, ScalarType type) {
     args.out = kernels::address(out);
     const uint32_t workgroup = kernels::flat_workgroup();
     const uint64_t quads = kernels::ceil_div(args.k, 4) * args.n;
-    kernels::KernelCall(std::string("weight_only_") + w.kind + "_plain",
-                        {workgroup, 1, kernels::code(type), false, kernels::code(w.scales.scalar_type()),
-                         quads > std::numeric_limits<int32_t>::max()})
+    kKernels(w.kind, 2)
+        .call({.workgroup = workgroup,
+               .subgroup = 1,
+               .type = kernels::code(type),
+               .scale_type = kernels::code(w.scales.scalar_type()),
+               .wide_index = quads > std::numeric_limits<int32_t>::max()})
         .read(w.data)
         .read(w.scales)
         .write(out)
@@ -119,7 +122,7 @@ Tensor ANYMPS_FUNC(_weight_int8pack_mm)(const Tensor& self, const Tensor& mat2, 
                 " : expect B.size(1) == ", self.size(1));
     TORCH_CHECK(scales.dim() == 1 && scales.size(0) == mat2.size(0), kName,
                 " : expect scales to be 1d tensor with size ", mat2.size(0));
-    PackedWeight weight{"int8", mat2, scales, {}};
+    PackedWeight weight{PackedWeight::kInt8, mat2, scales, {}};
     weight.args.n = u32(mat2.size(0));
     weight.args.k = u32(mat2.size(1));
     weight.args.scale_n = u32(scales.stride(0));
@@ -164,7 +167,7 @@ Tensor ANYMPS_FUNC(_weight_int4pack_mm)(const Tensor& self, const Tensor& mat2, 
                 ": expect qScaleAndZeros to be 3d tensor with sizes [:, ", n, ", 2]");
     TORCH_CHECK(scales.size(0) * group >= k, kName, ": expect qScaleAndZeros to hold ",
                 kernels::ceil_div(k, group), " groups, got ", scales.size(0));
-    PackedWeight weight{"int4", mat2, scales, {}};
+    PackedWeight weight{PackedWeight::kInt4, mat2, scales, {}};
     weight.args.n = u32(n);
     weight.args.k = u32(k);
     weight.args.group = u32(group);
