@@ -87,13 +87,19 @@ static const uint kMost = 3 * 4;
 void made_up(uniform MadeUpArgs* args) { args.x = kWideIndex ? 1 : kMost; }
 [shader("compute")] [numthreads(kWorkgroup, 1, 1)]
 void of_numbers(uniform uint64_t out, uniform float factor, uniform float2 v) { *(float2*)out = factor * v; }
+//! struct Entry
+struct Entry { uint64_t address; uint count; };
+//! kernel tiles_64x32 = tiles<float, 64, 32>
+[shader("compute")] [numthreads(kWorkgroup, 1, 1)]
+void tiles<T, let TILE_M : int, let TILE_N : int>(uniform uint64_t out) { *(uint*)out = TILE_M * TILE_N; }
 """
 HOST = """
 #include <anymps/shaders/made_up.h>
 using namespace anymps::shaders::made_up;
 static_assert(sizeof(Inner) == 8 && offsetof(MadeUpArgs, v) == 28 && sizeof(MadeUpArgs) == 48 && kMost == 12);
 static_assert(Constants{}.workgroup == 64 && Constants{}.subgroup == 0 && Constants{}.wide_index);
-static_assert(offsetof(OfNumbersArgs, v) == 16);
+static_assert(offsetof(OfNumbersArgs, v) == 16 && sizeof(Entry) == 16);
+static_assert(tiles_instances[0].kernel == tiles_64x32.name && tiles_instances[0].tile_n == 32);
 void host() {
     const std::array<uint32_t, 4> values = Constants{.workgroup = 32}.values();
     made_up.call({.wide_index = values[3] != 0}).dispatch({.x = 1, .small = 2}, anymps::kernels::Grid::linear(1));
