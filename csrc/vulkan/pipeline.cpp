@@ -82,7 +82,10 @@ VkResult Pipeline::compile() const {
     const DeviceInfo& info = device_.info();
     const auto& api = device_.api();
     std::vector<uint32_t> words = std::move(source_.words);
-    if (!info.is_software) words = specialized(info, words, source_.specialization);
+    // NVIDIA's compiler schedules loops over matrices by what it sees before it knows the constants: without
+    // them a 1 x 1 convolution in halves takes 1.14 times as long on an H100.
+    const bool matrices = has_capability(words, kCooperativeMatrixCapability);
+    if (!info.is_software && !matrices) words = specialized(info, words, source_.specialization);
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
     module_info.codeSize = words.size() * sizeof(uint32_t);
     module_info.pCode = words.data();

@@ -27,9 +27,14 @@ using at::sparse_csr::getCompressedPlainIndices;
 
 // A tensor in coordinates in the layout and the block size of another one.
 Tensor in_layout_of(const Tensor& coordinates, const Tensor& like) {
-    if (like.layout() == at::kSparseCsr || like.layout() == at::kSparseCsc)
-        return coordinates.to_sparse(like.layout());
-    return coordinates.to_sparse(like.layout(), at::sparse_csr::getBlockSize(like));
+    const bool blocks = like.layout() == at::kSparseBsr || like.layout() == at::kSparseBsc;
+    const Tensor found = blocks ? coordinates.to_sparse(like.layout(), at::sparse_csr::getBlockSize(like))
+                                : coordinates.to_sparse(like.layout());
+    const auto type = std::get<0>(getCompressedPlainIndices(like)).scalar_type();
+    const auto [compressed_indices, plain_indices] = getCompressedPlainIndices(found);
+    if (plain_indices.scalar_type() == type) return found;
+    return compressed_tensor(like.layout(), compressed_indices.to(type), plain_indices.to(type),
+                             found.values(), c10::fromIntArrayRefSlow(found.sizes()));
 }
 
 // sparse [m, k] times dense [k, n], dense.
@@ -134,8 +139,8 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other,
         return at::add_out(out, self, coordinates_of(other), alpha);
     }
     if (other.layout() == at::kStrided) {
-        const Tensor scaled = alpha.toComplexDouble() == 1.0 ? other : other.mul(alpha);
-        return at::add_out(out, scaled, coordinates_of(self));
+        // On the CPU and CUDA too alpha scales the compressed one in either order.
+        return at::add_out(out, other, coordinates_of(self), alpha);
     }
     TORCH_CHECK(self.sizes().equals(other.sizes()),
                 "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape ",
