@@ -1,15 +1,21 @@
 // Fused attention on matrix units: the tiles, and the launches of shaders/flash_forward.slang and
 // flash_backward*.slang.
+#include <anymps/shaders/flash_backward.h>
+#include <anymps/shaders/flash_backward_key.h>
+#include <anymps/shaders/flash_backward_query.h>
+#include <anymps/shaders/flash_forward.h>
+
 #include <ATen/Context.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <span>
-#include <string>
+#include <stdexcept>
+#include <string_view>
 
-#include "kernels/kernel_call.h"
 #include "kernels/team.h"
 #include "ops/attention/call.h"
 #include "ops/matmul/tiles.h"
@@ -27,12 +33,41 @@ using kernels::KernelCall;
 // spread over the 8 lanes of a software driver.
 enum class Fragments : uint32_t { Known, Anywhere, Software };
 
+namespace shader = shaders::flash_forward;  // whose constants all flash kernels have
+
+// Of the kernels for halves and for bfloat16, which software drivers do not have.
+struct Names {
+    std::string_view half, bfloat16;
+};
+consteval Names named(const auto& kernels, std::string_view stem) {
+    Names found;
+    for (const auto& kernel : kernels) {
+        if (!kernel.name.starts_with(stem)) continue;
+        if (kernel.name.substr(stem.size()) == "_f16") found.half = kernel.name;
+        if (kernel.name.substr(stem.size()) == "_bf16") found.bfloat16 = kernel.name;
+    }
+    if (found.half.empty()) throw std::invalid_argument("no flash kernel has this name");
+    return found;
+}
+consteval Names forward(std::string_view stem) {
+    return named(shaders::flash_forward::kernels_with<CallArgs>, stem);
+}
+consteval Names query(std::string_view stem) {
+    return named(shaders::flash_backward_query::kernels_with<CallArgs>, stem);
+}
+consteval Names key(std::string_view stem) {
+    return named(shaders::flash_backward_key::kernels_with<CallArgs>, stem);
+}
+consteval Names all(std::string_view stem) {
+    return named(shaders::flash_backward::kernels_with<CallArgs>, stem);
+}
+
 struct FlashTile {
     Fragments fragments;
-    int64_t size;        // of a head, at most
-    int64_t least;       // rows of a head that are worth it
-    const char* kernel;  // without the dtype
-    uint32_t rows;       // of a workgroup
+    int64_t size;   // of a head, at most
+    int64_t least;  // rows of a head that are worth it
+    Names kernel;
+    uint32_t rows;  // of a workgroup
     uint32_t workgroup;
     uint32_t shared_bytes;
 };
@@ -42,35 +77,35 @@ struct FlashTile {
 // anywhere, which AMD's GPUs take, are reasoned from what AMD's compiler says: 16 keys or queries at a time
 // spill no register.
 constexpr FlashTile kForward[] = {
-    {Fragments::Known, 64, 2048, "flash_forward_64_2x8x32_", 256, 256, 36864},
-    {Fragments::Known, 64, 128, "flash_forward_64_2x4x64_", 128, 128, 18432},
-    {Fragments::Known, 64, 0, "flash_forward_64_1x4x64_", 64, 128, 18432},
-    {Fragments::Known, 128, 0, "flash_forward_128_1x4x32_", 64, 128, 17408},
-    {Fragments::Anywhere, 64, 0, "flash_forward_64_strip_", 64, 128, 14336},
-    {Fragments::Anywhere, 128, 0, "flash_forward_128_strip_", 64, 128, 31232},
-    {Fragments::Software, 32, 0, "flash_forward_32_software_", 32, 16, 7680},
+    {Fragments::Known, 64, 2048, forward("flash_forward_64_2x8x32"), 256, 256, 36864},
+    {Fragments::Known, 64, 128, forward("flash_forward_64_2x4x64"), 128, 128, 18432},
+    {Fragments::Known, 64, 0, forward("flash_forward_64_1x4x64"), 64, 128, 18432},
+    {Fragments::Known, 128, 0, forward("flash_forward_128_1x4x32"), 64, 128, 17408},
+    {Fragments::Anywhere, 64, 0, forward("flash_forward_64_strip"), 64, 128, 14336},
+    {Fragments::Anywhere, 128, 0, forward("flash_forward_128_strip"), 64, 128, 31232},
+    {Fragments::Software, 32, 0, forward("flash_forward_32_software"), 32, 16, 7680},
 };
 constexpr FlashTile kBackwardQuery[] = {
-    {Fragments::Known, 64, 128, "flash_backward_query_64_1x8x32_", 128, 256, 18432},
-    {Fragments::Known, 64, 0, "flash_backward_query_64_1x4x64_", 64, 128, 18432},
-    {Fragments::Known, 128, 0, "flash_backward_query_128_1x4x32_", 64, 128, 17408},
-    {Fragments::Anywhere, 64, 0, "flash_backward_query_64_strip_", 64, 128, 32768},
-    {Fragments::Anywhere, 128, 0, "flash_backward_query_128_strip_", 64, 128, 48640},
-    {Fragments::Software, 32, 0, "flash_backward_query_32_software_", 32, 16, 10240},
+    {Fragments::Known, 64, 128, query("flash_backward_query_64_1x8x32"), 128, 256, 18432},
+    {Fragments::Known, 64, 0, query("flash_backward_query_64_1x4x64"), 64, 128, 18432},
+    {Fragments::Known, 128, 0, query("flash_backward_query_128_1x4x32"), 64, 128, 17408},
+    {Fragments::Anywhere, 64, 0, query("flash_backward_query_64_strip"), 64, 128, 32768},
+    {Fragments::Anywhere, 128, 0, query("flash_backward_query_128_strip"), 64, 128, 48640},
+    {Fragments::Software, 32, 0, query("flash_backward_query_32_software"), 32, 16, 10240},
 };
 constexpr FlashTile kBackwardKey[] = {
-    {Fragments::Known, 64, 128, "flash_backward_key_64_1x8x32_", 128, 256, 18688},
-    {Fragments::Known, 64, 0, "flash_backward_key_64_1x4x32_", 64, 128, 9472},
-    {Fragments::Known, 128, 0, "flash_backward_key_128_1x4x16_", 64, 128, 17536},
-    {Fragments::Anywhere, 64, 0, "flash_backward_key_64_strip_", 64, 128, 28288},
-    {Fragments::Anywhere, 128, 0, "flash_backward_key_128_strip_", 64, 128, 48768},
-    {Fragments::Software, 32, 0, "flash_backward_key_32_software_", 32, 16, 10368},
+    {Fragments::Known, 64, 128, key("flash_backward_key_64_1x8x32"), 128, 256, 18688},
+    {Fragments::Known, 64, 0, key("flash_backward_key_64_1x4x32"), 64, 128, 9472},
+    {Fragments::Known, 128, 0, key("flash_backward_key_128_1x4x16"), 64, 128, 17536},
+    {Fragments::Anywhere, 64, 0, key("flash_backward_key_64_strip"), 64, 128, 28288},
+    {Fragments::Anywhere, 128, 0, key("flash_backward_key_128_strip"), 64, 128, 48768},
+    {Fragments::Software, 32, 0, key("flash_backward_key_32_software"), 32, 16, 10368},
 };
 
 // All gradients by one kernel. Heads of 128 were slower by it: too few registers.
 constexpr FlashTile kBackward[] = {
-    {Fragments::Known, 64, 128, "flash_backward_64_1x8x64_", 128, 256, 37376},
-    {Fragments::Software, 32, 0, "flash_backward_32_software_", 32, 16, 11904},
+    {Fragments::Known, 64, 128, all("flash_backward_64_1x8x64"), 128, 256, 37376},
+    {Fragments::Software, 32, 0, all("flash_backward_32_software"), 32, 16, 11904},
 };
 
 Fragments fragments(at::ScalarType type) {
@@ -89,8 +124,9 @@ const FlashTile* tile_of(std::span<const FlashTile> tiles, const Attention& a, i
     return nullptr;
 }
 
-const char* suffix(const Attention& a) {
-    return a.query.scalar_type() == at::kHalf ? "f16" : "bf16";
+KernelCall call(const Names& kernel, const Attention& a, const shader::Constants& constants) {
+    return {kernels::kernel_id(a.query.scalar_type() == at::kHalf ? kernel.half : kernel.bfloat16),
+            constants.values()};
 }
 
 KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_bias = false) {
@@ -98,17 +134,17 @@ KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_
     const FragmentPlaces places =
         tile.fragments == Fragments::Known ? fragment_places(type) : FragmentPlaces{};
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
-    const uint32_t specialization[] = {tile.workgroup,
-                                       matrix_subgroup(runtime::device().info()),
-                                       bias,
-                                       a.bias.defined(),
-                                       a.causal,
-                                       a.dropout > 0.0,
-                                       wide,
-                                       grad_bias,
-                                       places.sums_swapped,
-                                       places.left_swapped};
-    return {kernels::kernel_id(std::string(tile.kernel) + suffix(a)), specialization};
+    return call(tile.kernel, a,
+                {.workgroup = tile.workgroup,
+                 .subgroup = matrix_subgroup(runtime::device().info()),
+                 .bias_type = bias,
+                 .has_bias = a.bias.defined(),
+                 .causal = a.causal,
+                 .dropout = a.dropout > 0.0,
+                 .wide = wide,
+                 .bias_gradient = grad_bias,
+                 .sums_swapped = places.sums_swapped,
+                 .left_swapped = places.left_swapped});
 }
 
 Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
@@ -185,9 +221,9 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
                                      args.grad_query, args.grad_key, args.grad_value});
     const auto& info = runtime::device().info();
     const uint32_t workgroup = info.is_software ? info.subgroup_size : 256;
-    const std::array<uint32_t, 7> plain{workgroup, info.subgroup_size, kernels::code(at::kFloat), 0, 0, 0,
-                                        wide};
-    KernelCall(kernels::kernel_id(std::string("flash_delta_") + suffix(a)), plain)
+    const shader::Constants plain{.workgroup = workgroup, .subgroup = info.subgroup_size, .wide = wide};
+    constexpr Names kDelta = query("flash_delta");
+    call(kDelta, a, plain)
         .read(out)
         .read(grad)
         .write(delta)
@@ -206,9 +242,11 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         .write(sums)
         .dispatch_pointer(args, grid_of(key_tile, a.s(), a.z() / a.groups));
     if (both) {
-        const std::string name = "flash_backward_finish_" + std::to_string(both->size) + "_" + suffix(a);
+        constexpr Names kFinish64 = all("flash_backward_finish_64"),
+                        kFinish32 = all("flash_backward_finish_32");
+        static_assert(std::size(kBackward) == 2 && kBackward[0].size == 64 && kBackward[1].size == 32);
         const uint64_t fragments = a.z() * ceil_div(a.l(), 16) * (both->size / 16);
-        KernelCall(kernels::kernel_id(name), plain)
+        call(both->size == 64 ? kFinish64 : kFinish32, a, plain)
             .read(sums)
             .write(grad_query)
             .dispatch_pointer(args, Grid::linear(ceil_div(fragments * matrix_subgroup(info), workgroup)));

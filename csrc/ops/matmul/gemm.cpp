@@ -1,5 +1,10 @@
 #include "ops/matmul/gemm.h"
 
+#include <anymps/shaders/matmul.h>
+#include <anymps/shaders/matmul_fragments.h>
+#include <anymps/shaders/matmul_halves.h>
+#include <anymps/shaders/matmul_packed.h>
+
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
@@ -29,18 +34,7 @@ using kernels::Compute;
 using kernels::Grid;
 using kernels::KernelCall;
 
-// Twin of MatmulArgs in shaders/matmul.slang.
-struct MatmulArgs {
-    uint64_t a, b, out, self;
-    uint64_t alpha, beta;
-    uint32_t m, n, k, batch;
-    uint32_t a_m, a_k, a_z;
-    uint32_t b_n, b_k, b_z;
-    uint32_t out_m, out_n, out_z;
-    uint32_t self_m, self_n, self_z;
-    uint32_t part;
-    uint64_t marks;
-};
+using shaders::matmul::MatmulArgs;
 
 // Twin of the layouts in shaders/lib/operand.slang.
 enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide, AlongShifted, RowsShifted };
@@ -208,20 +202,21 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& ma
     const Tile& tile = *plan.tile;
     const std::string kernel = std::string("matmul_") + tile.kernel + "_" +
                                (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
-    const uint32_t specialization[] = {tile.workgroup,
-                                       matrix ? matrix_subgroup(info) : info.subgroup_size,
-                                       kernels::code(g.a.tensor->scalar_type()),
-                                       kernels::code(g.b.tensor->scalar_type()),
-                                       kernels::code(g.out.tensor->scalar_type()),
-                                       static_cast<uint32_t>(a),
-                                       static_cast<uint32_t>(b),
-                                       g.self.tensor != nullptr,
-                                       wide_out,
-                                       tile.m,
-                                       marked == nullptr ? 0 : marked->m,
-                                       marked == nullptr ? 0 : marked->n};
+    const shaders::matmul::Constants constants{
+        .workgroup = tile.workgroup,
+        .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,
+        .type_a = kernels::code(g.a.tensor->scalar_type()),
+        .type_b = kernels::code(g.b.tensor->scalar_type()),
+        .type_out = kernels::code(g.out.tensor->scalar_type()),
+        .layout_a = static_cast<uint32_t>(a),
+        .layout_b = static_cast<uint32_t>(b),
+        .has_self = g.self.tensor != nullptr,
+        .wide_out = wide_out,
+        .tile_m = tile.m,
+        .mark_m = marked == nullptr ? 0 : marked->m,
+        .mark_n = marked == nullptr ? 0 : marked->n};
     if (marks.defined()) args.marks = kernels::address(marks);
-    KernelCall call(kernels::kernel_id(kernel), specialization);
+    KernelCall call(kernels::kernel_id(kernel), constants.values());
     call.read(*g.a.tensor).read(*g.b.tensor).read(marks).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
@@ -244,8 +239,18 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
     const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
     const bool swapped =
         plan.tile->fragments && !is_halves(plan.arithmetic) && holds_sums_swapped(g.a.tensor->scalar_type());
-    KernelCall call(kernel, {plan.tile->workgroup, matrix_subgroup(info), 0, 0, type, 0, 0,
-                             g.self.tensor != nullptr, wide_out, 0, 0, 0, swapped});
+    const auto prepared = [&]<class Constants>(Constants constants) {
+        constants.workgroup = plan.tile->workgroup;
+        constants.subgroup = matrix_subgroup(info);
+        constants.type_out = type;
+        constants.has_self = g.self.tensor != nullptr;
+        constants.wide_out = wide_out;
+        return KernelCall(kernels::kernel_id(kernel), constants.values());
+    };
+    KernelCall call = !plan.tile->fragments ? prepared(shaders::matmul_packed::Constants{})
+                      : is_halves(plan.arithmetic)
+                          ? prepared(shaders::matmul_halves::Constants{})
+                          : prepared(shaders::matmul_fragments::Constants{.sums_swapped = swapped});
     call.read(a).read(b).write(*g.out.tensor).write(marks);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
@@ -319,6 +324,9 @@ void multiply_fragments(const Gemm& g, const Plan& plan, Compute compute) {
     multiply_copies(g, plan, args, packed.tensor, {}, {});
 }
 
+constexpr kernels::KernelFamily kSum(shaders::matmul::kernels_with<MatmulArgs>, {"matmul_sum_"},
+                                     {"f32", "i32", "i64", "c64"});  // by Compute
+
 // out = alpha * (sum of the parts, in order) + beta * self.
 void sum_parts(const Gemm& g, const Tensor& parts, const Plan& plan, Compute compute) {
     MatmulArgs args = arguments(g, compute);
@@ -327,9 +335,12 @@ void sum_parts(const Gemm& g, const Tensor& parts, const Plan& plan, Compute com
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
     const uint32_t workgroup = kernels::flat_workgroup();
     const bool wide = g.n % 4 == 0 && wide_rows(args, g.out.tensor->element_size());
-    KernelCall call(
-        std::string("matmul_sum_") + kernels::suffix(compute),
-        {workgroup, 0, kernels::code(parts.scalar_type()), 0, type, 0, 0, g.self.tensor != nullptr, wide});
+    auto call = kSum(0, static_cast<size_t>(compute))
+                    .call({.workgroup = workgroup,
+                           .type_a = kernels::code(parts.scalar_type()),
+                           .type_out = type,
+                           .has_self = g.self.tensor != nullptr,
+                           .wide_out = wide});
     call.read(parts).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
