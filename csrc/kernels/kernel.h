@@ -130,8 +130,8 @@ class KernelFamily {
     const Kernel& operator()(decltype(kCounts)... pieces) const {
         size_t at = 0;
         ((at = at * kCounts + pieces), ...);
-        TORCH_INTERNAL_ASSERT(table_[at] != kNone, "a family of ", all_[0].name, " has no kernel number ",
-                              at);
+        TORCH_INTERNAL_ASSERT(((pieces < kCounts) && ...) && table_[at] != kNone, "the family of ",
+                              all_[0].name, " has no kernel number ", at);
         return all_[table_[at]];
     }
 

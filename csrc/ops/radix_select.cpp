@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/zeros.h>
+#include <anymps/shaders/lib/digits.h>
 #include <anymps/shaders/radix_select.h>
 
 #include "kernels/team.h"
@@ -19,7 +20,7 @@ using at::Tensor;
 
 namespace shader = shaders::radix_select;
 
-constexpr int64_t kDigits = 256;
+constexpr int64_t kDigits = shaders::lib::digits::kDigits;
 constexpr kernels::KernelFamily kKernels(shader::kernels_with<shader::SelectArgs>,
                                          {"select_count", "select_position", "select_tally", "select_write"},
                                          {"_32", "_64"});

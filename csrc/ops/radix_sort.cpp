@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <anymps/shaders/lib/digits.h>
 #include <anymps/shaders/radix_sort.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using at::Tensor;
 namespace shader = shaders::radix_sort;
 
 // As in shaders/radix_sort.slang.
-constexpr int64_t kDigits = 256;
+constexpr int64_t kDigits = shaders::lib::digits::kDigits;
 constexpr uint32_t kItems = 16;  // of a thread, at most
 constexpr uint32_t kFewItems = 8;
 constexpr uint32_t kMostThreads = 256;

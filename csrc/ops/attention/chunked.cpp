@@ -23,8 +23,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMostWords = 8;                 // of a thread: shaders/attention.slang
-constexpr int64_t kMostScoreBytes = 256ll << 20;  // of one part of the heads
+constexpr int64_t kMostWords = shaders::attention::kMostWords;  // of a thread
+constexpr int64_t kMostScoreBytes = 256ll << 20;                // of one part of the heads
 
 namespace shader = shaders::attention;
 

@@ -22,7 +22,7 @@ constexpr int64_t kMostQueries = 8;
 constexpr int64_t kMostPieces = 4;       // of eight elements that a lane has of a row
 constexpr uint64_t kShortestPart = 256;  // keys
 constexpr uint64_t kGroupsOfCore = 8;    // enough loads under way
-constexpr uint32_t kThreads = 128;
+using shader::kThreads;
 
 uint32_t team(const Attention& a) {
     const auto pieces = static_cast<uint32_t>(ceil_div(std::max(a.query.size(3), a.value.size(3)), 8));

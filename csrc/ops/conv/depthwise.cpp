@@ -21,8 +21,9 @@ using kernels::ceil_div;
 using kernels::FastDivider;
 namespace shader = shaders::conv_depthwise;
 
-// As in shaders/conv_depthwise.slang.
-constexpr uint32_t kRows = 4, kThreads = 256, kTaps = 9;
+using shader::kRows;
+using shader::kTaps;
+using shader::kThreads;
 
 void sizes_of(const kernels::Image& image, std::array<uint32_t, 3>& sizes) {
     for (int axis = 0; axis < 3; ++axis) sizes[axis] = image.size(2 + axis);

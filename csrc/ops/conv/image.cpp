@@ -23,11 +23,10 @@ using kernels::ceil_div;
 using kernels::FastDivider;
 
 constexpr int64_t kGranule = 8;
-// As in shaders/conv_pack.slang.
-constexpr uint32_t kTile = 2048, kThreads = 256;
-constexpr uint64_t kMostRangeGroups = 2112;  // each begins and ends with a wait
-constexpr uint64_t kGuessGroups = 132;       // a wave of an H200: as short as a kernel can be
-constexpr int64_t kBlock = 16;               // elements of which conv_range takes the largest
+constexpr uint32_t kTile = shaders::conv_pack::kTile, kThreads = 256;
+constexpr uint64_t kMostRangeGroups = 2112;              // each begins and ends with a wait
+constexpr uint64_t kGuessGroups = 132;                   // a wave of an H200: as short as a kernel can be
+constexpr int64_t kBlock = shaders::conv_range::kBlock;  // elements of which conv_range takes the largest
 
 using shaders::conv_pack::PackArgs;
 using shaders::conv_range::RangeArgs;

@@ -1,18 +1,22 @@
 // The specialization of the convolution kernels that fits a contraction.
 #pragma once
 
+#include <anymps/shaders/lib/conv_walk.h>
+
 #include <cstdint>
 #include <span>
 
 #include "ops/conv/contraction.h"
+#include "ops/matmul/block_layout.h"
 
 namespace anymps::ops {
 
-// Twin of the layouts in shaders/lib/operand.slang.
-enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide, AlongShifted, RowsShifted };
-
-// How the gathered factor's k leads through memory: twin of kGatherWalk in shaders/lib/conv_stage.slang.
-enum class Walk : uint32_t { Digits, Linear, Taps };
+// How the gathered factor's k leads through memory.
+enum class Walk : uint32_t {
+    Digits = shaders::lib::conv_walk::kByDigits,
+    Linear = shaders::lib::conv_walk::kLinear,
+    Taps = shaders::lib::conv_walk::kByTaps,
+};
 
 struct Variant {
     BlockLayout affine, gathered;

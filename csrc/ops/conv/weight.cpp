@@ -40,7 +40,7 @@ constexpr int64_t kChannels = 16;  // of a tile of lines
 constexpr int64_t kPanel = 64;     // rows that the packed gradient is padded to
 constexpr int64_t kAhead = 1;      // steps of 16 k that tiles read beyond the last one
 constexpr uint32_t kThreads = 256;
-constexpr int64_t kEach = 4;  // pieces of a thread that packs
+constexpr int64_t kEach = shaders::conv_weight_pack::kEach;  // pieces of a thread that packs
 
 // The positions of all images, each in its frame.
 struct Frame {

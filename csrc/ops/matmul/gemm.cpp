@@ -17,6 +17,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
+#include "ops/matmul/block_layout.h"
 #include "ops/matmul/fragments.h"
 #include "ops/matmul/half_fragments.h"
 #include "ops/matmul/halves.h"
@@ -35,9 +36,6 @@ using kernels::Grid;
 using kernels::KernelCall;
 
 using shaders::matmul::MatmulArgs;
-
-// Twin of the layouts in shaders/lib/operand.slang.
-enum class BlockLayout : uint32_t { Across, Along, AlongWide, RowsWide, AlongShifted, RowsShifted };
 
 uint32_t stride32(int64_t stride, int64_t size) {
     if (size <= 1) return 0;

@@ -6,6 +6,7 @@
 #include <ATen/native/GroupedMMUtils.h>
 
 #include "kernels/flat_grid.h"
+#include "ops/matmul/block_layout.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 
@@ -13,9 +14,6 @@ namespace anymps::ops {
 namespace {
 
 namespace shader = shaders::grouped_mm;
-
-// Twin of the layouts in shaders/lib/operand.slang: those without alignment, as groups begin anywhere.
-enum Layout : uint32_t { Across = 0, Along = 1, AlongShifted = 4, RowsShifted = 5 };
 
 constexpr Tile kRegister{"register", 8, 32, 8, 0};
 constexpr Tile kShared{"shared_64x64", 64, 64, 256, 0};
@@ -29,9 +27,12 @@ uint32_t stride32(int64_t stride) {
     return static_cast<uint32_t>(stride);
 }
 
-Layout layout_of(bool matrix, int64_t row_stride, int64_t k_stride) {
-    if (k_stride == 1) return matrix ? AlongShifted : Along;
-    return matrix && row_stride == 1 ? RowsShifted : Across;
+// Without alignment, as groups begin anywhere.
+uint32_t layout_of(bool matrix, int64_t row_stride, int64_t k_stride) {
+    const BlockLayout layout = k_stride == 1 ? (matrix ? BlockLayout::AlongShifted : BlockLayout::Along)
+                               : matrix && row_stride == 1 ? BlockLayout::RowsShifted
+                                                           : BlockLayout::Across;
+    return static_cast<uint32_t>(layout);
 }
 
 // a [m, k] whose rows or k are cut at `ends`, b [groups, k, n] or [k, n]; out [m, n] or [groups, m, n].
