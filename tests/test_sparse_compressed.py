@@ -138,6 +138,23 @@ def test_products_of_compressed_matrices(mps, layout, dtype):
         near(square.to_dense().cpu(), reference @ compressed(layout, (8, 6), dtype=dtype, seed=7).to_dense())
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("type_of_indices", [torch.int64, torch.int32], ids=str)
+def test_sums_of_compressed_matrices(mps, layout, type_of_indices):
+    """Indices keep their dtype, and alpha scales the compressed one in either order, both as on the CPU."""
+    sparse = compressed(layout)
+    rows_first = layout in (torch.sparse_csr, torch.sparse_bsr)
+    names = ("crow_indices", "col_indices") if rows_first else ("ccol_indices", "row_indices")
+    members = [getattr(sparse, name)().to(type_of_indices) for name in names]
+    sparse = torch.sparse_compressed_tensor(*members, sparse.values(), sparse.shape, layout=layout)
+    total = torch.add(sparse.to(mps), sparse.to(mps), alpha=3)
+    assert total.layout == layout and getattr(total, names[1])().dtype == type_of_indices
+    torch.testing.assert_close(total.to_dense().cpu(), 4 * sparse.to_dense())
+    if layout == torch.sparse_csr:
+        both(lambda s, d: torch.add(s, d, alpha=3), sparse, dense(6, 8))
+        both(lambda s, d: torch.add(d, s, alpha=3), sparse, dense(6, 8))
+
+
 def test_sampled_products(mps):
     sparse, left, right = compressed(torch.sparse_csr), dense(6, 9), dense(9, 8, seed=5)
     both(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b, beta=2, alpha=3), sparse, left, right)
