@@ -327,8 +327,8 @@ def test_factors_without_elements(dtype, mps):
 @pytest.mark.parametrize("batch, rows, terms, columns", [(0, 5, 6, 7), (3, 5, 0, 7), (0, 5, 0, 7), (3, 0, 6, 7)])
 def test_batches_of_nothing(batch, rows, terms, columns, dtype, beta, mps):
     a, b = torch.ones(batch, rows, terms).to(dtype), torch.ones(batch, terms, columns).to(dtype)
-    for function, self in ((torch.addbmm, torch.ones(rows, columns)), (torch.baddbmm, torch.ones(batch, rows, columns))):
-        self = self.to(dtype)
+    for function, size in ((torch.addbmm, (rows, columns)), (torch.baddbmm, (batch, rows, columns))):
+        self = torch.ones(size).to(dtype)
         expected = function(self, a, b, beta=beta)
         assert torch.equal(function(self.to(mps), a.to(mps), b.to(mps), beta=beta).cpu(), expected)
 

@@ -47,8 +47,8 @@ std::vector<uint32_t> module_for(const DeviceInfo& info, std::span<const uint32_
     std::vector<uint32_t> words = module_for_device(spirv, info.float_controls);
     if (!info.float16) keep_halves_in_memory(words);
     if ((subgroup_features_of(words) & ~info.subgroup_features) != 0) {
-        // llvmpipe's lanes are those of a vector; it ends a workgroup in which one subgroup meets fewer control
-        // barriers than another, though they are of the subgroup.
+        // llvmpipe's lanes are those of a vector; it ends a workgroup in which one subgroup meets fewer
+        // control barriers than another, though they are of the subgroup.
         words = exchange_in_shared_memory(words, lanes, info.runs_on_cpu);
     }
     return words;

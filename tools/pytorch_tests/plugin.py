@@ -62,7 +62,7 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if getattr(item.cls, "device_type", None) == DEVICE]
-    # setUp and tearDown of 2.6 choose CUDA's arithmetic, and their super(self.__class__, self) is no end of calls today.
+    # setUp and tearDown of 2.6 choose CUDA's arithmetic, and super(self.__class__, self) there never ends today.
     for cls in {cls for item in items for cls in item.cls.__mro__ if cls.__module__ == "test_linalg"}:
         for name in {"setUp", "tearDown"} & cls.__dict__.keys():
             delattr(cls, name)
