@@ -93,7 +93,7 @@ def shared_words(words: torch.Tensor) -> int:
 
 def test_attention_is_chosen_by_the_shared_memory_that_it_takes(kernels):
     source = (Path(__file__).parents[1] / "csrc/ops/attention/flash.cpp").read_text()
-    rows = re.findall(r'{Fragments::\w+, \d+, \d+, "(flash_\w+)", \d+, \d+, (\d+)}', source)
+    rows = re.findall(r'{Fragments::\w+, \d+, \d+, \w+\("(flash_\w+)"\), \d+, \d+, (\d+)}', source)
     assert len(rows) > 15
     for name, size in rows:
-        assert 16 * shared_words(kernels[name + "f16"]) == int(size), name
+        assert 16 * shared_words(kernels[name + "_f16"]) == int(size), name
