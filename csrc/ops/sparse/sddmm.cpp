@@ -1,23 +1,17 @@
 // Sampled products: the lanes of an element read its terms, which lie together.
+#include <anymps/shaders/sddmm.h>
+
 #include <ATen/ops/empty.h>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/spmm.h"
 
 namespace anymps::ops {
 namespace {
 
-// Twin of SddmmArgs in shaders/sddmm.slang.
-struct SddmmArgs {
-    uint64_t out, rows, columns, left, right, error;
-    int64_t height, width, left_batch, left_row, right_batch, right_row;
-    uint32_t count, inner;
-    kernels::FastDivider batch;
-    uint32_t error_code;
-};
+namespace shader = shaders::sddmm;
 
 // Matrices [batch..., rows, terms] as [batch, rows, terms] whose terms follow one another.
 at::Tensor with_terms_together(const at::Tensor& matrices) {
@@ -45,33 +39,38 @@ at::Tensor sddmm(const char* op, const at::Tensor& pointers, const at::Tensor& c
     const int64_t nnz = columns.size(-1);
     const at::Tensor row = rows_of_elements(pointers, nnz), column = columns.contiguous();
     const auto error = runtime::encoder().error_slot(op);
-    const SddmmArgs args{kernels::address(out),
-                         kernels::address(row),
-                         kernels::address(column),
-                         kernels::address(a),
-                         kernels::address(b),
-                         error.address,
-                         a.size(1),
-                         b.size(1),
-                         a.stride(0),
-                         a.stride(1),
-                         b.stride(0),
-                         b.stride(1),
-                         static_cast<uint32_t>(out.numel()),
-                         static_cast<uint32_t>(a.size(2)),
-                         kernels::FastDivider(static_cast<uint32_t>(nnz)),
-                         error.code};
+    const shader::SddmmArgs args{.out = kernels::address(out),
+                                 .rows = kernels::address(row),
+                                 .columns = kernels::address(column),
+                                 .left = kernels::address(a),
+                                 .right = kernels::address(b),
+                                 .error = error.address,
+                                 .height = a.size(1),
+                                 .width = b.size(1),
+                                 .left_batch = a.stride(0),
+                                 .left_row = a.stride(1),
+                                 .right_batch = b.stride(0),
+                                 .right_row = b.stride(1),
+                                 .count = static_cast<uint32_t>(out.numel()),
+                                 .inner = static_cast<uint32_t>(a.size(2)),
+                                 .batch = kernels::FastDivider(static_cast<uint32_t>(nnz)),
+                                 .error_code = error.code};
     const uint32_t vector = is_wide(a) && is_wide(b) ? 4 : 1, workgroup = kernels::tuning().workgroup;
     const uint32_t lanes = kernels::lanes_a_row(args.count, kernels::ceil_div(args.inner, vector));
-    kernels::KernelCall(at::isComplexType(out.scalar_type()) ? "sddmm_c64" : "sddmm_f32",
-                        {workgroup, kernels::tuning().subgroup, kernels::code(out.scalar_type()),
-                         kernels::code(column.scalar_type()), lanes, vector})
+    const auto& kernel = at::isComplexType(out.scalar_type()) ? shader::sddmm_c64 : shader::sddmm_f32;
+    kernel
+        .call({.workgroup = workgroup,
+               .subgroup = kernels::tuning().subgroup,
+               .type = kernels::code(out.scalar_type()),
+               .index_type = kernels::code(column.scalar_type()),
+               .lanes = lanes,
+               .vector = vector})
         .read(row)
         .read(column)
         .read(a)
         .read(b)
         .write(out)
-        .dispatch_pointer(args, kernels::flat_grid(uint64_t{args.count} * lanes, workgroup));
+        .dispatch(args, kernels::flat_grid(uint64_t{args.count} * lanes, workgroup));
     return out;
 }
 
