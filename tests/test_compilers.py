@@ -20,8 +20,8 @@ import pytest
 # convolution's largest tile and that of products with fragments ahead, which csrc/ops/matmul/tiles.cpp leaves out
 # there, and a tile for software drivers.
 NOT_FOR_AMD = re.compile(
-    r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_ahead_|matmul_halves_32x64_|"
-    r"conv_(direct|panels|pairs|pairs_ahead|pair_panels|weight_lines|weight_rows)\d*_\d+x"
+    r"flash_\w+_\d+_\d+x\d+x\d+_|conv_matrix_256x128x32_|matmul_pipelined_|matmul_scaled_fragments_32x64_|"
+    r"conv_(nosmem|resident_b|nosmem_bf16x2|nosmem_bf16x2_pipelined|resident_b\d*_bf16x2|wgrad_3x3|wgrad_1x1)\d*_\d+x"
 )
 MOST_LANES = 64  # kernels read ballots as 64 bits
 

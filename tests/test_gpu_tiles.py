@@ -35,7 +35,7 @@ HAS_MATRIX_UNITS = (
     "files, tests",
     [
         (("test_conv.py", "test_conv_tf32.py"), "kinds_in_half or tf32"),
-        (("test_matmul_halves.py",), "layouts or batches or cannot or all_tiles"),
+        (("test_matmul_scaled.py",), "layouts or batches or cannot or all_tiles"),
         (("test_matmul_fragments.py",), "float16 or run_so"),
     ],
 )

@@ -12,7 +12,7 @@ import os
 import pytest
 import torch
 from test_matmul import check
-from test_matmul_halves import BATCHES, LAYOUTS, batched, check_all_tiles
+from test_matmul_scaled import BATCHES, LAYOUTS, batched, check_all_tiles
 
 import torch_anymps
 

@@ -189,7 +189,7 @@ def test_distributed_tensors(mps):
 
 
 def test_every_composite_with_a_kernel_here_leaves_the_unusual_to_pytorch(mps):
-    """A new one needs PlainOr of ops/plain.h at autograd's key."""
+    """A new one needs DefaultDispatchOr of ops/default_dispatch.h at autograd's key."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     composites = {
         name

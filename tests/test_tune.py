@@ -57,7 +57,7 @@ def test_winners_are_stored_and_used(run, tmp_path):
         shown[plan] = run("-c", SHOW)
     assert "matmul_register_f32 ['4']" in shown["register:4:0:1"]
     assert "matmul_register_f32 ['8']" in shown["register:8:0:2"]
-    assert "2 parts" in shown["register:8:0:2"]
+    assert "split-K 2" in shown["register:8:0:2"]
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ PEAKS = {"H200": (989, 67), "H100": (989, 67), "A100": (312, 19.5)}
 def peak(kernel: str, device_name: str) -> float:
     """Operations a second that bound a kernel of this name; 0 where the device is not known."""
     matrix, lanes = next((p for name, p in PEAKS.items() if name in device_name), (0, 0))
-    parts = re.search(r"_(f32x[123]|h[12])$", kernel)
+    parts = re.search(r"_(bf16x[123]|f16x[12])$", kernel)
     if parts:  # f32 cut into parts of 16 bits, bf16 or halves: that many products each
-        return matrix * 1e12 / {"f32x1": 1, "f32x2": 3, "f32x3": 6, "h1": 1, "h2": 3}[parts[1]]
+        return matrix * 1e12 / {"bf16x1": 1, "bf16x2": 3, "bf16x3": 6, "f16x1": 1, "f16x2": 3}[parts[1]]
     return (matrix if kernel.endswith(("f16", "bf16")) else lanes) * 1e12
 
 

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::kernels {
 
@@ -15,7 +15,7 @@ namespace {
 namespace shader = shaders::channel_norm;
 
 uint32_t workgroup() {
-    return std::max(64u, tuning().workgroup);
+    return std::max(64u, launch_config().workgroup);
 }
 
 // `last` is y's bias in the forward pass, the gradient of x in the backward pass.

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "runtime/device.h"
 
 namespace anymps::kernels {
@@ -16,9 +16,9 @@ namespace shader = shaders::group_gradients;
 constexpr KernelFamily kKernels(shader::kernels_with<shader::GroupGradientArgs>, {"group_gradients_"},
                                 {"2", "4", "7"}, {"_f32", "_16"});
 
-constexpr uint32_t kFewestThreads = 64;
-constexpr uint64_t kFewWords = 4;   // of a thread, where threads suffice
-constexpr uint64_t kMostWords = 7;  // Intel's compiler spills them: 87 registers of a lane of 16
+constexpr uint32_t kMinThreads = 64;
+constexpr uint64_t kFewWords = 4;  // of a thread, where threads suffice
+constexpr uint64_t kMaxWords = 7;  // Intel's compiler spills them: 87 registers of a lane of 16
 
 // Elements of a word; 0 where groups do not fit in words.
 uint64_t width_of(const GroupGradients& g) {
@@ -33,19 +33,19 @@ uint64_t width_of(const GroupGradients& g) {
 // Threads side by side for a row, so that all rows are added up at once.
 uint32_t lanes_of_row(uint64_t depth, uint32_t threads) {
     uint32_t lanes = 1;
-    while (2 * lanes * depth <= threads && 2 * lanes <= tuning().subgroup) lanes *= 2;
+    while (2 * lanes * depth <= threads && 2 * lanes <= launch_config().subgroup) lanes *= 2;
     return lanes;
 }
 
 }  // namespace
 
 bool group_gradients(const GroupGradients& g) {
-    const uint64_t width = tuning().software || tuning().workgroup != 256 ? 0 : width_of(g);
+    const uint64_t width = launch_config().software || launch_config().workgroup != 256 ? 0 : width_of(g);
     const uint64_t words = width == 0 ? 0 : g.depth * g.size / width;
-    uint32_t threads = std::max(kFewestThreads, tuning().subgroup);
-    while (threads < tuning().workgroup && words > kFewWords * threads) threads *= 2;
+    uint32_t threads = std::max(kMinThreads, launch_config().subgroup);
+    while (threads < launch_config().workgroup && words > kFewWords * threads) threads *= 2;
     const bool intel = runtime::device().info().vendor_id == vulkan::kIntel;
-    if (words == 0 || words > (intel ? kFewWords : kMostWords) * threads) return false;
+    if (words == 0 || words > (intel ? kFewWords : kMaxWords) * threads) return false;
     const auto rounded = [](uint64_t n) { return static_cast<uint32_t>(ceil_div(n, 64) * 64); };
     const shader::GroupGradientArgs args{
         .x = address(g.x),
@@ -61,10 +61,10 @@ bool group_gradients(const GroupGradients& g) {
         .depth = static_cast<uint32_t>(g.depth),
         .channels = static_cast<uint32_t>(g.channels),
         .inverse_size = static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
-    const size_t ahead = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
-    kKernels(0, ahead, width != 4)
+    const size_t prefetch = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
+    kKernels(0, prefetch, width != 4)
         .call({.workgroup = threads,
-               .subgroup = tuning().subgroup,
+               .subgroup = launch_config().subgroup,
                .type0 = code(g.x.scalar_type()),
                .type1 = code(at::kFloat),
                .type2 = g.weight.defined() ? code(g.weight.scalar_type()) : 0,

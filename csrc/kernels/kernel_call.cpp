@@ -5,7 +5,7 @@
 namespace anymps::kernels {
 
 uint64_t address_of_nothing() {
-    static const auto& zeros = *new runtime::ZeroedWords(runtime::ZeroedWords::kMostSlots);  // never freed
+    static const auto& zeros = *new runtime::ZeroedWords(runtime::ZeroedWords::kMaxSlots);  // never freed
     return zeros.address();
 }
 

@@ -9,13 +9,13 @@
 namespace anymps::kernels {
 namespace {
 
-constexpr uint64_t kMostElements = 1ull << 30;  // of one entry: kernels count in 32 bits
-constexpr size_t kMostTableBytes = 192 << 10;   // of one dispatch, in the argument ring
+constexpr uint64_t kMaxElements = 1ull << 30;  // of one entry: kernels count in 32 bits
+constexpr size_t kMaxTableBytes = 192 << 10;   // of one dispatch, in the argument ring
 
 // In MultiTensor::lists: workgroups look up their entries, as long as they are not too many for the argument
 // ring.
 constexpr uint32_t kDirect = 1u << 31;
-constexpr uint32_t kMostDirectGroups = 12 << 10;
+constexpr uint32_t kMaxDirectGroups = 12 << 10;
 
 // The entry of every workgroup, two to a word.
 void append_entries(std::vector<uint64_t>& table, const MultiTensor& header) {
@@ -70,7 +70,7 @@ void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
         groups[last].second.push_back(row);
         before = row;
     }
-    const size_t most_rows = kMostTableBytes / (8 * (lists_.size() + 1));
+    const size_t most_rows = kMaxTableBytes / (8 * (lists_.size() + 1));
     for (const auto& [constants, rows] : groups) {
         for (size_t begin = 0; begin < rows.size(); begin += most_rows) {
             const auto part = std::span(rows).subspan(begin, std::min(rows.size() - begin, most_rows));
@@ -107,8 +107,8 @@ void MultiTensorLauncher::dispatch_rows(std::span<const size_t> rows, const Cons
     table.reserve(rows.size() * (lists_.size() + 1));
     for (const size_t row : rows) {
         const auto elements = static_cast<uint64_t>(lists_[0].tensors[row].numel());
-        for (uint64_t done = 0; done < elements; done += kMostElements) {
-            const uint64_t part = std::min(kMostElements, elements - done);
+        for (uint64_t done = 0; done < elements; done += kMaxElements) {
+            const uint64_t part = std::min(kMaxElements, elements - done);
             for (const TensorListUse& list : lists_) {
                 uint64_t at = first_word(list, row);
                 if (!list.tensors.empty() && list.dense) at += done * list.tensors[row].element_size();
@@ -125,7 +125,7 @@ void MultiTensorLauncher::dispatch_rows(std::span<const size_t> rows, const Cons
         }
     }
     header.lists = static_cast<uint32_t>(lists_.size());
-    if (header.groups <= kMostDirectGroups) {
+    if (header.groups <= kMaxDirectGroups) {
         header.lists |= kDirect;
         append_entries(table, header);
     }

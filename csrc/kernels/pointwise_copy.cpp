@@ -6,8 +6,8 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "kernels/launch_config.h"
 #include "kernels/pointwise_launcher.h"
-#include "kernels/team.h"
 #include "kernels/transposed_copy.h"
 
 namespace anymps::kernels {
@@ -49,7 +49,8 @@ bool copy_lines(at::TensorIteratorBase& iter) {
     constexpr int64_t kWord = 16;
     const auto item = static_cast<int64_t>(iter.element_size(0));
     const int64_t line = iter.shape()[0] * item, words = iter.numel() * item / kWord;
-    if (tuning().software || iter.ndim() > kOuterDims + 1 || line % kWord != 0 || words > UINT32_MAX / 2)
+    if (launch_config().software || iter.ndim() > kOuterDims + 1 || line % kWord != 0 ||
+        words > UINT32_MAX / 2)
         return false;
     for (int arg = 0; arg < 2; ++arg) {
         if (iter.strides(arg)[0] != item || reinterpret_cast<uint64_t>(iter.data_ptr(arg)) % kWord != 0)
@@ -68,10 +69,10 @@ bool copy_lines(at::TensorIteratorBase& iter) {
     }
     for (int d = 1; d < kOuterDims; ++d)
         args.size[d - 1] = FastDivider(d < iter.ndim() ? static_cast<uint32_t>(iter.shape()[d]) : 1);
-    shader::line_copy.call({.workgroup = tuning().workgroup})
+    shader::line_copy.call({.workgroup = launch_config().workgroup})
         .read(iter.tensor_base(1))
         .write(iter.tensor_base(0))
-        .dispatch(args, flat_grid(ceil_div(args.count, shader::kAhead), tuning().workgroup));
+        .dispatch(args, flat_grid(ceil_div(args.count, shader::kPrefetch), launch_config().workgroup));
     return true;
 }
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
 #include "vulkan/device.h"
@@ -214,7 +214,8 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
     if (dense) return dispatch_dense(launch, id, args);
-    const bool one = kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute) || tuning().software;
+    const bool one =
+        kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute) || launch_config().software;
     dispatch_strided(launch, id, args, iter, one ? 1 : 2);
 }
 

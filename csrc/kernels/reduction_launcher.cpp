@@ -7,11 +7,11 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/column_sums.h"
 #include "kernels/kernel_call.h"
-#include "kernels/plane_sums.h"
-#include "kernels/short_rows.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
+#include "kernels/reduce_nc_hw.h"
+#include "kernels/reduce_outer.h"
+#include "kernels/reduce_small_inner.h"
 
 namespace anymps::kernels {
 
@@ -68,14 +68,14 @@ class Call {
         if (header_.rows == 0) return;
         const bool columns = columns_contiguous();
         if (columns && are_sums_of_columns() &&
-            column_sums(ins_[0], outs_[0], header_.count, header_.rows, reduced_[0].stride[0]))
+            reduce_outer(ins_[0], outs_[0], header_.count, header_.rows, reduced_[0].stride[0]))
             return;
-        if (are_sums_of_planes() && plane_sums(ins_[0],
-                                               {static_cast<uint64_t>(reduced_[1].size), header_.rows,
-                                                static_cast<uint64_t>(reduced_[0].size)},
-                                               outs_[0]))
+        if (are_sums_of_planes() && reduce_nc_hw(ins_[0],
+                                                 {static_cast<uint64_t>(reduced_[1].size), header_.rows,
+                                                  static_cast<uint64_t>(reduced_[0].size)},
+                                                 outs_[0]))
             return;
-        if (are_short_rows() && short_row_sums(ins_[0], outs_[0], header_.rows, header_.count, row_.mean))
+        if (are_short_rows() && reduce_small_inner(ins_[0], outs_[0], header_.rows, header_.count, row_.mean))
             return;
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
@@ -171,7 +171,7 @@ class Call {
     // True when every input can be read four elements at a time along dims[0], or not at all (expanded). Such
     // loads are four times the code, which software drivers take long to compile.
     bool vectors(const Extents& along, const Extents& others, bool tail) const {
-        if (tuning().software) return false;
+        if (launch_config().software) return false;
         if (along.empty() || along[0].size < 4 || (!tail && along[0].size % 4 != 0)) return false;
         for (size_t k = 0; k < inputs_; ++k) {
             if (along[0].stride[k] == 0 && k >= 2) continue;
@@ -199,36 +199,36 @@ class Call {
     }
 
     void plan_rows() {
-        const Tuning& t = tuning();
+        const LaunchConfig& t = launch_config();
         vector_ = vectors(reduced_, kept_, reduced_.size() == 1) ? 4 : 1;
         const uint64_t loads = ceil_div(header_.count, vector_);
-        lanes_ = t.software ? lanes_a_row(header_.rows, loads) : lanes_of_rows(loads);
+        lanes_ = t.software ? threads_per_row(header_.rows, loads) : lanes_of_rows(loads);
         header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
         split(lanes_ * vector_, lanes_ == t.workgroup && loads > t.workgroup);
     }
 
     // A row costs its threads more than its elements do, so many rows get few threads each.
     uint32_t lanes_of_rows(uint64_t loads) const {
-        constexpr uint64_t kMany = 4096, kVeryMany = 16384, kMostOfLane = 64, kFewest = 4;
-        const Tuning& t = tuning();
-        const uint32_t lanes = lanes_a_row(header_.rows, loads);
+        constexpr uint64_t kMany = 4096, kVeryMany = 16384, kMaxOfLane = 64, kMin = 4;
+        const LaunchConfig& t = launch_config();
+        const uint32_t lanes = threads_per_row(header_.rows, loads);
         if (lanes == t.workgroup)
-            return header_.rows >= kMany && loads <= kMostOfLane * t.subgroup ? t.subgroup : lanes;
+            return header_.rows >= kMany && loads <= kMaxOfLane * t.subgroup ? t.subgroup : lanes;
         if (header_.rows <= kVeryMany) return lanes;
-        const uint64_t few = std::max(ceil_div(loads, vector_ == 4 ? 8 : 16), kFewest);
+        const uint64_t few = std::max(ceil_div(loads, vector_ == 4 ? 8 : 16), kMin);
         return std::min(lanes, power_of_two(few, t.subgroup));
     }
 
     void plan_columns() {
-        const Tuning& t = tuning();
+        const LaunchConfig& t = launch_config();
         vector_ = vectors(kept_, reduced_, false) ? 4 : 1;
-        lanes_ = lanes_of_columns(ceil_div(header_.rows, vector_));
+        lanes_ = threads_of_columns(ceil_div(header_.rows, vector_));
         header_.row_groups = group_count(ceil_div(header_.rows, uint64_t{lanes_} * vector_));
         split(t.workgroup / lanes_, true);
     }
 
     void plan_partials() {
-        const Tuning& t = tuning();
+        const LaunchConfig& t = launch_config();
         vector_ = 1;
         lanes_ = header_.chunks > 4 * t.subgroup ? t.workgroup : power_of_two(header_.chunks, t.subgroup);
         header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
@@ -236,7 +236,7 @@ class Call {
 
     // Divides the elements of a row among several workgroups where there are too few rows to fill the device.
     void split(uint64_t step, bool allowed) {
-        const Tuning& t = tuning();
+        const LaunchConfig& t = launch_config();
         const uint64_t rows_a_group = ceil_div(header_.rows, header_.row_groups);
         const uint64_t by_size = header_.count * rows_a_group / t.min_chunk;
         const uint64_t wanted = std::min(t.target_groups / header_.row_groups, by_size);
@@ -259,9 +259,9 @@ class Call {
         at = write_dims(reduced_, at);
         const auto type = [](const at::TensorBase& t) { return t.defined() ? code(t.scalar_type()) : 0u; };
         const uint32_t in_type = first ? type(ins_[0]) : 0;
-        KernelCall call(kernel, {tuning().workgroup, tuning().subgroup, in_type, type(outs_[0]),
+        KernelCall call(kernel, {launch_config().workgroup, launch_config().subgroup, in_type, type(outs_[0]),
                                  type(outs_[1]), lanes_, vector_, flags | (wide ? kWide : 0u), type(ins_[1]),
-                                 type(ins_[2]), type(ins_[3]), tuning().loads_ahead});
+                                 type(ins_[2]), type(ins_[3]), launch_config().prefetch_loads});
         if (first) {
             for (size_t k = 0; k < inputs_; ++k) call.read(ins_[k]);
         }

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::kernels {
 
 namespace {
 
-constexpr uint64_t kMostCached = 8;  // loads of a row that a thread keeps in registers
+constexpr uint64_t kMaxCached = 8;  // loads of a row that a thread keeps in registers
 
 uint32_t checked(int64_t count) {
     TORCH_CHECK(count <= std::numeric_limits<uint32_t>::max(), "rows or elements of a row number ", count,
@@ -50,7 +50,7 @@ RowLaunch::RowLaunch(int64_t dim, std::initializer_list<RowTensor> tensors, std:
     const int64_t row_step = kept.empty() ? 0 : kept[0].stride[0];
     const bool columns = row_step != 0 && header.size > 1 && row_step < along[0].stride[0];
     // Four elements a load are four times the code, which software drivers take long to compile.
-    bool vector = !columns && header.size % 4 == 0 && !tuning().software;
+    bool vector = !columns && header.size % 4 == 0 && !launch_config().software;
     for (size_t k = 0; k < tensors.size(); ++k) {
         const auto& [tensor, use, one_a_row] = tensors.begin()[k];
         if (!tensor.defined()) continue;
@@ -58,15 +58,15 @@ RowLaunch::RowLaunch(int64_t dim, std::initializer_list<RowTensor> tensors, std:
         type_[k] = code(tensor.scalar_type());
         vector &= one_a_row || vector_aligned(header.address[k], item_bytes(tensor), k, along, kept);
     }
-    const Tuning& t = tuning();
+    const LaunchConfig& t = launch_config();
     workgroup_ = t.workgroup;
     subgroup_ = t.subgroup;
     vector_ = vector ? 4 : 1;
     columns_ = columns;
     const uint64_t loads = header.size / vector_;
-    lanes_ = columns ? lanes_of_columns(header.rows) : lanes_a_row(header.rows, loads);
+    lanes_ = columns ? threads_of_columns(header.rows) : threads_per_row(header.rows, loads);
     const uint64_t a_thread = ceil_div(loads, columns ? t.workgroup / lanes_ : lanes_);
-    cached_ = t.software || a_thread > kMostCached ? 0 : static_cast<uint32_t>(a_thread);
+    cached_ = t.software || a_thread > kMaxCached ? 0 : static_cast<uint32_t>(a_thread);
     groups_ = ceil_div(header.rows, columns ? lanes_ : t.workgroup / lanes_);
     write_dims(kept, reinterpret_cast<char*>(header.kept.data()));
 }

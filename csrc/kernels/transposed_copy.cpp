@@ -5,7 +5,7 @@
 #include <array>
 
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "runtime/device.h"
 
 namespace anymps::kernels {
@@ -17,7 +17,7 @@ using shader::TransposedCopyArgs;
 
 constexpr int64_t kTile = shader::kTile;
 constexpr size_t kMaxBatchDims = 8;
-constexpr uint32_t kWordTile = shader::kLines, kWordThreads = shader::kThreads;
+constexpr uint32_t kWordTile = shader::kWgrad3x3, kWordThreads = shader::kThreads;
 
 // Larger tiles, where both sides are whole words and there is at most one further dimension; false elsewhere.
 bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyArgs& args) {
@@ -69,7 +69,7 @@ int contiguous_dim(const at::TensorIteratorBase& iter, int arg) {
 
 bool transposed_copy(at::TensorIteratorBase& iter) {
     // A software driver has no memory lines to fill, and barriers are expensive there.
-    if (tuning().software || tuning().workgroup % kTile != 0) return false;
+    if (launch_config().software || launch_config().workgroup % kTile != 0) return false;
     if (iter.ndim() < 2 || static_cast<size_t>(iter.ndim()) > kMaxBatchDims + 2) return false;
     const int across = contiguous_dim(iter, 0), down = contiguous_dim(iter, 1);
     if (across < 0 || down < 0 || across == down) return false;
@@ -98,7 +98,8 @@ bool transposed_copy(at::TensorIteratorBase& iter) {
     }
     if (transposed_words(iter, args)) return true;
     shader::transposed_copy
-        .call({.workgroup = tuning().workgroup, .item_bytes = static_cast<uint32_t>(iter.element_size(0))})
+        .call({.workgroup = launch_config().workgroup,
+               .item_bytes = static_cast<uint32_t>(iter.element_size(0))})
         .read(iter.tensor_base(1))
         .write(iter.tensor_base(0))
         .dispatch_prefix(args, sizeof(whole), Grid::linear(args.tiles));

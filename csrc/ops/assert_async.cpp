@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 // Raises at once for a tensor of more or fewer than one element; torch.AcceleratorError with the message
@@ -17,7 +17,7 @@ void ANYMPS_FUNC(_assert_async_msg)(const Tensor& self, std::string_view message
     TORCH_CHECK(self.numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
     const auto error = runtime::encoder().message_slot(std::string(message));
     shaders::assert_async::assert_nonzero
-        .call({.workgroup = kernels::tuning().workgroup, .type = kernels::code(self.scalar_type())})
+        .call({.workgroup = kernels::launch_config().workgroup, .type = kernels::code(self.scalar_type())})
         .read(self)
         .dispatch({.value = kernels::address(self), .error = error.address, .code = error.code},
                   kernels::Grid{});

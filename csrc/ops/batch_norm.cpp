@@ -10,8 +10,8 @@
 #include "ops/materialize.h"
 
 #include "kernels/channel_norm.h"
-#include "kernels/column_sums.h"
-#include "kernels/plane_sums.h"
+#include "kernels/reduce_nc_hw.h"
+#include "kernels/reduce_outer.h"
 
 namespace anymps::ops {
 
@@ -69,9 +69,9 @@ void find_statistics(const Tensor& input, const kernels::ChannelStatistics& stat
     materialize(statistics.running_mean);
     materialize(statistics.running_variance);
     const bool last = format_of(input) != at::MemoryFormat::Contiguous;
-    if (last ? kernels::column_moments(input, static_cast<uint64_t>(samples(input)),
-                                       static_cast<uint64_t>(input.size(1)), statistics)
-             : kernels::plane_moments(input, planes_of(input), statistics))
+    if (last ? kernels::reduce_outer_moments(input, static_cast<uint64_t>(samples(input)),
+                                             static_cast<uint64_t>(input.size(1)), statistics)
+             : kernels::reduce_nc_hw_moments(input, planes_of(input), statistics))
         return;
     kernels::reduce(rows::moments, input, all_but_channels(input), {statistics.variance, statistics.mean});
     kernels::channel_norm_statistics(statistics);
@@ -156,7 +156,7 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
     if (needs_sums) {
         products = empty_floats(input, input.size(1));
         sums = empty_floats(input, input.size(1));
-        if (!kernels::plane_gradients(grad, input, planes_of(input), mean, rstd, products, sums))
+        if (!kernels::reduce_nc_hw_gradients(grad, input, planes_of(input), mean, rstd, products, sums))
             kernels::reduce(rows::norm_gradients, {grad, input, spread(mean, input), spread(rstd, input)},
                             all_but_channels(input), {products, sums});
     }

@@ -12,7 +12,7 @@
 #include <ranges>
 
 #include "ops/batch_norm.h"
-#include "ops/plain.h"
+#include "ops/default_dispatch.h"
 
 namespace anymps::ops {
 namespace {
@@ -69,9 +69,12 @@ struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
     // Hooks and transforms may have made anything of what was saved.
     static bool takes(const Tensor& grad, const variable_list& saved) {
         const Tensor& input = saved[0];
-        const auto is_float = [](const Tensor& t) { return is_plain(t) && t.scalar_type() == at::kFloat; };
-        return !at::GradMode::is_enabled() && are_modes_off() && is_float(grad) && is_plain(input) &&
-               at::isReducedFloatingType(input.scalar_type()) && grad.sizes() == input.sizes() &&
+        const auto is_float = [](const Tensor& t) {
+            return has_default_dispatch(t) && t.scalar_type() == at::kFloat;
+        };
+        return !at::GradMode::is_enabled() && no_mode_is_active() && is_float(grad) &&
+               has_default_dispatch(input) && at::isReducedFloatingType(input.scalar_type()) &&
+               grad.sizes() == input.sizes() &&
                std::ranges::all_of(saved | std::views::drop(1),
                                    [&](const Tensor& t) { return !t.defined() || is_float(t); });
     }
@@ -118,7 +121,7 @@ Tensor autocast_batch_norm(const Tensor& input, const std::optional<Tensor>& wei
 
 TORCH_LIBRARY_IMPL(aten, AutocastMPS, m) {
     const QuietReplacement quiet;
-    m.impl("batch_norm", TORCH_FN((PlainOr<&autocast_batch_norm, &AutocastToFloat::call>::call)));
+    m.impl("batch_norm", TORCH_FN((DefaultDispatchOr<&autocast_batch_norm, &AutocastToFloat::call>::call)));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 using shaders::cat::CatEntry;
 
-constexpr size_t kMostEntries = 4096;  // of one dispatch, in the argument ring
+constexpr size_t kMaxEntries = 4096;  // of one dispatch, in the argument ring
 
 // The largest power of two up to 16 that divides all of the entry's addresses and lengths (in bytes so far).
 uint64_t common_unit(const std::vector<CatEntry>& entries) {
@@ -87,7 +87,7 @@ TORCH_IMPL_FUNC(cat_out)
             entries.push_back({kernels::address(t), kernels::address(out) + row_offset, 0, t.numel() * item,
                                row, row_elements(out) * item});
             inputs.push_back(t);
-            if (entries.size() == kMostEntries) flush();
+            if (entries.size() == kMaxEntries) flush();
         } else {
             at::narrow(out, dim, position, t.size(dim)).copy_(t);
         }

@@ -15,9 +15,9 @@
 #include <algorithm>
 
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
+#include "ops/default_dispatch.h"
 #include "ops/nll_loss.h"
-#include "ops/plain.h"
 
 namespace anymps::ops {
 namespace {
@@ -39,10 +39,10 @@ Tensor gradient(const Tensor& loss_grad, const Tensor& y, const Tensor& target, 
     const auto rows = static_cast<uint64_t>(y.size(0)), size = static_cast<uint64_t>(y.size(1));
     const bool is_float = y.scalar_type() == at::kFloat;
     const uint32_t item = kernels::floats_of_word(y.scalar_type());  // elements a word
-    const auto& t = kernels::tuning();
+    const auto& t = kernels::launch_config();
     const uint64_t words = size / item + 1;
-    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, shader::kAhead), t.workgroup);
-    const uint64_t parts = kernels::ceil_div(words, uint64_t{lanes} * shader::kAhead);
+    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, shader::kPrefetch), t.workgroup);
+    const uint64_t parts = kernels::ceil_div(words, uint64_t{lanes} * shader::kPrefetch);
     const bool mean = reduction == at::Reduction::Mean;
     const shader::CrossEntropyArgs args{.y = address(y),
                                         .grad = address(grad),
@@ -120,9 +120,9 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     static bool takes(const Tensor& loss_grad, const Tensor& y, const Tensor& target, const Tensor& weight,
                       const Tensor& total_weight) {
         const auto are_alike = [](const Tensor& a, const Tensor& b) {
-            return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type();
+            return has_default_dispatch(a) && has_default_dispatch(b) && a.scalar_type() == b.scalar_type();
         };
-        return !at::GradMode::is_enabled() && are_modes_off() && is_plain(target) &&
+        return !at::GradMode::is_enabled() && no_mode_is_active() && has_default_dispatch(target) &&
                are_alike(loss_grad, total_weight) && are_alike(y, weight.defined() ? weight : y) &&
                y.is_contiguous() && address(y) % 16 == 0;
     }
@@ -153,7 +153,7 @@ Tensor cross_entropy_loss(const Tensor& self, const Tensor& target, const std::o
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("cross_entropy_loss", TORCH_FN((PlainOr<&cross_entropy_loss, kComposite>::call)));
+    m.impl("cross_entropy_loss", TORCH_FN((DefaultDispatchOr<&cross_entropy_loss, kComposite>::call)));
 }
 
 }  // namespace

@@ -116,10 +116,10 @@ CtcArgs Sequences::args(const Tensor& log_alpha, const Tensor& losses) const {
 
 void Sequences::run(const shader::CtcKernel& kernel, const CtcArgs& args, const Tensor& written,
                     const Tensor& losses) const {
-    const kernels::Tuning& tuning = kernels::tuning();
-    const bool serial = tuning.software || states() > int64_t{shader::kMostShared};
+    const kernels::LaunchConfig& launch_config = kernels::launch_config();
+    const bool serial = launch_config.software || states() > int64_t{shader::kMaxShared};
     auto call = kernel.call(
-        {.workgroup = serial ? 1 : tuning.workgroup, .target_type = target_type(), .serial = serial});
+        {.workgroup = serial ? 1 : launch_config.workgroup, .target_type = target_type(), .serial = serial});
     call.read(log_probs_).read(targets_).read(lengths_).write(written);
     if (losses.defined()) call.write(losses);
     call.dispatch(args, kernels::Grid::linear(args.batch));

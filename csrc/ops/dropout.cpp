@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/team.h"
-#include "ops/plain.h"
+#include "kernels/launch_config.h"
+#include "ops/default_dispatch.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -63,7 +63,7 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(native_dropout)(const Tensor& input, doub
     const double scale = scale_of(p);
     const auto keep_below = static_cast<uint32_t>(std::ceil(double{static_cast<float>(1 - p)} * 0x1p24));
     const bool aligned = all_aligned({out, mask, source}, 4);
-    const bool words = !kernels::tuning().software && source.element_size() == 2 && count % 8 == 0 &&
+    const bool words = !kernels::launch_config().software && source.element_size() == 2 && count % 8 == 0 &&
                        all_aligned({out, mask, source}, 8);
     (words ? shader::dropout_words : shader::dropout)
         .call({.workgroup = kWorkgroup, .type = kernels::code(source.scalar_type()), .aligned = aligned})
@@ -119,7 +119,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
     m.impl("dropout", dropout);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("dropout", TORCH_FN((PlainOr<&dropout, &at::compositeimplicitautograd::dropout>::call)));
+    m.impl("dropout", TORCH_FN((DefaultDispatchOr<&dropout, &at::compositeimplicitautograd::dropout>::call)));
 }
 
 }  // namespace

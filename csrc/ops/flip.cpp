@@ -75,7 +75,7 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
         .read(self)
         .write(out)
         .dispatch_table(args, table,
-                        kernels::flat_grid(kernels::ceil_div(args.count, shader::kAhead), kWorkgroup));
+                        kernels::flat_grid(kernels::ceil_div(args.count, shader::kPrefetch), kWorkgroup));
     return out;
 }
 

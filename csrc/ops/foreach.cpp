@@ -64,11 +64,11 @@ std::vector<Tensor> norms(TensorList self, uint32_t order) {
     kernels::MultiTensorCall(shader::foreach_norm, {{self, false}, {{}, false, false, places}}, constants)
         .write(partials)
         .dispatch({});
-    constexpr size_t kMostEntries = 4096;  // of one dispatch, in the argument ring
+    constexpr size_t kMaxEntries = 4096;  // of one dispatch, in the argument ring
     const uint32_t workgroup = kernels::flat_workgroup();
     const uint32_t subgroup = runtime::device().info().subgroup_size;
-    for (size_t begin = 0; begin < entries.size(); begin += kMostEntries) {
-        const size_t count = std::min(kMostEntries, entries.size() - begin);
+    for (size_t begin = 0; begin < entries.size(); begin += kMaxEntries) {
+        const size_t count = std::min(kMaxEntries, entries.size() - begin);
         auto call =
             shader::foreach_norm_finish.call({.workgroup = workgroup, .subgroup = subgroup, .order = order});
         call.read(partials);

@@ -11,7 +11,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 namespace {
@@ -85,7 +85,7 @@ shader::GridSamplerKernel::Call prepare(Step step, const Operands& t, const Opti
                .spatial = static_cast<uint32_t>(options.spatial),
                .padding = static_cast<uint32_t>(options.padding),
                .align_corners = options.align_corners,
-               .ordered = span > 1,
+               .deterministic = span > 1,
                .planes = planes});
 }
 
@@ -112,9 +112,9 @@ Tensor forward(const Tensor& input, const Tensor& grid, const Options& options, 
     const Tensor output = at::empty(sizes, input.options());
     if (output.numel() == 0) return output;
     // The taps of a position are computed once for four channels, where a quarter of the threads fills a GPU.
-    constexpr int64_t kPlanes = 4, kFewest = 1 << 18;
-    const bool four = !kernels::tuning().software && input.size(1) % kPlanes == 0 &&
-                      output.numel() >= kPlanes * kFewest && input.numel() < (int64_t{1} << 31) &&
+    constexpr int64_t kPlanes = 4, kMin = 1 << 18;
+    const bool four = !kernels::launch_config().software && input.size(1) % kPlanes == 0 &&
+                      output.numel() >= kPlanes * kMin && input.numel() < (int64_t{1} << 31) &&
                       output.numel() < (int64_t{1} << 31) && input.is_contiguous();
     const int64_t planes = four ? kPlanes : 1;
     GridSamplerArgs args;

@@ -11,7 +11,7 @@
 
 #include "kernels/channel_norm.h"
 #include "kernels/group_gradients.h"
-#include "ops/plain.h"
+#include "ops/default_dispatch.h"
 
 namespace anymps::ops {
 
@@ -170,7 +170,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
     m.impl("group_norm", channels_last_group_norm);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("group_norm", TORCH_FN((PlainOr<&channels_last_group_norm, &group_norm>::call)));
+    m.impl("group_norm", TORCH_FN((DefaultDispatchOr<&channels_last_group_norm, &group_norm>::call)));
 }
 
 }  // namespace

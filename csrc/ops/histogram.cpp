@@ -22,15 +22,15 @@ namespace {
 namespace shader = shaders::histogram;
 using shader::kSharedBins;
 
-constexpr uint32_t kMostRanges = 4;   // readings of the elements; more bins are counted in memory
-constexpr uint32_t kMostCopies = 32;  // of bins in shared memory
+constexpr uint32_t kMaxRanges = 4;   // readings of the elements; more bins are counted in memory
+constexpr uint32_t kMaxCopies = 32;  // of bins in shared memory
 
 // int32 or int64 [bins]: how many elements of `values`, dense, are in each bin. The first bin of whole
 // numbers is `origin`, the range of others is [low, high].
 Tensor count_bins(const Tensor& values, int64_t bins, int64_t origin, double low, double high) {
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-    TORCH_CHECK(bins <= kMost, "histogram: ", bins, " bins are more than the mps device can count");
-    if (values.numel() > kMost) {
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    TORCH_CHECK(bins <= kMax, "histogram: ", bins, " bins are more than the mps device can count");
+    if (values.numel() > kMax) {
         const Tensor flat = values.view(-1);
         const int64_t half = flat.numel() / 2;
         return count_bins(flat.narrow(0, 0, half), bins, origin, low, high)
@@ -39,7 +39,7 @@ Tensor count_bins(const Tensor& values, int64_t bins, int64_t origin, double low
     }
     const Tensor counts = at::zeros({bins}, values.options().dtype(at::kInt));
     if (values.numel() == 0) return counts;
-    const auto& tuning = kernels::tuning();
+    const auto& launch_config = kernels::launch_config();
     const uint32_t workgroup = kernels::flat_workgroup();
     shader::HistogramArgs args{};
     args.input = kernels::address(values);
@@ -50,15 +50,15 @@ Tensor count_bins(const Tensor& values, int64_t bins, int64_t origin, double low
     args.low = static_cast<float>(low);
     args.high = static_cast<float>(high);
     uint32_t ranges = static_cast<uint32_t>(kernels::ceil_div(args.bins, kSharedBins)), copies = 0;
-    if (ranges > kMostRanges) {
+    if (ranges > kMaxRanges) {
         ranges = 1;
     } else {
-        copies = std::clamp(kSharedBins / args.bins, 1u, std::min(kMostCopies, workgroup));
+        copies = std::clamp(kSharedBins / args.bins, 1u, std::min(kMaxCopies, workgroup));
     }
     // A workgroup has as many elements as bins, at least.
-    const uint64_t unit = uint64_t{workgroup} * 4 * shader::kAhead;
+    const uint64_t unit = uint64_t{workgroup} * 4 * shader::kPrefetch;
     const uint64_t least = std::max<uint64_t>(unit, copies == 0 ? 0 : std::min(args.bins, kSharedBins));
-    const uint64_t wanted = std::max(least, kernels::ceil_div(args.count, tuning.target_groups));
+    const uint64_t wanted = std::max(least, kernels::ceil_div(args.count, launch_config.target_groups));
     args.part = kernels::ceil_div(wanted, unit) * unit;
     args.parts = kernels::group_count(kernels::ceil_div(args.count, args.part));
     const bool aligned = args.input % std::min<uint64_t>(16, 4 * values.element_size()) == 0;

@@ -10,7 +10,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 namespace {
@@ -67,10 +67,10 @@ void launch(const shader::Im2colKernel& kernel, const Tensor& image, const Tenso
     for (int d = 0; d < 4; ++d) args.image_strides[d] = image.stride(d);
     for (int d = 0; d < 3; ++d) args.column_strides[d] = columns.stride(d);
     // Where a quarter of the threads fills a GPU, each takes the same place of four channels.
-    constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;
+    constexpr uint32_t kPlanes = 4, kMin = 1 << 18;
     uint32_t planes = 1;
-    if (to_columns && !kernels::tuning().software && image.size(1) % kPlanes == 0 &&
-        args.count >= kPlanes * kFewest) {
+    if (to_columns && !kernels::launch_config().software && image.size(1) % kPlanes == 0 &&
+        args.count >= kPlanes * kMin) {
         planes = kPlanes;
         args.count /= planes;
         args.channels = FastDivider(args.channels.divisor / planes);

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/launch_config.h"
 #include "kernels/row_launcher.h"
-#include "kernels/team.h"
 #include "ops/check_real.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
@@ -78,14 +78,14 @@ void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) 
 }
 
 // Rows of words of 16 bytes that lanes of a subgroup keep in registers; false elsewhere.
-bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, const Tensor& bias, double eps,
-                      const Tensor& out, const Tensor& mean, const Tensor& rstd) {
-    constexpr uint32_t kThreads = 128, kMostWords = 8;
-    const auto& t = kernels::tuning();
+bool forward_vectorized(const Tensor& input, int64_t size, const Tensor& weight, const Tensor& bias,
+                        double eps, const Tensor& out, const Tensor& mean, const Tensor& rstd) {
+    constexpr uint32_t kThreads = 128, kMaxWords = 8;
+    const auto& t = kernels::launch_config();
     const auto type = input.scalar_type();
     const int64_t word = kernels::floats_of_word(type);  // elements
     if (t.software || input.numel() == 0 || word == 0) return false;
-    if (size % word != 0 || size > kMostWords * word * t.subgroup || input.numel() / size > UINT32_MAX)
+    if (size % word != 0 || size > kMaxWords * word * t.subgroup || input.numel() / size > UINT32_MAX)
         return false;
     for (const Tensor* tensor : {&input, &out, &weight, &bias}) {
         if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != type ||
@@ -129,7 +129,7 @@ bool forward_in_words(const Tensor& input, int64_t size, const Tensor& weight, c
 
 void forward(const Tensor& input, const Rows& rows, const Tensor& weight, const Tensor& bias, double eps,
              const Tensor& out, const Tensor& mean, const Tensor& rstd) {
-    if (forward_in_words(input, rows.size(), weight, bias, eps, out, mean, rstd)) return;
+    if (forward_vectorized(input, rows.size(), weight, bias, eps, out, mean, rstd)) return;
     const bool rms = !mean.defined();
     const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
     const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight),
@@ -157,12 +157,12 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
                       const Tensor& rstd, const Tensor& weight, const Tensor& grad_input,
                       const Tensor& grad_weight, const Tensor& grad_bias) {
     // Few registers a thread, so that four workgroups of 128 threads run a core: 64 lanes a row.
-    constexpr uint32_t kMostElements = 1024, kLanes = 64, kThreads = 128, kGroupsOfCore = 4, kSide = 4;
-    constexpr int64_t kLeastRows = 1024;
-    const auto& t = kernels::tuning();
+    constexpr uint32_t kMaxElements = 1024, kLanes = 64, kThreads = 128, kGroupsPerComputeUnit = 4, kSide = 4;
+    constexpr int64_t kMinRows = 1024;
+    const auto& t = kernels::launch_config();
     const int64_t rows = size == 0 ? 0 : input.numel() / size;
-    if (t.software || !grad_input.defined() || rows < kLeastRows || rows > UINT32_MAX / 2 || size % 4 != 0 ||
-        size > kMostElements)
+    if (t.software || !grad_input.defined() || rows < kMinRows || rows > UINT32_MAX / 2 || size % 4 != 0 ||
+        size > kMaxElements)
         return false;
     for (const Tensor* tensor : {&grad, &input, &grad_input, &weight, &mean, &rstd}) {
         if (!tensor->defined()) continue;
@@ -182,8 +182,9 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
     // Subgroups of a row; of one where each of its lanes has a word at most.
     const uint32_t share = size <= 4 * t.subgroup ? 1 : std::max(1u, kLanes / t.subgroup);
     const uint32_t lanes = share * t.subgroup;
-    const auto groups = static_cast<uint32_t>(std::min<uint64_t>(
-        kGroupsOfCore * runtime::device_info().cores(), kernels::ceil_div(rows, threads / lanes)));
+    const auto groups = static_cast<uint32_t>(
+        std::min<uint64_t>(kGroupsPerComputeUnit * runtime::device_info().compute_units(),
+                           kernels::ceil_div(rows, threads / lanes)));
     const Tensor partials = empty_as(input, {groups, columns}, at::kFloat);
     const auto words = static_cast<uint32_t>(kernels::ceil_div(size, 4 * lanes));
     const uint32_t parameter_type = kernels::code(parameter.scalar_type());

@@ -48,8 +48,8 @@ void launch(const shader::JaggedKernel& kernel, const Tensor& jagged, const Tens
             const Tensor& offsets, bool pads, int64_t padding, const char* name) {
     const Tensor &result = pads ? padded : jagged, &source = pads ? jagged : padded;
     if (result.numel() == 0) return;
-    constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-    TORCH_CHECK(result.numel() <= kMost && jagged.size(0) <= kMost && offsets.numel() <= kMost, name,
+    constexpr int64_t kMax = std::numeric_limits<uint32_t>::max();
+    TORCH_CHECK(result.numel() <= kMax && jagged.size(0) <= kMax && offsets.numel() <= kMax, name,
                 " on MPS: more than 2^32 - 1 elements");
     const auto error = runtime::encoder().error_slot(name);
     const auto width =

@@ -13,7 +13,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 
@@ -76,7 +76,7 @@ void run(bool forward, const char* op, const Targets& targets, const Tensor& x, 
                             .classes = static_cast<uint32_t>(x.size(1)),
                             .grad_stride = stride,
                             .inner = kernels::FastDivider(static_cast<uint32_t>(x.size(2)))};
-    const uint32_t workgroup = std::max(64u, kernels::tuning().workgroup);
+    const uint32_t workgroup = std::max(64u, kernels::launch_config().workgroup);
     shader::Constants constants{.workgroup = workgroup,
                                 .type = code(x.scalar_type()),
                                 .target_type = code(targets.target.scalar_type()),

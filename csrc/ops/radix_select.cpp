@@ -8,7 +8,7 @@
 #include <anymps/shaders/lib/digits.h>
 #include <anymps/shaders/radix_select.h>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/radix_sort.h"
 #include "ops/scan.h"
 #include "runtime/device.h"

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/scan.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
@@ -25,8 +25,8 @@ namespace shader = shaders::radix_sort;
 constexpr int64_t kDigits = shaders::lib::digits::kDigits;
 constexpr uint32_t kItems = 16;  // of a thread, at most
 constexpr uint32_t kFewItems = 8;
-constexpr uint32_t kMostThreads = 256;
-constexpr uint32_t kMostSubgroups = 8;
+constexpr uint32_t kMaxThreads = 256;
+constexpr uint32_t kMaxSubgroups = 8;
 constexpr uint32_t kSharedBytes = 18 << 10;
 
 // Rows up to here are quicker by runs and merges.
@@ -124,7 +124,7 @@ class RadixSort {
 }  // namespace
 
 uint32_t radix_workgroup() {
-    return std::min(kMostThreads, kMostSubgroups * runtime::device_info().subgroup_size);
+    return std::min(kMaxThreads, kMaxSubgroups * runtime::device_info().subgroup_size);
 }
 
 uint32_t radix_tile() {
@@ -136,8 +136,8 @@ bool sorts_by_radix(const Tensor& rows) {
     TORCH_CHECK(rows.size(1) <= UINT32_MAX / 2, "sort: rows of ", rows.size(1),
                 " elements are too long for the mps device");
     const auto& info = runtime::device_info();
-    return !kernels::tuning().software && info.shared_memory_bytes >= kSharedBytes &&
-           info.max_workgroup_size >= kMostThreads && info.subgroup_size <= vulkan::kMostLanes &&
+    return !kernels::launch_config().software && info.shared_memory_bytes >= kSharedBytes &&
+           info.max_workgroup_size >= kMaxThreads && info.subgroup_size <= vulkan::kMaxLanes &&
            rows.size(1) > kShortestTile;
 }
 

@@ -25,7 +25,7 @@ namespace shader = shaders::sampling;
 // Part of the numerical contract: the order of additions, and so the samples of a seed, depend on it.
 constexpr uint32_t kCumulativeWorkgroup = 64;
 constexpr uint32_t kSampleWorkgroup = 64;
-constexpr int64_t kMostCategories = int64_t{1} << 24;  // what a float counts
+constexpr int64_t kMaxCategories = int64_t{1} << 24;  // what a float counts
 
 // The sums of each row's first weights, f32. Raises RuntimeError for weights that are no distribution.
 Tensor cumulative_weights(const Tensor& weights, int64_t rows, int64_t columns) {
@@ -84,7 +84,7 @@ Tensor& ANYMPS_FUNC(multinomial_out)(const Tensor& self, int64_t num_samples, bo
     const int64_t columns = self.size(-1);
     TORCH_CHECK(replacement || num_samples <= columns,
                 "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
-    TORCH_CHECK(columns <= kMostCategories, "number of categories cannot exceed 2^24");
+    TORCH_CHECK(columns <= kMaxCategories, "number of categories cannot exceed 2^24");
     const int64_t rows = self.dim() == 1 ? 1 : self.size(0);
     self.dim() == 1 ? out.resize_({num_samples}) : out.resize_({rows, num_samples});
     if (out.numel() == 0) return out;

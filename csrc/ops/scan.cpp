@@ -22,7 +22,7 @@ namespace {
 enum class Scan : uint32_t { Sum = 0, Product, LogSumExp, Maximum, Minimum };
 
 namespace shader = shaders::scan;
-using shader::kLines;
+using shader::kWgrad3x3;
 using shader::ScanArgs;
 
 enum Kind : size_t { kPlain, kLogSumExp, kProduct, kExtremum };
@@ -31,7 +31,7 @@ constexpr kernels::KernelFamily kKernels(shader::kernels_with<ScanArgs>, {"scan_
                                          {"f32", "i32", "i64", "c64"});  // by Compute
 
 // Where the columns of a matrix are this many, neighbouring threads read neighbouring elements of them.
-constexpr int64_t kFewestColumns = 16;
+constexpr int64_t kMinColumns = 16;
 
 // Products of longer rows have two floats a number in all steps.
 constexpr uint64_t kOrdinary = 4096;
@@ -48,7 +48,7 @@ struct Plan {
     uint64_t chunk, chunks, groups;
 
     Plan(const ScanArgs& args, bool long_code) {
-        const kernels::Tuning& t = kernels::tuning();
+        const kernels::LaunchConfig& t = kernels::launch_config();
         columns = t.software || args.inner > 1 || long_code;
         lanes = t.workgroup;
         uint64_t most, unit;  // chunks a row; elements
@@ -63,7 +63,7 @@ struct Plan {
                                (few_rows && args.length > uint64_t{4} * t.subgroup);
             if (!whole) lanes = kernels::power_of_two(kernels::ceil_div(args.length, 4), t.subgroup);
             most = whole ? t.target_groups / args.rows : 1;
-            unit = uint64_t{lanes} * 4 * kLines;
+            unit = uint64_t{lanes} * 4 * kWgrad3x3;
         }
         most = std::max<uint64_t>(most, 1);
         chunk = round_up(kernels::ceil_div(args.length, most), unit);
@@ -112,8 +112,8 @@ void scan_dense(const Tensor& input, const Tensor& out, const Tensor& indices, S
     const auto type = static_cast<size_t>(narrow ? kernels::Compute::I32 : compute);
     const auto run = [&](bool reduce) {
         kKernels(plan.columns, reduce, kind, type)
-            .call({.workgroup = kernels::tuning().workgroup,
-                   .subgroup = kernels::tuning().subgroup,
+            .call({.workgroup = kernels::launch_config().workgroup,
+                   .subgroup = kernels::launch_config().subgroup,
                    .in_type = kernels::code(input.scalar_type()),
                    .out_type = kernels::code(out.scalar_type()),
                    .operation = static_cast<uint32_t>(scan),
@@ -144,9 +144,9 @@ void scan(const Tensor& self, int64_t dim, const Tensor& out, const Tensor& indi
     const auto sizes = self.sizes();
     const int64_t length = self.dim() == 0 ? 1 : self.size(dim);
     const int64_t inner = self.dim() == 0 ? 1 : c10::multiply_integers(sizes.begin() + dim + 1, sizes.end());
-    const bool software = kernels::tuning().software;
+    const bool software = kernels::launch_config().software;
     // Few columns become rows.
-    const bool turned = inner > 1 && inner < kFewestColumns && !software;
+    const bool turned = inner > 1 && inner < kMinColumns && !software;
     const auto dense = [&](const Tensor& t) {
         const Tensor whole = t.contiguous().view({-1, length, inner});
         return turned ? whole.transpose(1, 2).contiguous().view({-1, length, 1}) : whole;

@@ -16,7 +16,7 @@
 #include <bit>
 
 #include "kernels/flat_grid.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/check_real.h"
 #include "runtime/device.h"
 
@@ -47,7 +47,7 @@ void search_rows(const Tensor& out, const Tensor& values, const Tensor& boundari
         .read(boundaries)
         .read(sorter)
         .write(out)
-        .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, shader::kAhead)));
+        .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, shader::kPrefetch)));
 }
 
 constexpr int64_t kTreeBytes = 16384;  // a core of an H200 has 48 KiB for all its workgroups
@@ -55,16 +55,16 @@ constexpr int64_t kTreeBytes = 16384;  // a core of an H200 has 48 KiB for all i
 // Whether so many values are sought in one row that a tree of it pays: its levels read the row once. Shorter
 // rows stay in a core's cache, and software drivers are slow with shared memory.
 bool worth_a_tree(const Tensor& values, const Tensor& boundaries, const Tensor& sorter) {
-    constexpr int64_t kFewest = int64_t{1} << 18, kShortest = int64_t{1} << 16, kLongest = int64_t{1} << 28;
+    constexpr int64_t kMin = int64_t{1} << 18, kShortest = int64_t{1} << 16, kLongest = int64_t{1} << 28;
     const int64_t count = values.numel(), length = boundaries.numel();
-    return !kernels::tuning().software && boundaries.dim() == 1 && !sorter.defined() && count >= kFewest &&
-           length >= kShortest && length <= std::min(kLongest, 16 * count);
+    return !kernels::launch_config().software && boundaries.dim() == 1 && !sorter.defined() &&
+           count >= kMin && length >= kShortest && length <= std::min(kLongest, 16 * count);
 }
 
 void search_tree(const Tensor& out, const Tensor& values, const Tensor& boundaries, bool right) {
     const bool floating = at::isFloatingType(values.scalar_type());
     const int64_t most = kTreeBytes / (floating ? 4 : 8);  // one more than fits
-    c10::SmallVector<Tensor, shader::kMostLevels + 1> levels{boundaries};
+    c10::SmallVector<Tensor, shader::kMaxLevels + 1> levels{boundaries};
     shader::SearchTreeArgs args{.out = kernels::address(out),
                                 .values = kernels::address(values),
                                 .count = static_cast<uint64_t>(values.numel()),
@@ -85,7 +85,7 @@ void search_tree(const Tensor& out, const Tensor& values, const Tensor& boundari
         std::max(kernels::flat_workgroup(),
                  std::min(1024u, std::bit_floor(runtime::device_info().max_workgroup_size)));
     constexpr uint64_t kLeast = 8;  // values of a thread, to pay for filling its workgroup's tree
-    args.groups = static_cast<uint32_t>(std::min(kernels::tuning().target_groups * 256 / workgroup,
+    args.groups = static_cast<uint32_t>(std::min(kernels::launch_config().target_groups * 256 / workgroup,
                                                  kernels::ceil_div(args.count, kLeast * workgroup)));
     const bool aligned =
         args.level[0] % static_cast<uint64_t>(std::min<int64_t>(16, 4 * values.element_size())) == 0;

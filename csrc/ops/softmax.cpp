@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
+#include "kernels/launch_config.h"
 #include "kernels/row_launcher.h"
-#include "kernels/team.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
 
@@ -28,7 +28,7 @@ void check_floating(const Tensor& self, bool log) {
 // Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
 bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
     const at::TensorBase& first = *tensors.begin();
-    if (kernels::tuning().software || first.dim() == 0 || dim != first.dim() - 1) return false;
+    if (kernels::launch_config().software || first.dim() == 0 || dim != first.dim() - 1) return false;
     const int64_t size = first.size(dim);
     if (size <= 2048 || (size % 4 == 0 && size <= 8192) || size > UINT32_MAX) return false;
     return std::all_of(tensors.begin(), tensors.end(), [&](const at::TensorBase& t) {
@@ -39,20 +39,20 @@ bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
 
 constexpr kernels::KernelFamily kLongRows(long_rows::kernels_with<long_rows::LongRows>,
                                           {"softmax_long_forward", "softmax_long_backward"},
-                                          {"_f32", "_f32_kept", "_16"});
+                                          {"_f32", "_f32_persistent", "_16"});
 
 decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool log) {
-    constexpr uint32_t kThreads = 512, kMostThreads = 1024;
-    constexpr int64_t kKept = 7 * 4;  // floats of a thread: words of kernels _f32_kept by four
+    constexpr uint32_t kThreads = 512, kMaxThreads = 1024;
+    constexpr int64_t kKept = 7 * 4;  // floats of a thread: words of kernels _f32_persistent by four
     const auto& device = runtime::device().info();
-    const auto& t = kernels::tuning();
+    const auto& t = kernels::launch_config();
     const bool floats = like.scalar_type() == at::kFloat;
     // Lanes of Intel's GPUs have no registers left for a part of a row.
     const bool kept = floats && device.vendor_id != vulkan::kIntel;
     // Twice as many threads keep twice as much; other compilers spill with so many.
     const bool wide = kept && device.vendor_id == vulkan::kNvidia && like.size(-1) > kThreads * kKept &&
-                      device.max_workgroup_size >= kMostThreads;
-    const uint32_t most = wide ? kMostThreads : kThreads;
+                      device.max_workgroup_size >= kMaxThreads;
+    const uint32_t most = wide ? kMaxThreads : kThreads;
     const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
     return kLongRows(backward, kept     ? 1
                                : floats ? 0
@@ -65,13 +65,13 @@ decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool
 }
 
 // Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers; false elsewhere.
-bool forward_in_words(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
-    constexpr int64_t kMostOfRow = 64;    // elements of a lane
+bool forward_vectorized(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
+    constexpr int64_t kMaxOfRow = 64;     // elements of a lane
     constexpr uint64_t kWordsOfLane = 2;  // where a row has few
-    const auto& t = kernels::tuning();
+    const auto& t = kernels::launch_config();
     if (t.software || self.element_size() != 2 || self.dim() == 0 || dim != self.dim() - 1) return false;
     const int64_t size = self.size(dim);
-    if (size % 8 != 0 || size == 0 || size > kMostOfRow * t.subgroup || self.numel() / size > UINT32_MAX)
+    if (size % 8 != 0 || size == 0 || size > kMaxOfRow * t.subgroup || self.numel() / size > UINT32_MAX)
         return false;
     for (const Tensor* tensor : {&self, &out}) {
         if (!tensor->is_contiguous() || tensor->scalar_type() != self.scalar_type() ||
@@ -101,7 +101,7 @@ bool forward_in_words(const Tensor& self, int64_t dim, const Tensor& out, bool l
 void forward(const Tensor& self, int64_t dim_, const Tensor& out, bool log) {
     check_floating(self, log);
     const int64_t dim = at::maybe_wrap_dim(dim_, self.dim());
-    if (self.numel() == 0 || forward_in_words(self, dim, out, log)) return;
+    if (self.numel() == 0 || forward_vectorized(self, dim, out, log)) return;
     if (are_long_rows(dim, {self, out})) {
         const long_rows::LongRows args{.x = kernels::address(self),
                                        .y = kernels::address(out),

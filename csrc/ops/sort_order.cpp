@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/flat_grid.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/radix_select.h"
 #include "ops/radix_sort.h"
 

@@ -12,7 +12,7 @@ namespace anymps::ops {
 namespace {
 
 // True where four neighbours of a row are one load, wherever they are.
-bool in_fours(const Tensor& t) {
+bool vectorized(const Tensor& t) {
     const auto alignment = std::min<uint64_t>(16, 4 * t.element_size());
     return t.stride(2) == 1 && t.size(2) % 4 == 0 && t.stride(1) % 4 == 0 && t.stride(0) % 4 == 0 &&
            kernels::address(t) % alignment == 0;
@@ -24,7 +24,7 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
     const int64_t rows = out.size(-2), columns = out.size(-1);
     const Tensor from = self.reshape({-1, rows, columns});
     const Tensor to = out.reshape({-1, rows, columns});  // a copy where the batch has no single stride
-    const uint32_t vector = in_fours(from) && in_fours(to) ? 4 : 1;
+    const uint32_t vector = vectorized(from) && vectorized(to) ? 4 : 1;
     shaders::triangular::TriangleArgs args{
         .out = kernels::address(to),
         .self = kernels::address(from),

@@ -73,12 +73,12 @@ struct Range {
 
 // Counting is worth a look at the range from so many elements on, and takes as long as sorting where the
 // range has half as many numbers as there are elements.
-constexpr int64_t kFewestToCount = 1 << 16, kElementsANumber = 8;
+constexpr int64_t kMinToCount = 1 << 16, kElementsANumber = 8;
 
 // The range of whole numbers that are to be counted, not sorted. Waits for the device where the type does not
 // say.
 std::optional<Range> range_to_count(const Tensor& flat) {
-    if (flat.numel() < kFewestToCount) return std::nullopt;
+    if (flat.numel() < kMinToCount) return std::nullopt;
     switch (flat.scalar_type()) {
         case at::kByte:
             return Range{0, 1 << 8};

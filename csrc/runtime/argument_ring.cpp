@@ -21,12 +21,13 @@ bool ArgumentRing::reserve(uint64_t bytes, Slice* slice) {
     return true;
 }
 
-void ArgumentRing::close(uint64_t serial) {
-    if (closed_.empty() ? head_ != tail_ : head_ != closed_.back().head) closed_.push_back({serial, head_});
+void ArgumentRing::close(uint64_t submission) {
+    if (closed_.empty() ? head_ != tail_ : head_ != closed_.back().head)
+        closed_.push_back({submission, head_});
 }
 
-void ArgumentRing::reclaim(uint64_t completed_serial) {
-    while (!closed_.empty() && closed_.front().serial <= completed_serial) {
+void ArgumentRing::reclaim(uint64_t completed_submission) {
+    while (!closed_.empty() && closed_.front().submission <= completed_submission) {
         tail_ = closed_.front().head;
         closed_.pop_front();
     }

@@ -12,7 +12,7 @@ namespace anymps::runtime {
 class ArgumentRing {
   public:
     static constexpr uint64_t kBytes = 8ull << 20;
-    static constexpr uint64_t kMostBytes = 256ull << 10;  // of one reservation
+    static constexpr uint64_t kMaxBytes = 256ull << 10;  // of one reservation
 
     explicit ArgumentRing(const vulkan::Device& device);
 
@@ -21,18 +21,18 @@ class ArgumentRing {
         std::byte* host;
         uint64_t offset;  // in buffer()
     };
-    // bytes <= kMostBytes, 16-byte aligned. False when the ring is full: submit, wait for oldest(), reclaim.
+    // bytes <= kMaxBytes, 16-byte aligned. False when the ring is full: submit, wait for oldest(), reclaim.
     bool reserve(uint64_t bytes, Slice* slice);
     // Everything reserved so far belongs to this submission or an earlier one.
-    void close(uint64_t serial);
-    void reclaim(uint64_t completed_serial);
+    void close(uint64_t submission);
+    void reclaim(uint64_t completed_submission);
     // The serial to wait for to free some of it; 0 when nothing was closed.
-    uint64_t oldest() const { return closed_.empty() ? 0 : closed_.front().serial; }
+    uint64_t oldest() const { return closed_.empty() ? 0 : closed_.front().submission; }
     const vulkan::Buffer& buffer() const { return buffer_; }
 
   private:
     struct Closed {
-        uint64_t serial;
+        uint64_t submission;
         uint64_t head;
     };
     vulkan::Buffer buffer_;

@@ -82,7 +82,7 @@ std::string device_info_json() {
                       : info.is_integrated ? "integrated GPU"
                                            : "discrete GPU")
         .raw("features", features_json(info))
-        .number("compute_units", info.compute_units)
+        .number("compute_units", info.reported_compute_units)
         .number("subgroup_size", info.subgroup_size)
         .number("min_subgroup_size", info.min_subgroup_size)
         .number("max_subgroup_size", info.max_subgroup_size)

@@ -25,10 +25,10 @@
 namespace anymps::runtime {
 namespace {
 
-constexpr uint32_t kMostGroups = 65535;          // in one dimension, on Intel and on software drivers
+constexpr uint32_t kMaxGroups = 65535;           // in one dimension, on Intel and on software drivers
 constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
-constexpr uint64_t kMostDeferredBytes = 4096;    // of an upload that is kept rather than waited for
-constexpr size_t kMostStaging = 4;               // buffers, so that host and device work at the same time
+constexpr uint64_t kMaxDeferredBytes = 4096;     // of an upload that is kept rather than waited for
+constexpr size_t kMaxStaging = 4;                // buffers, so that host and device work at the same time
 constexpr uint32_t kErrorWords = 64;
 constexpr uint32_t kMessageCode = 1u << 30;  // the first code of errors with words of their own
 
@@ -44,12 +44,12 @@ constexpr VkAccessFlags kReads = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_
 struct CommandBuffer {
     VkCommandPool pool = VK_NULL_HANDLE;
     VkCommandBuffer handle = VK_NULL_HANDLE;
-    uint64_t serial = 0;  // of its last submission
+    uint64_t submission = 0;  // of its last submission
 };
 
 struct Staging {
     std::unique_ptr<vulkan::Buffer> buffer;
-    uint64_t serial = 0;
+    uint64_t submission = 0;
 };
 
 std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
@@ -59,9 +59,9 @@ std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
 }  // namespace
 
 Grid Grid::linear(uint64_t groups) {
-    if (groups <= kMostGroups) return {static_cast<uint32_t>(groups), 1, 1};
-    const uint64_t rows = (groups + kMostGroups - 1) / kMostGroups;
-    TORCH_CHECK(rows <= kMostGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
+    if (groups <= kMaxGroups) return {static_cast<uint32_t>(groups), 1, 1};
+    const uint64_t rows = (groups + kMaxGroups - 1) / kMaxGroups;
+    TORCH_CHECK(rows <= kMaxGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
     return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
 }
 
@@ -78,8 +78,8 @@ class CommandEncoder::Impl {
 
     // Now, or later if its pipeline or that of a command before it is still being compiled.
     void launch(const Launch& launch) {
-        TORCH_CHECK(launch.args.size() <= ArgumentRing::kMostBytes, "kernel arguments of ",
-                    launch.args.size(), " bytes exceed the argument ring's ", ArgumentRing::kMostBytes);
+        TORCH_CHECK(launch.args.size() <= ArgumentRing::kMaxBytes, "kernel arguments of ", launch.args.size(),
+                    " bytes exceed the argument ring's ", ArgumentRing::kMaxBytes);
         if (can_record(&launch.pipeline)) return record_launch(launch);
         deferred_.push(&launch.pipeline, [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
     }
@@ -131,20 +131,20 @@ class CommandEncoder::Impl {
             std::memcpy(host, src, bytes);
             return;
         }
-        if (bytes <= kMostDeferredBytes && !can_record(nullptr)) {
+        if (bytes <= kMaxDeferredBytes && !can_record(nullptr)) {
             deferred_.push(nullptr, [this, dst, kept = std::vector<std::byte>(src, src + bytes)] {
                 upload_by_ring(dst, kept);
             });
             return;
         }
         record_deferred();
-        if (bytes <= ArgumentRing::kMostBytes) return upload_by_ring(dst, bytes_at(src, bytes));
+        if (bytes <= ArgumentRing::kMaxBytes) return upload_by_ring(dst, bytes_at(src, bytes));
         for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
             const uint64_t part = std::min(kStagingBytes, bytes - done);
             Staging& staging = next_staging();
             std::memcpy(staging.buffer->host(), src + done, part);
             copy_regions(dst + done, staging.buffer->handle(), 0, staging.buffer->address(), part);
-            staging.serial = submit();
+            staging.submission = submit();
         }
     }
 
@@ -164,7 +164,7 @@ class CommandEncoder::Impl {
             device_.api().vkCmdCopyBuffer(commands, from.buffer->handle(), staging.buffer->handle(), 1,
                                           &region);
         });
-        staging.serial = submit();
+        staging.submission = submit();
         return staging;
     }
 
@@ -182,12 +182,12 @@ class CommandEncoder::Impl {
         const auto finish_oldest = [&] {
             const Part part = parts.front();
             parts.pop_front();
-            wait(part.staging->serial);
+            wait(part.staging->submission);
             std::memcpy(dst + part.offset, part.staging->buffer->host(), part.bytes);
         };
         for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
             const uint64_t part = std::min(kStagingBytes, bytes - done);
-            if (parts.size() == kMostStaging) finish_oldest();
+            if (parts.size() == kMaxStaging) finish_oldest();
             parts.push_back({&start_download(src + done, part), done, part});
         }
         while (!parts.empty()) finish_oldest();
@@ -215,7 +215,7 @@ class CommandEncoder::Impl {
     }
 
     uint64_t submit() {
-        if (!recording_) return serial_;
+        if (!recording_) return submission_;
         const auto& api = device_.api();
         CommandBuffer& current = buffers_.back();
         // Makes the writes visible to the next submission and to the host.
@@ -224,19 +224,19 @@ class CommandEncoder::Impl {
         hazards_.clear();
         recording_ = false;
         VK_CHECK(api.vkEndCommandBuffer(current.handle));
-        current.serial = ++serial_;
+        current.submission = ++submission_;
         VkSemaphore semaphore = semaphore_.handle();
         VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
         timeline.signalSemaphoreValueCount = 1;
-        timeline.pSignalSemaphoreValues = &serial_;
+        timeline.pSignalSemaphoreValues = &submission_;
         VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
         submit.commandBufferCount = 1;
         submit.pCommandBuffers = &current.handle;
         submit.signalSemaphoreCount = 1;
         submit.pSignalSemaphores = &semaphore;
         VK_CHECK(api.vkQueueSubmit(device_.queue(), 1, &submit, VK_NULL_HANDLE));
-        ring_.close(serial_);
-        return serial_;
+        ring_.close(submission_);
+        return submission_;
     }
 
     // Raises what kernels have reported since the last time.
@@ -268,8 +268,8 @@ class CommandEncoder::Impl {
     }
 
     // Waits for a serial. The queue may be dry then, so the next command is submitted at once.
-    void wait(uint64_t serial) {
-        semaphore_.wait(serial);
+    void wait(uint64_t submission) {
+        semaphore_.wait(submission);
         waited_.store(true, std::memory_order_relaxed);
     }
 
@@ -291,7 +291,7 @@ class CommandEncoder::Impl {
     }
 
     // Nothing that was asked for is still to be done.
-    bool idle() { return deferred_.empty() && !recording_ && semaphore_.value() >= serial_; }
+    bool idle() { return deferred_.empty() && !recording_ && semaphore_.value() >= submission_; }
 
     // Whether a command of this kernel (or of none) can be recorded at once: all before it are.
     bool can_record(const vulkan::Pipeline* pipeline) {
@@ -365,7 +365,7 @@ class CommandEncoder::Impl {
         if (KernelProfile* profile = active_profile()) [[unlikely]] {
             barrier(commands, kDeviceStages, kReads | kWrites);
             profile->collect(semaphore_.value());
-            profile->begin(commands, serial_ + 1);
+            profile->begin(commands, submission_ + 1);
             command(commands);
             profile->end(commands, name, groups, accesses);
         } else {
@@ -377,14 +377,14 @@ class CommandEncoder::Impl {
     void recorded() {
         ++commands_;
         const bool check = commands_ % kCheckEvery == 0 || waited_.exchange(false, std::memory_order_relaxed);
-        if (commands_ >= kBatch || (check && semaphore_.value() >= serial_)) submit();
+        if (commands_ >= kBatch || (check && semaphore_.value() >= submission_)) submit();
     }
 
     void begin() {
         const auto& api = device_.api();
         // The oldest command buffer is reused once it has completed; the list stays as long as the queue
         // needs.
-        if (!buffers_.empty() && buffers_.front().serial <= semaphore_.value()) {
+        if (!buffers_.empty() && buffers_.front().submission <= semaphore_.value()) {
             ring_.reclaim(semaphore_.value());
             buffers_.push_back(buffers_.front());
             buffers_.pop_front();
@@ -416,13 +416,13 @@ class CommandEncoder::Impl {
     }
 
     Staging& next_staging() {
-        if (staging_.size() < kMostStaging) {
+        if (staging_.size() < kMaxStaging) {
             staging_.push_back(
                 {std::make_unique<vulkan::Buffer>(device_, kStagingBytes, vulkan::MemoryKind::Staging), 0});
             return staging_.back();
         }
         staging_.splice(staging_.end(), staging_, staging_.begin());
-        semaphore_.wait(staging_.back().serial);
+        semaphore_.wait(staging_.back().submission);
         return staging_.back();
     }
 
@@ -431,7 +431,7 @@ class CommandEncoder::Impl {
     bool recording_ = false;
     uint32_t commands_ = 0;
     VkPipeline bound_ = VK_NULL_HANDLE;
-    uint64_t serial_ = 0;
+    uint64_t submission_ = 0;
     Hazards hazards_;
     DeferredCommands deferred_;
     ArgumentRing ring_;
@@ -502,12 +502,12 @@ uint64_t CommandEncoder::submit() {
     return impl_->submit();
 }
 
-void CommandEncoder::wait(uint64_t serial) {
-    impl_->wait(serial);
+void CommandEncoder::wait(uint64_t submission) {
+    impl_->wait(submission);
 }
 
-bool CommandEncoder::completed(uint64_t serial) const {
-    return impl_->semaphore_.value() >= serial;
+bool CommandEncoder::completed(uint64_t submission) const {
+    return impl_->semaphore_.value() >= submission;
 }
 
 void CommandEncoder::synchronize() {

@@ -72,8 +72,8 @@ class CommandEncoder {
     uint64_t submit();
 
     // Blocks until a serial has completed. Does not raise device asserts.
-    void wait(uint64_t serial);
-    bool completed(uint64_t serial) const;
+    void wait(uint64_t submission);
+    bool completed(uint64_t submission) const;
 
     // submit + wait for everything, then check_errors().
     void synchronize();

@@ -11,14 +11,14 @@
 namespace anymps::runtime {
 namespace {
 
-constexpr size_t kMostThreads = 16;
+constexpr size_t kMaxThreads = 16;
 
 std::atomic<bool> g_started{false};
 
 // Never destroyed: its threads sleep until the process ends.
 c10::ThreadPool& threads() {
     static auto& pool = *new c10::ThreadPool(
-        static_cast<int>(std::min(c10::TaskThreadPoolBase::defaultNumThreads(), kMostThreads)), -1,
+        static_cast<int>(std::min(c10::TaskThreadPoolBase::defaultNumThreads(), kMaxThreads)), -1,
         [] { c10::setThreadName("anymps_compile"); });
     g_started.store(true, std::memory_order_release);
     return pool;

@@ -7,7 +7,7 @@
 namespace anymps::runtime {
 
 void DeferredCommands::push(const vulkan::Pipeline* pipeline, std::function<void()> record) {
-    while (commands_.size() >= kMost) record_first();
+    while (commands_.size() >= kMax) record_first();
     commands_.push_back({pipeline, std::move(record)});
 }
 

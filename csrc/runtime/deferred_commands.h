@@ -16,7 +16,7 @@ class DeferredCommands {
   public:
     bool empty() const { return commands_.empty(); }
 
-    // record: records the command, once. pipeline: what it needs, or nullptr. Beyond kMost commands the first
+    // record: records the command, once. pipeline: what it needs, or nullptr. Beyond kMax commands the first
     // ones are recorded, as by record_all().
     void push(const vulkan::Pipeline* pipeline, std::function<void()> record);
 
@@ -29,7 +29,7 @@ class DeferredCommands {
     void record_all();
 
   private:
-    static constexpr size_t kMost = 8192;  // some thousand bytes each at most, a step of training has 3,000
+    static constexpr size_t kMax = 8192;  // some thousand bytes each at most, a step of training has 3,000
 
     void record_first();
 

@@ -67,7 +67,7 @@ class TimestampPool {
 Event::Event(bool timing) : timing_(timing) {}
 
 Event::~Event() {
-    if (timing_ && serial_ != 0) TimestampPool::instance().release(timestamp_);
+    if (timing_ && submission_ != 0) TimestampPool::instance().release(timestamp_);
 }
 
 void Event::record() {
@@ -75,25 +75,25 @@ void Event::record() {
     auto& stream = encoder();
     if (timing_) {
         auto& pool = TimestampPool::instance();
-        if (serial_ == 0) timestamp_ = pool.acquire();
+        if (submission_ == 0) timestamp_ = pool.acquire();
         pool.write(timestamp_);
     }
-    serial_ = stream.submit();
+    submission_ = stream.submit();
 }
 
 bool Event::query() const {
     const std::lock_guard lock(mutex_);
-    return serial_ == 0 || encoder().completed(serial_);
+    return submission_ == 0 || encoder().completed(submission_);
 }
 
 void Event::synchronize() const {
-    uint64_t serial;
+    uint64_t submission;
     {
         const std::lock_guard lock(mutex_);
-        serial = serial_;
+        submission = submission_;
     }
-    if (serial == 0) return;
-    encoder().wait(serial);
+    if (submission == 0) return;
+    encoder().wait(submission);
     encoder().check_errors();
 }
 
@@ -101,7 +101,7 @@ uint64_t Event::ticks() const {
     TORCH_CHECK(timing_, "Events were not created with argument 'enable_timing=True'");
     synchronize();
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK(serial_ != 0, "Both events must be recorded before calculating elapsed time.");
+    TORCH_CHECK(submission_ != 0, "Both events must be recorded before calculating elapsed time.");
     return TimestampPool::instance().read(timestamp_);
 }
 

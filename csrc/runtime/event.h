@@ -29,8 +29,8 @@ class Event {
 
     const bool timing_;
     mutable std::mutex mutex_;
-    uint64_t serial_ = 0;     // 0: never recorded
-    uint32_t timestamp_ = 0;  // slot of the timestamp pool, when timing_
+    uint64_t submission_ = 0;  // 0: never recorded
+    uint32_t timestamp_ = 0;   // slot of the timestamp pool, when timing_
 };
 
 // The events that torch.mps.Event names by number.

@@ -21,7 +21,7 @@ class Hazards {
     // Notes the accesses of the next command. True when a barrier must come before it: it reads what was
     // written, or writes what was read or written.
     bool add(std::span<const Access> accesses) {
-        const bool barrier = pending_.size() + accesses.size() > kMostPending || conflicts(accesses);
+        const bool barrier = pending_.size() + accesses.size() > kMaxPending || conflicts(accesses);
         if (barrier) pending_.clear();
         pending_.append(accesses.begin(), accesses.end());
         return barrier;
@@ -30,7 +30,7 @@ class Hazards {
 
   private:
     // A longer list would cost more to search than the barrier it may save.
-    static constexpr size_t kMostPending = 48;
+    static constexpr size_t kMaxPending = 48;
 
     bool conflicts(std::span<const Access> accesses) const {
         for (const Access& a : accesses) {
@@ -44,7 +44,7 @@ class Hazards {
         return false;
     }
 
-    c10::SmallVector<Access, kMostPending> pending_;
+    c10::SmallVector<Access, kMaxPending> pending_;
 };
 
 }  // namespace anymps::runtime

@@ -47,9 +47,9 @@ std::vector<KernelTime> stop_profile() {
     const std::unique_ptr<KernelProfile> profile(g_active.exchange(nullptr));
     TORCH_CHECK(profile, "No profile of the mps device is being taken");
     // Whoever still records a command into the profile holds the encoder's lock, which submit() waits for.
-    const uint64_t serial = encoder().submit();
-    encoder().wait(serial);
-    profile->collect(serial);
+    const uint64_t submission = encoder().submit();
+    encoder().wait(submission);
+    profile->collect(submission);
     return profile->times();
 }
 
@@ -62,7 +62,7 @@ struct KernelProfile::Chunk {
     explicit Chunk(const vulkan::Device& device) : stamps(device, 2 * kCommandsPerChunk) {}
     vulkan::QueryPool stamps;
     std::vector<KernelTime*> commands;
-    uint64_t serial = 0;  // of the last command's submission
+    uint64_t submission = 0;  // of the last command's submission
 };
 
 KernelProfile::KernelProfile(const vulkan::Device& device) : device_(device) {
@@ -73,12 +73,12 @@ KernelProfile::KernelProfile(const vulkan::Device& device) : device_(device) {
 
 KernelProfile::~KernelProfile() = default;
 
-void KernelProfile::begin(VkCommandBuffer commands, uint64_t serial) {
+void KernelProfile::begin(VkCommandBuffer commands, uint64_t submission) {
     if (chunks_.empty() || chunks_.back()->commands.size() == kCommandsPerChunk) {
         chunks_.push_back(std::make_unique<Chunk>(device_));
     }
     Chunk& chunk = *chunks_.back();
-    chunk.serial = serial;
+    chunk.submission = submission;
     const auto slot = static_cast<uint32_t>(2 * chunk.commands.size());
     device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, chunk.stamps.handle(),
                                       slot);
@@ -107,7 +107,7 @@ void KernelProfile::end(VkCommandBuffer commands, std::string_view name, uint64_
 void KernelProfile::collect(uint64_t completed) {
     // The counter wraps at its valid bits; shifting them to the top makes the difference right.
     const uint32_t unused_bits = 64 - device_.info().timestamp_valid_bits;
-    while (!chunks_.empty() && chunks_.front()->serial <= completed) {
+    while (!chunks_.empty() && chunks_.front()->submission <= completed) {
         const Chunk& chunk = *chunks_.front();
         for (uint32_t i = 0; i < chunk.commands.size(); ++i) {
             uint64_t first = 0, last = 0;

@@ -52,7 +52,7 @@ class KernelProfile {
     ~KernelProfile();
 
     // Around one command of the command buffer, whose submission will have this serial number.
-    void begin(VkCommandBuffer commands, uint64_t serial);
+    void begin(VkCommandBuffer commands, uint64_t submission);
     void end(VkCommandBuffer commands, std::string_view name, uint64_t groups,
              std::span<const Access> accesses);
 

@@ -16,7 +16,7 @@ namespace {
 
 // A fill for each taker is a command more, for which the next one waits: 5 to 10 us of a convolution on an
 // H200.
-constexpr uint64_t kChunkSlots = ZeroedWords::kMostSlots;
+constexpr uint64_t kChunkSlots = ZeroedWords::kMaxSlots;
 constexpr uint64_t kChunkBytes = kChunkSlots * ZeroedWords::kSlotBytes;
 
 using Chunk = std::shared_ptr<const vulkan::Buffer>;

@@ -17,9 +17,9 @@ class ZeroedWords {
   public:
     static constexpr uint64_t kSlotBytes = 16;
 
-    static constexpr uint64_t kMostSlots = 4096;
+    static constexpr uint64_t kMaxSlots = 4096;
 
-    // slots: at least 1, at most kMostSlots, and few where they are taken often.
+    // slots: at least 1, at most kMaxSlots, and few where they are taken often.
     explicit ZeroedWords(uint64_t slots);
 
     uint64_t address() const { return address_; }

@@ -162,14 +162,14 @@ void choose_subgroup_size(DeviceInfo& info) {
     constexpr uint32_t kLanesOfIntel = 16;
     if (!info.subgroup_size_control) return;
     const uint32_t wanted =
-        info.vendor_id == kIntel ? kLanesOfIntel : std::min(info.subgroup_size, kMostLanes);
+        info.vendor_id == kIntel ? kLanesOfIntel : std::min(info.subgroup_size, kMaxLanes);
     info.subgroup_size = std::clamp(wanted, info.min_subgroup_size, info.max_subgroup_size);
 }
 
 // For tests: the other way of optional features. "no-matrices": those of products and of sums in memory;
 // "minimal": all of them, and the least subgroup operations and shared memory that Vulkan allows.
 void leave_out_options(DeviceInfo& info, std::string_view caps) {
-    constexpr uint32_t kLeastSharedMemory = 16384;
+    constexpr uint32_t kMinSharedMemory = 16384;
     if (caps != "minimal" && caps != "no-matrices") return;
     info.cooperative_matrix = info.cooperative_matrix_bfloat16 = info.bfloat16 = false;
     info.float32_atomic_add = false;
@@ -178,7 +178,7 @@ void leave_out_options(DeviceInfo& info, std::string_view caps) {
     info.subgroup_size_control = info.external_memory_host = info.memory_budget = false;
     info.float_controls = {};
     info.subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;
-    info.shared_memory_bytes = std::min(info.shared_memory_bytes, kLeastSharedMemory);
+    info.shared_memory_bytes = std::min(info.shared_memory_bytes, kMinSharedMemory);
 }
 
 // Fills the optional features and returns what is missing of the required ones.
@@ -210,7 +210,7 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     if (contains(extensions, kBfloat16Extension)) append(bfloat16);
     vkGetPhysicalDeviceFeatures2(handle, &features);
 
-    info.compute_units = read_compute_units(handle, extensions);
+    info.reported_compute_units = read_compute_units(handle, extensions);
     info.float16 = v12.shaderFloat16;
     info.int8 = v12.shaderInt8;
     info.float32_atomic_add = atomics.shaderBufferFloat32AtomicAdd;

@@ -21,7 +21,7 @@ struct MemoryHeap {
 constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de, kIntel = 0x8086;
 
 // Lanes of a subgroup at most: kernels read ballots as 64 bits.
-constexpr uint32_t kMostLanes = 64;
+constexpr uint32_t kMaxLanes = 64;
 
 // What the backend needs to know of a device; plain data, read once.
 struct DeviceInfo {
@@ -54,7 +54,7 @@ struct DeviceInfo {
     bool pipeline_statistics = false;  // asked for by ANYMPS_PIPELINE_STATISTICS=1, and there
     FloatControls float_controls;
 
-    uint32_t compute_units = 0;                                                // 0: the driver does not tell
+    uint32_t reported_compute_units = 0;                                       // 0: the driver does not tell
     VkSubgroupFeatureFlags subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;  // in compute shaders
     uint32_t subgroup_size = 1;                                                // of kernels, unless they say
     uint32_t min_subgroup_size = 1;
@@ -70,9 +70,9 @@ struct DeviceInfo {
     uint64_t max_buffer_bytes = 0;
 
     // Compute units to fill with work: a guess of the size of such GPUs where the driver does not tell.
-    uint64_t cores() const {
+    uint64_t compute_units() const {
         if (is_software) return 2;
-        return compute_units != 0 ? compute_units : is_integrated ? 8 : 32;
+        return reported_compute_units != 0 ? reported_compute_units : is_integrated ? 8 : 32;
     }
 };
 

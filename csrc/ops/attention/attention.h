@@ -55,13 +55,13 @@ bool decode_attention_takes(const Attention& a);
 
 // Whether subgroups of 32 hold fragments of this type as shaders/lib/flash.slang says; swapped: with rows and
 // columns that are 8 apart in the other order.
-struct FragmentPlaces {
-    bool known = false, sums_swapped = false, left_swapped = false;
-    bool right_known = false, right_swapped = false;
+struct FragmentLayout {
+    bool known = false, acc_swapped = false, a_swapped = false;
+    bool b_known = false, b_swapped = false;
 };
-FragmentPlaces fragment_places(at::ScalarType type);
+FragmentLayout fragment_layout(at::ScalarType type);
 
-// True where a GPU's matrix units take subgroups of 32 that hold both factors so.
+// True where a GPU's matrix units take subgroups of 32 that hold both operands so.
 bool lanes_hold_factors(at::ScalarType type);
 
 }  // namespace anymps::ops

@@ -23,7 +23,7 @@ at::Tensor with_rows(const at::Tensor& t);
 // Of the tensors that a call has: out, the gradients, delta and the workspace are left 0.
 CallArgs call_args(const Attention& a, const at::Tensor& lse);
 
-// True where rows of these tensors, of elements of `item` bytes, are made of aligned words of 16 bytes.
+// True where rows of these tensors, of elements of `item` bytes, are made of aligned 16-byte vectors.
 bool rows_of_words(const CallArgs& args, uint64_t item, std::initializer_list<HeadTensor> tensors);
 
 }  // namespace anymps::ops

@@ -12,8 +12,8 @@
 #include <cmath>
 
 #include "kernels/flat_grid.h"
+#include "kernels/launch_config.h"
 #include "kernels/reduction_launcher.h"
-#include "kernels/team.h"
 #include "ops/attention/attention.h"
 #include "ops/matmul/gemm.h"
 #include "runtime/device.h"
@@ -23,8 +23,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMostWords = shaders::attention::kMostWords;  // of a thread
-constexpr int64_t kMostScoreBytes = 256ll << 20;                // of one part of the heads
+constexpr int64_t kMaxWords = shaders::attention::kMaxWords;  // of a thread
+constexpr int64_t kMaxScoreBytes = 256ll << 20;               // of one part of the heads
 
 namespace shader = shaders::attention;
 
@@ -48,7 +48,7 @@ struct Merged {
           value(merged(a.value, a.groups)) {}
 
     int64_t part() const {
-        return std::clamp<int64_t>(kMostScoreBytes / std::max<int64_t>(1, a.l() * a.s() * 4), 1, a.z());
+        return std::clamp<int64_t>(kMaxScoreBytes / std::max<int64_t>(1, a.l() * a.s() * 4), 1, a.z());
     }
 };
 
@@ -93,7 +93,7 @@ uint32_t lanes_of_words(int64_t columns) {
     const auto& info = runtime::device().info();
     if (info.is_software || columns % 4 != 0) return 0;
     const uint32_t lanes = kernels::power_of_two(columns / 4, std::min(32u, info.subgroup_size));
-    return columns / 4 <= int64_t{lanes} * kMostWords ? lanes : 0;
+    return columns / 4 <= int64_t{lanes} * kMaxWords ? lanes : 0;
 }
 
 constexpr kernels::KernelFamily kKernels(shader::kernels_with<shader::AttentionArgs>,
@@ -127,7 +127,7 @@ void run_rows(bool backward, const Attention& a, int64_t first, const Tensor& sc
     const auto& info = runtime::device().info();
     const uint32_t lanes = lanes_of_words(a.s());
     const uint32_t workgroup = info.is_software ? info.subgroup_size
-                               : lanes != 0     ? kernels::tuning().workgroup
+                               : lanes != 0     ? kernels::launch_config().workgroup
                                                 : std::max(info.subgroup_size, 64u);
     const uint32_t words = lanes == 0 ? 0 : static_cast<uint32_t>(kernels::ceil_div(a.s() / 4, lanes));
     auto call = kKernels(backward, lanes != 0)

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/attention/call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -18,10 +18,10 @@ using kernels::ceil_div;
 using kernels::Grid;
 namespace shader = shaders::attention_decode;
 
-constexpr int64_t kMostQueries = 8;
-constexpr int64_t kMostPieces = 4;       // of eight elements that a lane has of a row
-constexpr uint64_t kShortestPart = 256;  // keys
-constexpr uint64_t kGroupsOfCore = 8;    // enough loads under way
+constexpr int64_t kMaxQueries = 8;
+constexpr int64_t kMaxPieces = 4;              // of eight elements that a lane has of a row
+constexpr uint64_t kShortestPart = 256;        // keys
+constexpr uint64_t kGroupsPerComputeUnit = 8;  // enough loads under way
 using shader::kThreads;
 
 uint32_t team(const Attention& a) {
@@ -37,8 +37,8 @@ int64_t pieces_of_lane(const Attention& a) {
 
 bool decode_attention_takes(const Attention& a) {
     const auto& info = runtime::device().info();
-    return uses_shared_memory(info) && a.l() <= kMostQueries && a.dropout == 0.0 && strides_fit(a) &&
-           pieces_of_lane(a) <= kMostPieces && info.max_workgroup_size >= kThreads;
+    return uses_shared_memory(info) && a.l() <= kMaxQueries && a.dropout == 0.0 && strides_fit(a) &&
+           pieces_of_lane(a) <= kMaxPieces && info.max_workgroup_size >= kThreads;
 }
 
 void decode_attention(const Attention& call, const Tensor& out, const Tensor& lse) {
@@ -51,7 +51,7 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     args.out = strided(result);
     const uint64_t rows = a.z() * a.l(), keys = a.s();
     const auto& info = runtime::device().info();
-    const uint64_t enough = kGroupsOfCore * info.cores();
+    const uint64_t enough = kGroupsPerComputeUnit * info.compute_units();
     const uint64_t wanted = std::min(ceil_div(enough, rows), keys / kShortestPart);
     args.part = static_cast<uint32_t>(ceil_div(keys, std::max<uint64_t>(1, wanted)));
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));

@@ -16,7 +16,7 @@
 #include <limits>
 
 #include "ops/attention/attention.h"
-#include "ops/plain.h"
+#include "ops/default_dispatch.h"
 
 namespace anymps::ops {
 namespace {
@@ -32,7 +32,7 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 Tensor kept_weights(const Tensor& query, const Tensor& key, double dropout, const Tensor& seed,
                     const Tensor& offset) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        is_plain(query) && are_modes_off(),
+        has_default_dispatch(query) && no_mode_is_active(),
         "scaled_dot_product_attention: second derivatives with dropout are not traced on mps");
     Attention a{};
     a.batch = query.size(0);

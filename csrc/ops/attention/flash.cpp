@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/attention/call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -81,24 +81,24 @@ constexpr FlashTile kForward[] = {
     {Fragments::Known, 64, 128, forward("flash_forward_64_2x4x64"), 128, 128, 18432},
     {Fragments::Known, 64, 0, forward("flash_forward_64_1x4x64"), 64, 128, 18432},
     {Fragments::Known, 128, 0, forward("flash_forward_128_1x4x32"), 64, 128, 17408},
-    {Fragments::Anywhere, 64, 0, forward("flash_forward_64_strip"), 64, 128, 14336},
-    {Fragments::Anywhere, 128, 0, forward("flash_forward_128_strip"), 64, 128, 31232},
+    {Fragments::Anywhere, 64, 0, forward("flash_forward_64_staged"), 64, 128, 14336},
+    {Fragments::Anywhere, 128, 0, forward("flash_forward_128_staged"), 64, 128, 31232},
     {Fragments::Software, 32, 0, forward("flash_forward_32_software"), 32, 16, 7680},
 };
 constexpr FlashTile kBackwardQuery[] = {
     {Fragments::Known, 64, 128, query("flash_backward_query_64_1x8x32"), 128, 256, 18432},
     {Fragments::Known, 64, 0, query("flash_backward_query_64_1x4x64"), 64, 128, 18432},
     {Fragments::Known, 128, 0, query("flash_backward_query_128_1x4x32"), 64, 128, 17408},
-    {Fragments::Anywhere, 64, 0, query("flash_backward_query_64_strip"), 64, 128, 32768},
-    {Fragments::Anywhere, 128, 0, query("flash_backward_query_128_strip"), 64, 128, 48640},
+    {Fragments::Anywhere, 64, 0, query("flash_backward_query_64_staged"), 64, 128, 32768},
+    {Fragments::Anywhere, 128, 0, query("flash_backward_query_128_staged"), 64, 128, 48640},
     {Fragments::Software, 32, 0, query("flash_backward_query_32_software"), 32, 16, 10240},
 };
 constexpr FlashTile kBackwardKey[] = {
     {Fragments::Known, 64, 128, key("flash_backward_key_64_1x8x32"), 128, 256, 18688},
     {Fragments::Known, 64, 0, key("flash_backward_key_64_1x4x32"), 64, 128, 9472},
     {Fragments::Known, 128, 0, key("flash_backward_key_128_1x4x16"), 64, 128, 17536},
-    {Fragments::Anywhere, 64, 0, key("flash_backward_key_64_strip"), 64, 128, 28288},
-    {Fragments::Anywhere, 128, 0, key("flash_backward_key_128_strip"), 64, 128, 48768},
+    {Fragments::Anywhere, 64, 0, key("flash_backward_key_64_staged"), 64, 128, 28288},
+    {Fragments::Anywhere, 128, 0, key("flash_backward_key_128_staged"), 64, 128, 48768},
     {Fragments::Software, 32, 0, key("flash_backward_key_32_software"), 32, 16, 10368},
 };
 
@@ -110,14 +110,14 @@ constexpr FlashTile kBackward[] = {
 
 Fragments fragments(at::ScalarType type) {
     if (runtime::device().info().is_software) return Fragments::Software;
-    return fragment_places(type).known ? Fragments::Known : Fragments::Anywhere;
+    return fragment_layout(type).known ? Fragments::Known : Fragments::Anywhere;
 }
 
 const FlashTile* tile_of(std::span<const FlashTile> tiles, const Attention& a, int64_t rows) {
-    const Fragments places = fragments(a.query.scalar_type());
+    const Fragments layout = fragments(a.query.scalar_type());
     const int64_t size = std::max(a.query.size(3), a.value.size(3));
     for (const FlashTile& tile : tiles) {
-        if (tile.fragments == places && size <= tile.size && rows >= tile.least &&
+        if (tile.fragments == layout && size <= tile.size && rows >= tile.least &&
             tile.shared_bytes <= runtime::device().info().shared_memory_bytes)
             return &tile;
     }
@@ -131,8 +131,8 @@ KernelCall call(const Names& kernel, const Attention& a, const shader::Constants
 
 KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_bias = false) {
     const auto type = a.query.scalar_type();
-    const FragmentPlaces places =
-        tile.fragments == Fragments::Known ? fragment_places(type) : FragmentPlaces{};
+    const FragmentLayout layout =
+        tile.fragments == Fragments::Known ? fragment_layout(type) : FragmentLayout{};
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     return call(tile.kernel, a,
                 {.workgroup = tile.workgroup,
@@ -143,8 +143,8 @@ KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_
                  .dropout = a.dropout > 0.0,
                  .wide = wide,
                  .bias_gradient = grad_bias,
-                 .sums_swapped = places.sums_swapped,
-                 .left_swapped = places.left_swapped});
+                 .acc_swapped = layout.acc_swapped,
+                 .a_swapped = layout.a_swapped});
 }
 
 Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
@@ -171,7 +171,7 @@ bool flash_attention_takes(const Attention& a) {
     const auto type = a.query.scalar_type();
     const Arithmetic arithmetic = choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 3);
     const uint32_t lanes = matrix_subgroup(info);
-    if (arithmetic == Arithmetic::Lanes || lanes != (info.is_software ? 8 : 32)) return false;
+    if (arithmetic == Arithmetic::Simt || lanes != (info.is_software ? 8 : 32)) return false;
     return strides_fit(a) && tile_of(kForward, a, a.l()) && tile_of(kBackwardQuery, a, a.l()) &&
            tile_of(kBackwardKey, a, a.s());
 }

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/plain.h"
+#include "ops/default_dispatch.h"
 
 namespace anymps::ops {
 namespace {
@@ -203,7 +203,7 @@ Tensor composite_attention(const Tensor& query, const Tensor& key, const Tensor&
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
     // Differentiable through the fused operator's own derivative.
     m.impl("scaled_dot_product_attention",
-           TORCH_FN((PlainOr<&scaled_dot_product_attention, &composite_attention>::call)));
+           TORCH_FN((DefaultDispatchOr<&scaled_dot_product_attention, &composite_attention>::call)));
 }
 
 void replace_composite(torch::Library& m) {

@@ -36,14 +36,14 @@ FastDivider divider(uint64_t value) {
 }  // namespace
 
 bool is_depthwise(const Tensor& weight, int64_t groups) {
-    constexpr int64_t kMostFilters = 4;
-    return groups > 1 && weight.size(1) == 1 && weight.size(0) <= kMostFilters * groups &&
+    constexpr int64_t kMaxFilters = 4;
+    return groups > 1 && weight.size(1) == 1 && weight.size(0) <= kMaxFilters * groups &&
            kernels::compute_of(weight.scalar_type()) == kernels::Compute::F32 &&
            uses_shared_memory(runtime::device().info());
 }
 
 void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, const Tensor& out,
-               const Axes& axes, bool gradient) {
+               const ConvParams& axes, bool gradient) {
     const kernels::Image from(image, axes.spatial), to(out, axes.spatial), taps(weight, axes.spatial);
     const bool channels_fast = to.channels_fast();
     shader::DepthwiseArgs args{};
@@ -88,8 +88,8 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
     call.dispatch(args, kernels::flat_grid(total, workgroup));
 }
 
-void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const Axes& axes) {
-    constexpr uint64_t kGroups = 1024, kShortestPart = 2048;
+void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const ConvParams& axes) {
+    constexpr uint64_t kGroups = 1024, kMinPositionsPerSplit = 2048;
     if (y.numel() == 0) {
         out.zero_();
         return;
@@ -119,12 +119,12 @@ void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const
     args.blocks = divider(blocks);
     args.chunks = divider(chunks);
     args.positions = kernels::group_count(static_cast<uint64_t>(y.numel()) / args.channels);
-    const uint64_t wanted = std::clamp<uint64_t>(kGroups / (blocks * chunks), 1,
-                                                 std::max<uint64_t>(1, args.positions / kShortestPart));
-    args.part = static_cast<uint32_t>(ceil_div(args.positions, wanted));
-    const auto parts = static_cast<int64_t>(ceil_div(args.positions, args.part));
-    args.groups = kernels::group_count(blocks * chunks * parts);
-    const Tensor sums = at::empty({parts, args.channels, args.taps}, out.options().dtype(at::kFloat));
+    const uint64_t wanted = std::clamp<uint64_t>(
+        kGroups / (blocks * chunks), 1, std::max<uint64_t>(1, args.positions / kMinPositionsPerSplit));
+    args.positions_per_split = static_cast<uint32_t>(ceil_div(args.positions, wanted));
+    const auto splits = static_cast<int64_t>(ceil_div(args.positions, args.positions_per_split));
+    args.groups = kernels::group_count(blocks * chunks * splits);
+    const Tensor sums = at::empty({splits, args.channels, args.taps}, out.options().dtype(at::kFloat));
     args.out = kernels::address(sums);
     shader::conv_depthwise_weight
         .call({.workgroup = kThreads, .type = kernels::code(x.scalar_type()), .lanes = lanes})
@@ -132,7 +132,7 @@ void depthwise_weight(const Tensor& x, const Tensor& y, const Tensor& out, const
         .read(y)
         .write(sums)
         .dispatch(args, kernels::Grid::linear(args.groups));
-    out.copy_((parts == 1 ? sums : at::sum(sums, 0)).view(out.sizes()));
+    out.copy_((splits == 1 ? sums : at::sum(sums, 0)).view(out.sizes()));
 }
 
 }  // namespace anymps::ops

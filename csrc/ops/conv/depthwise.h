@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/conv/axes.h"
+#include "ops/conv/conv_params.h"
 
 namespace anymps::ops {
 
@@ -12,9 +12,10 @@ bool is_depthwise(const at::Tensor& weight, int64_t groups);
 
 // y from x; or x from y where `gradient` is set. `bias` (or nullptr) is added to `out`.
 void depthwise(const at::Tensor& image, const at::Tensor& weight, const at::Tensor* bias,
-               const at::Tensor& out, const Axes& axes, bool gradient);
+               const at::Tensor& out, const ConvParams& axes, bool gradient);
 
 // The gradient of the weight into `out`. Partial sums are added in a fixed order.
-void depthwise_weight(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out, const Axes& axes);
+void depthwise_weight(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out,
+                      const ConvParams& axes);
 
 }  // namespace anymps::ops

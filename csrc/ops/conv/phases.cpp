@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
@@ -22,19 +22,19 @@ using kernels::FastDivider;
 constexpr uint32_t kThreads = 256;
 
 // Elements of a line of a phase that are one word.
-int64_t vector_of(const Image& x) {
-    constexpr int64_t kMost = 4;
-    return std::gcd(x.sizes[2] / 2, kMost);
+int64_t vector_of(const ConvTensor& x) {
+    constexpr int64_t kMax = 4;
+    return std::gcd(x.sizes[2] / 2, kMax);
 }
 
 }  // namespace
 
-Phases::Phases(const Image& x, const Axes& axes, uint32_t present) : present(present) {
+Phases::Phases(const ConvTensor& x, const ConvParams& axes, uint32_t present) : present(present) {
     const int64_t phases = axes.stride[1] * axes.stride[2];
     planes = at::empty({std::popcount(present), x.tensor.numel() / phases}, x.tensor.options());
 }
 
-bool Phases::suit(const Image& x, const Axes& axes) {
+bool Phases::suit(const ConvTensor& x, const ConvParams& axes) {
     const auto type = x.tensor.scalar_type();
     const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
     if (!known || !uses_shared_memory(runtime::device().info())) return false;
@@ -43,7 +43,7 @@ bool Phases::suit(const Image& x, const Axes& axes) {
     return x.tensor.numel() <= std::numeric_limits<int32_t>::max() && kernels::address(x.tensor) % 16 == 0;
 }
 
-void Phases::join(const Image& x, const Axes& axes) const {
+void Phases::join(const ConvTensor& x, const ConvParams& axes) const {
     const int64_t vector = vector_of(x);
     shaders::conv_phases::PhaseArgs args{};
     args.to = kernels::address(x.tensor);

@@ -25,73 +25,74 @@ struct Wide {
         const uint64_t item = tensor.element_size();
         return (kernels::address(tensor) + offset * item) % std::min(most_bytes, elements * item) == 0;
     }
-    bool divides(const Digits& digits, const DigitStrides& strides) const {
+    bool divides(const Coordinates& coordinates, const CoordinateStrides& strides) const {
         for (int axis = 0; axis < 3; ++axis) {
-            if (digits.spatial[axis] > 1 && strides.spatial[axis] % elements != 0) return false;
+            if (coordinates.spatial[axis] > 1 && strides.spatial[axis] % elements != 0) return false;
         }
-        return digits.plain == 1 || strides.plain % elements == 0;
+        return coordinates.n_or_c == 1 || strides.n_or_c % elements == 0;
     }
 };
 
 // flat: one stride leads along all of k.
-BlockLayout affine_layout(const Contraction& c, Block block, const Wide& wide, bool flat) {
-    const AffineFactor& a = c.affine;
+BlockLayout strided_layout(const ImplicitGemm& c, Block block, const Wide& wide, bool flat) {
+    const StridedOperand& a = c.strided;
     const int64_t group_stride = c.groups > 1 ? a.group_stride : 0,
                   row_stride = a.rows > 1 || a.padded ? a.row_stride : 0;
     const bool aligned = wide.aligned(*a.tensor, a.offset) && wide.divides({group_stride});
-    const bool granules = block == Block::Granule;
+    const bool granules = block == Block::Vec8;
     const Run run = run_of(c.k, a.k);
     if (run.stride == 1) {
         if (aligned && wide.divides({run.divisor_of_others, run.length, row_stride}))
-            return BlockLayout::AlongWide;
-        return granules && flat ? BlockLayout::AlongShifted : BlockLayout::Along;
+            return BlockLayout::KMajorVec;
+        return granules && flat ? BlockLayout::KMajorUnaligned : BlockLayout::KMajor;
     }
-    if (row_stride != 1) return BlockLayout::Across;
+    if (row_stride != 1) return BlockLayout::Strided;
     if (aligned && (a.padded || wide.divides({a.rows})) && wide.divides(c.k, a.k))
-        return BlockLayout::RowsWide;
-    return granules ? BlockLayout::RowsShifted : BlockLayout::Across;
+        return BlockLayout::MnMajorVec;
+    return granules ? BlockLayout::MnMajorUnaligned : BlockLayout::Strided;
 }
 
-// The gathered factor's strides as those of digits: where no position is outside the image it is affine too.
-DigitStrides strides_of(const GatheredFactor& b, const Triple& steps, int64_t plain) {
+// The im2col operand's strides as those of digits: where no position is outside the image it is affine too.
+CoordinateStrides strides_of(const Im2colOperand& b, const Dim3& steps, int64_t plain) {
     return {{steps[0] * b.stride[0], steps[1] * b.stride[1], steps[2] * b.stride[2]}, plain};
 }
 
 // Four channels of one position lie in one word where channels are the fastest digit and have stride 1;
 // without padding, so do neighbouring positions.
-BlockLayout gathered_layout(const Contraction& c, const Wide& wide, bool checked) {
-    const GatheredFactor& b = c.gathered;
+BlockLayout im2col_layout(const ImplicitGemm& c, const Wide& wide, bool checked) {
+    const Im2colOperand& b = c.im2col;
     const int64_t group_stride = c.groups > 1 ? b.group_stride : 0;
     const bool base = wide.aligned(*b.tensor, 0) && wide.divides({group_stride});
     bool aligned = base;
     for (int axis = 0; axis < 3; ++axis)
         aligned = aligned && (b.size[axis] == 1 || wide.divides({b.stride[axis]}));
-    const auto channels = [&](const Digits& fast, int64_t stride, const Digits& other, int64_t other_stride) {
-        return aligned && fast.plain_fastest && stride == 1 && wide.divides({fast.plain}) &&
-               (other.plain == 1 || wide.divides({other_stride}));
+    const auto channels = [&](const Coordinates& fast, int64_t stride, const Coordinates& other,
+                              int64_t other_stride) {
+        return aligned && fast.channels_last && stride == 1 && wide.divides({fast.n_or_c}) &&
+               (other.n_or_c == 1 || wide.divides({other_stride}));
     };
-    if (channels(c.k, b.k_plain_stride, c.g, b.row_plain_stride)) return BlockLayout::AlongWide;
-    if (channels(c.g, b.row_plain_stride, c.k, b.k_plain_stride)) return BlockLayout::RowsWide;
-    const DigitStrides of_rows = strides_of(b, b.row_step, b.row_plain_stride),
-                       of_k = strides_of(b, b.k_step, b.k_plain_stride);
+    if (channels(c.k, b.k_nc_stride, c.g, b.row_nc_stride)) return BlockLayout::KMajorVec;
+    if (channels(c.g, b.row_nc_stride, c.k, b.k_nc_stride)) return BlockLayout::MnMajorVec;
+    const CoordinateStrides of_rows = strides_of(b, b.row_step, b.row_nc_stride),
+                            of_k = strides_of(b, b.k_step, b.k_nc_stride);
     int64_t start = 0;
     for (int axis = 0; axis < 3; ++axis) start += b.size[axis] > 1 ? b.start[axis] * b.stride[axis] : 0;
-    const auto positions = [&](const Digits& fast, const DigitStrides& strides, const Digits& other,
-                               const DigitStrides& other_strides) {
+    const auto positions = [&](const Coordinates& fast, const CoordinateStrides& strides,
+                               const Coordinates& other, const CoordinateStrides& other_strides) {
         const Run run = run_of(fast, strides);
         return base && !checked && run.stride == 1 &&
                wide.divides({run.length, run.divisor_of_others, start}) && wide.divides(other, other_strides);
     };
-    if (positions(c.g, of_rows, c.k, of_k)) return BlockLayout::RowsWide;
-    if (positions(c.k, of_k, c.g, of_rows)) return BlockLayout::AlongWide;
+    if (positions(c.g, of_rows, c.k, of_k)) return BlockLayout::MnMajorVec;
+    if (positions(c.k, of_k, c.g, of_rows)) return BlockLayout::KMajorVec;
     // Neighbouring threads follow the direction in which positions move by one element.
     const bool along = b.stride[2] == 1 && b.k_step[2] == 1 && c.k.spatial[2] > c.g.spatial[2];
-    return along ? BlockLayout::Along : BlockLayout::Across;
+    return along ? BlockLayout::KMajor : BlockLayout::Strided;
 }
 
 // True when every position that can be asked for is inside the image.
-bool always_inside(const Contraction& c) {
-    const GatheredFactor& b = c.gathered;
+bool always_inside(const ImplicitGemm& c) {
+    const Im2colOperand& b = c.im2col;
     for (int axis = 0; axis < 3; ++axis) {
         int64_t first = b.start[axis], last = b.start[axis];
         for (const int64_t reach :
@@ -103,65 +104,65 @@ bool always_inside(const Contraction& c) {
     return true;
 }
 
-bool wide_target(const Contraction& c, bool swapped) {
+bool wide_target(const ImplicitGemm& c, bool swapped) {
     const Wide wide{4};
     const ConvTarget& t = c.target;
     if (!wide.aligned(*t.tensor, t.offset) || (c.groups > 1 && !wide.divides({t.group_stride}))) return false;
-    if (swapped) return t.row_stride == 1 && wide.divides({c.affine.rows}) && wide.divides(c.g, t.g);
+    if (swapped) return t.row_stride == 1 && wide.divides({c.strided.rows}) && wide.divides(c.g, t.g);
     const Run run = run_of(c.g, t.g);
-    const int64_t row_stride = c.affine.rows > 1 ? t.row_stride : 0;
+    const int64_t row_stride = c.strided.rows > 1 ? t.row_stride : 0;
     return run.stride == 1 && wide.divides({run.divisor_of_others, run.length, row_stride});
 }
 
-Walk walk_of(const Contraction& c, BlockLayout affine, BlockLayout gathered, bool checked) {
+IteratorMode iterator_mode_of(const ImplicitGemm& c, BlockLayout strided, BlockLayout im2col, bool checked) {
     // Of the matrix tiles, and bits that a thread keeps of a row's taps.
-    constexpr int64_t kTileK = 32, kMostTaps = 32;
-    const Run run = gathered_run(c);
-    if (!checked && run.length == c.k.count() && run.stride >= 0) return Walk::Linear;
-    const bool channels = affine == BlockLayout::AlongWide && gathered == BlockLayout::AlongWide &&
-                          c.k.plain_fastest && c.k.plain % kTileK == 0;
-    const bool taps = c.k.positions() > 0 && c.k.positions() <= kMostTaps;
-    return channels && taps ? Walk::Taps : Walk::Digits;
+    constexpr int64_t kTileK = 32, kMaxTaps = 32;
+    const Run run = im2col_run(c);
+    if (!checked && run.length == c.k.count() && run.stride >= 0) return IteratorMode::Linear;
+    const bool channels = strided == BlockLayout::KMajorVec && im2col == BlockLayout::KMajorVec &&
+                          c.k.channels_last && c.k.n_or_c % kTileK == 0;
+    const bool taps = c.k.positions() > 0 && c.k.positions() <= kMaxTaps;
+    return channels && taps ? IteratorMode::Taps : IteratorMode::Coordinates;
 }
 
-uint32_t spatial_of(const Contraction& c) {
+uint32_t spatial_of(const ImplicitGemm& c) {
     for (uint32_t axis = 0; axis < 2; ++axis) {
-        if (c.g.spatial[axis] > 1 || c.k.spatial[axis] > 1 || c.gathered.size[axis] > 1 ||
-            c.gathered.start[axis] != 0) {
+        if (c.g.spatial[axis] > 1 || c.k.spatial[axis] > 1 || c.im2col.size[axis] > 1 ||
+            c.im2col.start[axis] != 0) {
             return 3 - axis;
         }
     }
     return 1;
 }
 
-Variant variant_of_one(const Contraction& c, Block block, bool swapped) {
+Variant variant_of_one(const ImplicitGemm& c, Block block, bool swapped) {
     Variant v{};
-    const Wide wide{block == Block::Granule ? 8 : 4};
+    const Wide wide{block == Block::Vec8 ? 8 : 4};
     v.spatial = spatial_of(c);
-    v.flat_k = run_of(c.k, c.affine.k).length == c.k.count();
+    v.flat_k = run_of(c.k, c.strided.k).length == c.k.count();
     v.checked = !always_inside(c);
-    v.affine = affine_layout(c, block, wide, v.flat_k);
-    v.gathered = gathered_layout(c, wide, v.checked);
-    v.walk = walk_of(c, v.affine, v.gathered, v.checked);
+    v.strided = strided_layout(c, block, wide, v.flat_k);
+    v.im2col = im2col_layout(c, wide, v.checked);
+    v.mode = iterator_mode_of(c, v.strided, v.im2col, v.checked);
     v.wide_out = wide_target(c, swapped);
     v.swapped = swapped;
-    const uint64_t products = uint64_t(c.groups) * c.affine.rows * c.g.count() * c.k.count();
-    if (is_small(runtime::device().info(), products)) v.affine = v.gathered = BlockLayout::Across;
+    const uint64_t products = uint64_t(c.groups) * c.strided.rows * c.g.count() * c.k.count();
+    if (is_small(runtime::device().info(), products)) v.strided = v.im2col = BlockLayout::Strided;
     return v;
 }
 
-// The layout that two contractions can share.
+// The layout that two GEMMs can share.
 BlockLayout common(BlockLayout a, BlockLayout b) {
     if (a == b) return a;
     const auto along = [](BlockLayout l) {
-        return l == BlockLayout::Along || l == BlockLayout::AlongWide || l == BlockLayout::AlongShifted;
+        return l == BlockLayout::KMajor || l == BlockLayout::KMajorVec || l == BlockLayout::KMajorUnaligned;
     };
-    return along(a) && along(b) ? BlockLayout::Along : BlockLayout::Across;
+    return along(a) && along(b) ? BlockLayout::KMajor : BlockLayout::Strided;
 }
 
 }  // namespace
 
-Run run_of(const Digits& digits, const DigitStrides& strides) {
+Run run_of(const Coordinates& coordinates, const CoordinateStrides& strides) {
     int64_t sizes[4], steps[4];
     int next = 0;
     const auto add = [&](int64_t size, int64_t stride) {
@@ -170,36 +171,38 @@ Run run_of(const Digits& digits, const DigitStrides& strides) {
             steps[next++] = stride;
         }
     };
-    if (digits.plain_fastest) add(digits.plain, strides.plain);
-    for (int axis = 2; axis >= 0; --axis) add(digits.spatial[axis], strides.spatial[axis]);
-    if (!digits.plain_fastest) add(digits.plain, strides.plain);
+    if (coordinates.channels_last) add(coordinates.n_or_c, strides.n_or_c);
+    for (int axis = 2; axis >= 0; --axis) add(coordinates.spatial[axis], strides.spatial[axis]);
+    if (!coordinates.channels_last) add(coordinates.n_or_c, strides.n_or_c);
     if (next == 0) return {1, 0, 0};
     Run run{sizes[0], steps[0], 0};
-    int digit = 1;
-    for (; digit < next && steps[digit] == run.length * run.stride; ++digit) run.length *= sizes[digit];
-    for (; digit < next; ++digit) run.divisor_of_others = std::gcd(run.divisor_of_others, steps[digit]);
+    int coordinate = 1;
+    for (; coordinate < next && steps[coordinate] == run.length * run.stride; ++coordinate)
+        run.length *= sizes[coordinate];
+    for (; coordinate < next; ++coordinate)
+        run.divisor_of_others = std::gcd(run.divisor_of_others, steps[coordinate]);
     return run;
 }
 
-Run gathered_run(const Contraction& c) {
-    return run_of(c.k, strides_of(c.gathered, c.gathered.k_step, c.gathered.k_plain_stride));
+Run im2col_run(const ImplicitGemm& c) {
+    return run_of(c.k, strides_of(c.im2col, c.im2col.k_step, c.im2col.k_nc_stride));
 }
 
-Variant variant_of(std::span<const Contraction> contractions, Block block, bool swapped) {
-    Variant v = variant_of_one(contractions[0], block, swapped);
-    for (const Contraction& c : contractions.subspan(1)) {
+Variant variant_of(std::span<const ImplicitGemm> gemms, Block block, bool swapped) {
+    Variant v = variant_of_one(gemms[0], block, swapped);
+    for (const ImplicitGemm& c : gemms.subspan(1)) {
         const Variant other = variant_of_one(c, block, swapped);
-        v.affine = common(v.affine, other.affine);
-        v.gathered = common(v.gathered, other.gathered);
+        v.strided = common(v.strided, other.strided);
+        v.im2col = common(v.im2col, other.im2col);
         v.spatial = std::max(v.spatial, other.spatial);
         v.flat_k = v.flat_k && other.flat_k;
         v.checked = v.checked || other.checked;
         v.wide_out = v.wide_out && other.wide_out;
-        if (v.walk != other.walk) v.walk = Walk::Digits;
+        if (v.mode != other.mode) v.mode = IteratorMode::Coordinates;
     }
     // Blocks of four rows are of no use to a kernel that takes single ones.
-    if (block == Block::Single && v.affine == BlockLayout::RowsWide) v.affine = BlockLayout::Across;
-    if (block == Block::Single && v.gathered == BlockLayout::RowsWide) v.gathered = BlockLayout::Across;
+    if (block == Block::Scalar && v.strided == BlockLayout::MnMajorVec) v.strided = BlockLayout::Strided;
+    if (block == Block::Scalar && v.im2col == BlockLayout::MnMajorVec) v.im2col = BlockLayout::Strided;
     return v;
 }
 

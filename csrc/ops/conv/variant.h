@@ -1,48 +1,48 @@
-// The specialization of the convolution kernels that fits a contraction.
+// Specialization of the convolution kernels for an implicit GEMM.
 #pragma once
 
-#include <anymps/shaders/lib/conv_walk.h>
+#include <anymps/shaders/lib/conv_iterator.h>
 
 #include <cstdint>
 #include <span>
 
-#include "ops/conv/contraction.h"
+#include "ops/conv/implicit_gemm.h"
 #include "ops/matmul/block_layout.h"
 
 namespace anymps::ops {
 
-// How the gathered factor's k leads through memory.
-enum class Walk : uint32_t {
-    Digits = shaders::lib::conv_walk::kByDigits,
-    Linear = shaders::lib::conv_walk::kLinear,
-    Taps = shaders::lib::conv_walk::kByTaps,
+// How the im2col operand's k leads through memory.
+enum class IteratorMode : uint32_t {
+    Coordinates = shaders::lib::conv_iterator::kByCoordinates,
+    Linear = shaders::lib::conv_iterator::kLinear,
+    Taps = shaders::lib::conv_iterator::kByTaps,
 };
 
 struct Variant {
-    BlockLayout affine, gathered;
-    uint32_t spatial;  // dimensions in use, the last ones of three
-    bool flat_k;       // one stride leads along all of k in the affine factor
-    bool checked;      // positions can be outside the image
-    bool wide_out;     // four results that follow one another are one store
-    bool swapped;      // rows and columns change places
-    Walk walk;
+    BlockLayout strided, im2col;
+    uint32_t spatial;  // spatial dimensions in use, the last ones of three
+    bool flat_k;       // the strided operand has one stride along all of k
+    bool checked;      // positions may be padding: predicated loads
+    bool wide_out;     // results store as vec4
+    bool swapped;      // rows and columns are exchanged
+    IteratorMode mode;
 };
 
-// The fast digits that one stride leads through: their product, that stride, and the greatest common divisor
-// of the others (0: there are none).
+// Fast coordinates that collapse into one stride: their product, that stride, and the greatest common divisor
+// of the other strides (0: there are none).
 struct Run {
     int64_t length;
     int64_t stride;
     int64_t divisor_of_others;
 };
-Run run_of(const Digits& digits, const DigitStrides& strides);
-// Of k in the gathered factor, where no position is outside of the image.
-Run gathered_run(const Contraction& c);
+Run run_of(const Coordinates& coordinates, const CoordinateStrides& strides);
+// Run of k in the im2col operand where no position is padding.
+Run im2col_run(const ImplicitGemm& c);
 
-// What a kernel loads at once: 4 elements, or granules of 8 for the matrix tiles. Single: rows one at a time.
-enum class Block { Single, Four, Granule };
+// Vector size of a kernel's loads: vec4, or vec8 for matrix units. Scalar: rows one at a time.
+enum class Block { Scalar, Vec4, Vec8 };
 
-// Of contractions that differ in offsets, digit sizes, steps and starts: what suits them all.
-Variant variant_of(std::span<const Contraction> contractions, Block block, bool swapped);
+// Variant that suits implicit GEMMs which differ in offsets, coordinate sizes, steps and starts.
+Variant variant_of(std::span<const ImplicitGemm> gemms, Block block, bool swapped);
 
 }  // namespace anymps::ops

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/extents.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -31,24 +31,24 @@ namespace flag = shaders::lib::fft_line_io;
 constexpr std::array kRadices{2u, 3u, 4u, 5u, 7u, 8u, 16u};
 constexpr KernelFamily kRadix(shaders::fft::kernels_with<FftArgs>, {"fft_radix"},
                               {"2", "3", "4", "5", "7", "8", "16"});
-// Of powers of two from kFewestLinePoints, or from kFewestConvolved.
-constexpr KernelFamily kLines(shaders::fft_line::kernels_with<FftArgs>, {"fft_line"},
-                              {"32", "64", "128", "256", "512", "1024", "2048", "4096"});
+// Of powers of two from kMinLinePoints, or from kMinConvolved.
+constexpr KernelFamily kWgrad3x3(shaders::fft_line::kernels_with<FftArgs>, {"fft_line"},
+                                 {"32", "64", "128", "256", "512", "1024", "2048", "4096"});
 constexpr KernelFamily kConvolve(shaders::fft_line::kernels_with<FftArgs>, {"fft_convolve"},
                                  {"256", "512", "1024", "2048", "4096"});
-constexpr uint32_t kFewestConvolved = 256;
+constexpr uint32_t kMinConvolved = 256;
 
 FftArgs neutral_args() {
     const kernels::FastDivider one;
     return {.places = one, .lines = one, .before = one, .scale = 1};
 }
 
-constexpr int64_t kMostLength = int64_t{1} << 28;
+constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
 
 // Of shaders/fft_line.slang.
-constexpr uint32_t kLinePoints = 4096, kFewestLinePoints = 32, kLineShared = 17920;
-constexpr uint32_t kPointsAThread = 16, kLineThreads = 256, kFewestLineThreads = 64;
+constexpr uint32_t kLinePoints = 4096, kMinLinePoints = 32, kLineShared = 17920;
+constexpr uint32_t kPointsAThread = 16, kLineThreads = 256, kMinLineThreads = 64;
 
 // The radices of the steps, or nothing where a prime factor is too large.
 std::vector<uint32_t> radices_of(uint32_t length) {
@@ -73,7 +73,7 @@ std::vector<uint32_t> radices_of(uint32_t length) {
 // The shortest length >= at_least of the form 2^a, 3 2^a or 5 2^a; a power of two where lines fit in a
 // workgroup.
 uint32_t convolution_length(uint32_t at_least) {
-    if (at_least <= kLinePoints && !kernels::tuning().software) return std::bit_ceil(at_least);
+    if (at_least <= kLinePoints && !kernels::launch_config().software) return std::bit_ceil(at_least);
     uint32_t best = std::numeric_limits<uint32_t>::max();
     for (const uint32_t odd : {1u, 3u, 5u}) {
         uint32_t length = odd;
@@ -144,7 +144,8 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
     if (lines_are_neighbours(from, dim)) flags |= flag::kColumns;
     kernels::write_dims(batch, reinterpret_cast<char*>(args.batch.data()));
     uint32_t threads = 64;
-    const bool whole = (flags & flag::kColumns) == 0 && places % threads == 0 && !kernels::tuning().software;
+    const bool whole =
+        (flags & flag::kColumns) == 0 && places % threads == 0 && !kernels::launch_config().software;
     if ((flags & flag::kFirst) != 0 && whole) flags |= flag::kGathered;
     uint64_t groups = kernels::ceil_div(args.threads, threads);
     Constants constants{.workgroup = threads, .source = static_cast<uint32_t>(source), .flags = flags};
@@ -152,7 +153,7 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
         // Neighbouring threads read neighbours: of a line, or of many lines that lie side by side.
         threads = (flags & flag::kColumns) != 0
                       ? kLineThreads
-                      : std::clamp(line_points / kPointsAThread, kFewestLineThreads, kLineThreads);
+                      : std::clamp(line_points / kPointsAThread, kMinLineThreads, kLineThreads);
         const uint32_t points = threads * kPointsAThread, lines_a_group = points / line_points;
         groups = kernels::ceil_div(lines, lines_a_group);
         constants.workgroup = threads;
@@ -165,16 +166,16 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
 // exp(-2 pi i k / n) at n + k for n = 1, 2, 4, ..., 8192; never freed.
 const Tensor& line_roots() {
     static const Tensor& table = *new Tensor([] {
-        constexpr int64_t kMostRoots = 2 * kLinePoints;
+        constexpr int64_t kMaxRoots = 2 * kLinePoints;
         std::vector<float> roots(2);
-        for (int64_t n = 1; n <= kMostRoots; n *= 2) {
+        for (int64_t n = 1; n <= kMaxRoots; n *= 2) {
             for (int64_t k = 0; k < n; ++k) {
                 const double angle = -2 * M_PI * static_cast<double>(k) / static_cast<double>(n);
                 roots.push_back(static_cast<float>(std::cos(angle)));
                 roots.push_back(static_cast<float>(std::sin(angle)));
             }
         }
-        return at::from_blob(roots.data(), {2 * kMostRoots, 2}, at::kFloat).to(c10::Device(c10::kMPS));
+        return at::from_blob(roots.data(), {2 * kMaxRoots, 2}, at::kFloat).to(c10::Device(c10::kMPS));
     }());
     return table;
 }
@@ -191,8 +192,8 @@ bool pairs_are_aligned(const Tensor& tensor, int64_t dim) {
 // Whether the device transforms lines of so many points, a power of two, in shared memory.
 bool fit_in_workgroups(const LineTransform& t, uint32_t points) {
     const auto& device = runtime::device().info();
-    if (kernels::tuning().software || device.max_workgroup_size < kLineThreads ||
-        device.shared_memory_bytes < kLineShared || points < kFewestLinePoints || points > kLinePoints)
+    if (kernels::launch_config().software || device.max_workgroup_size < kLineThreads ||
+        device.shared_memory_bytes < kLineShared || points < kMinLinePoints || points > kLinePoints)
         return false;
     // Lines that lie side by side need a few in a workgroup, for neighbouring threads to read neighbours.
     return !lines_are_neighbours(t.input, t.dim) || points <= kLinePoints / 4;
@@ -216,7 +217,7 @@ bool run_lines(const LineTransform& t) {
     if (source == FftSource::Complex && !t.output.is_complex()) flags |= flag::kRealOutput;
     if (pairs && pairs_are_aligned(source == FftSource::RealPairs ? t.input : t.output, t.dim))
         flags |= flag::kAligned;
-    launch(kLines(0, std::countr_zero(points / kFewestLinePoints)), t.input, t.output, t.dim, 1, header,
+    launch(kWgrad3x3(0, std::countr_zero(points / kMinLinePoints)), t.input, t.output, t.dim, 1, header,
            source, flags, points);
     return true;
 }
@@ -290,7 +291,7 @@ class Bluestein {
         header_.roots = kernels::address(line_roots());
         header_.chirp = kernels::address(chirp);
         header_.spectrum = kernels::address(spectrum);
-        launch(kConvolve(0, std::countr_zero(length_ / kFewestConvolved)), t_.input, t_.output, t_.dim, 1,
+        launch(kConvolve(0, std::countr_zero(length_ / kMinConvolved)), t_.input, t_.output, t_.dim, 1,
                header_, t_.source, flags_in() | flags_out(), length_, tables);
     }
 
@@ -327,7 +328,7 @@ class Bluestein {
 }  // namespace
 
 void LineTransform::run() const {
-    TORCH_CHECK(length < kMostLength, "fft: a transform of length ", length,
+    TORCH_CHECK(length < kMaxLength, "fft: a transform of length ", length,
                 " is too long for the MPS backend, which does up to 2^28 - 1");
     if (run_lines(*this)) return;
     const auto radices = radices_of(static_cast<uint32_t>(length));

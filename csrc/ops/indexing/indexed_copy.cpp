@@ -25,7 +25,7 @@ namespace shader = shaders::indexing;
 using shader::IndexingArgs;
 using shader::IndexTensor;
 
-constexpr int kMostIndices = shader::kMostIndices;
+constexpr int kMaxIndices = shader::kMaxIndices;
 
 // Up to here one thread adds all elements of a line, with the CPU's bits; more would take it too long.
 constexpr int64_t kLongestSum = 1 << 16;
@@ -54,7 +54,7 @@ struct Line {
 void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
               std::span<const int64_t> strides, const Line* line) {
     const int indices = iter.ntensors() - 2;
-    TORCH_CHECK(indices <= kMostIndices, "indexing by more than ", kMostIndices,
+    TORCH_CHECK(indices <= kMaxIndices, "indexing by more than ", kMaxIndices,
                 " tensors is not supported on mps");
     const auto address = [&](int arg) { return reinterpret_cast<uint64_t>(iter.data_ptr(arg)); };
     const auto error = runtime::encoder().error_slot(how.op);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/extents.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/scan.h"
 
 namespace anymps::ops {
@@ -26,12 +26,12 @@ namespace shader = shaders::nonzero;
 class Nonzero {
   public:
     explicit Nonzero(const Tensor& input) : input_(input) {
-        const auto& tuning = kernels::tuning();
+        const auto& launch_config = kernels::launch_config();
         // A software driver's workgroup is small, so it takes several tiles.
-        tiles_ = tuning.software ? 16 : 1;
+        tiles_ = launch_config.software ? 16 : 1;
         args_.input = kernels::address(input);
         args_.count = static_cast<uint64_t>(input.numel());
-        groups_ = kernels::ceil_div(args_.count, tuning.workgroup * kAThread * tiles_);
+        groups_ = kernels::ceil_div(args_.count, launch_config.workgroup * kAThread * tiles_);
         counts_ = at::empty({1, static_cast<int64_t>(groups_)}, input.options().dtype(at::kLong));
         args_.counts = kernels::address(counts_);
     }
@@ -67,8 +67,8 @@ class Nonzero {
         std::vector<kernels::Dim> table(extents.size());
         kernels::write_dims(extents, reinterpret_cast<char*>(table.data()));
         kernel
-            .call({.workgroup = kernels::tuning().workgroup,
-                   .subgroup = kernels::tuning().subgroup,
+            .call({.workgroup = kernels::launch_config().workgroup,
+                   .subgroup = kernels::launch_config().subgroup,
                    .type = kernels::code(input_.scalar_type()),
                    .aligned = args_.input % alignment == 0,
                    .tiles = tiles_,

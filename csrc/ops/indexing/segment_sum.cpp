@@ -18,7 +18,7 @@ namespace shader = shaders::segment_sum;
 
 // Short chunks fill the device, which narrow rows need more of; there are not many, since one thread may have
 // to add up what all of them have.
-constexpr int64_t kShortestChunk = 64, kFewChunks = 512, kMostChunks = 4096, kThreads = 32768;
+constexpr int64_t kShortestChunk = 64, kFewChunks = 512, kMaxChunks = 4096, kThreads = 32768;
 
 constexpr int64_t kNoSkip = std::numeric_limits<int64_t>::min();
 
@@ -26,7 +26,7 @@ constexpr int64_t kNoSkip = std::numeric_limits<int64_t>::min();
 void run(const char* op, const at::Tensor& out, const at::Tensor& rows, const at::Tensor& dense,
          const at::Tensor& order, bool is_sorted, int64_t skip) {
     const int64_t count = dense.numel(), width = out.size(1);
-    const int64_t most_chunks = std::clamp(kThreads / width, kFewChunks, kMostChunks);
+    const int64_t most_chunks = std::clamp(kThreads / width, kFewChunks, kMaxChunks);
     const int64_t chunk = std::max(kShortestChunk, (count + most_chunks - 1) / most_chunks);
     const int64_t chunks = (count + chunk - 1) / chunk;
     TORCH_CHECK(count <= UINT32_MAX / 2 && chunks * width <= UINT32_MAX, op, ": ", count, " rows of ", width,

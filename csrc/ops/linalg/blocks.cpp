@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/matmul/gemm.h"
 
 namespace anymps::ops {

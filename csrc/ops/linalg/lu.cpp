@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/linalg/blocks.h"
 
 namespace anymps::ops {
@@ -38,11 +38,11 @@ void factor_panel(const Tensor& a, int64_t first, int64_t width, const Tensor& p
                                  .width = u32(width),
                                  .batch = u32(a.size(0)),
                                  .pivoting = pivoting};
-    const auto& tuning = kernels::tuning();
+    const auto& launch_config = kernels::launch_config();
     // Short panels do not need more than a subgroup, which has no barriers to wait at.
-    const uint32_t workgroup = a.size(1) - first <= 64 ? tuning.subgroup : tuning.workgroup;
+    const uint32_t workgroup = a.size(1) - first <= 64 ? launch_config.subgroup : launch_config.workgroup;
     (a.is_complex() ? shader::lu_panel_c64 : shader::lu_panel_f32)
-        .call({.workgroup = workgroup, .subgroup = tuning.subgroup})
+        .call({.workgroup = workgroup, .subgroup = launch_config.subgroup})
         .read(a)
         .write(a)
         .write(pivots)
@@ -69,15 +69,15 @@ void swap_columns(const Tensor& a, const Tensor& pivots, int64_t first, int64_t 
                                 .batch = u32(a.size(0)),
                                 .backwards = backwards};
     if (args.columns == 0) return;
-    const auto& tuning = kernels::tuning();
+    const auto& launch_config = kernels::launch_config();
     const uint64_t threads = uint64_t{args.batch} * args.columns;
     const bool wide = threads > std::numeric_limits<int32_t>::max();  // those past the end count, too
     (a.is_complex() ? shader::lu_swap_c64 : shader::lu_swap_f32)
-        .call({.workgroup = tuning.workgroup, .subgroup = tuning.subgroup, .wide = wide})
+        .call({.workgroup = launch_config.workgroup, .subgroup = launch_config.subgroup, .wide = wide})
         .read(pivots)
         .read(a)
         .write(a)
-        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(threads, tuning.workgroup)));
+        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(threads, launch_config.workgroup)));
 }
 
 // int64 [batch, rows]: where the rows of L U come from in P L U.
@@ -91,11 +91,11 @@ Tensor permutation_of(const Tensor& pivots, int64_t rows) {
                                        .rows = u32(rows),
                                        .count = u32(pivots.size(1)),
                                        .batch = u32(pivots.size(0))};
-    const auto& tuning = kernels::tuning();
-    shader::lu_permutation.call({.workgroup = tuning.workgroup, .subgroup = tuning.subgroup})
+    const auto& launch_config = kernels::launch_config();
+    shader::lu_permutation.call({.workgroup = launch_config.workgroup, .subgroup = launch_config.subgroup})
         .read(pivots)
         .write(permutation)
-        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.batch, tuning.workgroup)));
+        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.batch, launch_config.workgroup)));
     return permutation;
 }
 

@@ -9,12 +9,12 @@ namespace anymps::ops {
 
 // Rows follow k (Along) or lie across it; words of four or more elements, aligned (Wide) or not (Shifted).
 enum class BlockLayout : uint32_t {
-    Across = shaders::lib::operand::kAcross,
-    Along = shaders::lib::operand::kAlong,
-    AlongWide = shaders::lib::operand::kAlongWide,
-    RowsWide = shaders::lib::operand::kRowsWide,
-    AlongShifted = shaders::lib::operand::kAlongShifted,
-    RowsShifted = shaders::lib::operand::kRowsShifted,
+    Strided = shaders::lib::operand::kStrided,
+    KMajor = shaders::lib::operand::kKMajor,
+    KMajorVec = shaders::lib::operand::kKMajorVec,
+    MnMajorVec = shaders::lib::operand::kMnMajorVec,
+    KMajorUnaligned = shaders::lib::operand::kKMajorUnaligned,
+    MnMajorUnaligned = shaders::lib::operand::kMnMajorUnaligned,
 };
 
 }  // namespace anymps::ops

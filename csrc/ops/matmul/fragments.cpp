@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "kernels/dtype.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 #include "ops/attention/attention.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
@@ -26,8 +26,8 @@ int64_t groups_of(const FragmentArgs& args) {
 constexpr int64_t kPanel = 64;  // rows, and k of a workgroup
 constexpr int64_t kStep = 16;   // k that products have at once
 constexpr uint32_t kWarps = 8;
-constexpr double kMostElements = 1 << 29;  // that get a copy, of a gigabyte then
-constexpr double kLeastProducts = 1 << 30;
+constexpr double kMaxElements = 1 << 29;  // that get a copy, of a gigabyte then
+constexpr double kMinProducts = 1 << 30;
 
 // All but where they go.
 FragmentArgs arguments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
@@ -73,14 +73,14 @@ bool holds_fragments(at::ScalarType type) {
 }
 
 bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k) {
-    if (k < 1 || batch * (m + n) * k > kMostElements) return false;
-    if (!runtime::device().info().is_software && batch * m * n * k < kLeastProducts) return false;
+    if (k < 1 || batch * (m + n) * k > kMaxElements) return false;
+    if (!runtime::device().info().is_software && batch * m * n * k < kMinProducts) return false;
     if (type != at::kHalf && type != at::kBFloat16) return false;
     return holds_fragments(type);
 }
 
-bool holds_sums_swapped(at::ScalarType type) {
-    return !runtime::device().info().is_software && fragment_places(type).sums_swapped;
+bool holds_acc_swapped(at::ScalarType type) {
+    return !runtime::device().info().is_software && fragment_layout(type).acc_swapped;
 }
 
 Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,

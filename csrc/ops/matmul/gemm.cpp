@@ -2,8 +2,8 @@
 
 #include <anymps/shaders/matmul.h>
 #include <anymps/shaders/matmul_fragments.h>
-#include <anymps/shaders/matmul_halves.h>
 #include <anymps/shaders/matmul_packed.h>
+#include <anymps/shaders/matmul_scaled.h>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
@@ -19,9 +19,9 @@
 #include "kernels/kernel_call.h"
 #include "ops/matmul/block_layout.h"
 #include "ops/matmul/fragments.h"
-#include "ops/matmul/half_fragments.h"
-#include "ops/matmul/halves.h"
 #include "ops/matmul/pack.h"
+#include "ops/matmul/scaled_fragments.h"
+#include "ops/matmul/scaled_rows.h"
 #include "ops/matmul/tiles.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
@@ -48,48 +48,49 @@ uint64_t address_of(const Matrices& matrices) {
     return matrices.tensor == nullptr ? 0 : kernels::address(*matrices.tensor);
 }
 
-// True when 4 elements from every multiple of 4 on lie in one aligned word.
+// True where elements load as aligned vec4.
 bool aligned4(uint64_t address, uint64_t item, uint32_t size, uint32_t other_stride, uint32_t batch_stride) {
     return size % 4 == 0 && other_stride % 4 == 0 && batch_stride % 4 == 0 &&
            address % std::min<uint64_t>(16, 4 * item) == 0;
 }
 
-// Four results of a row are stored at once.
-bool wide_rows(const MatmulArgs& args, uint64_t item) {
+// True where rows store as vec4.
+bool has_vec4_rows(const MatmulArgs& args, uint64_t item) {
     return args.out_n == 1 && aligned4(args.out, item, args.n, args.out_m, args.out_z);
 }
 
 BlockLayout layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
                       uint32_t k_stride, uint32_t batch_stride, bool) {
     if (k_stride == 1) {
-        return aligned4(address, item, k, row_stride, batch_stride) ? BlockLayout::AlongWide
-                                                                    : BlockLayout::Along;
+        return aligned4(address, item, k, row_stride, batch_stride) ? BlockLayout::KMajorVec
+                                                                    : BlockLayout::KMajor;
     }
     const bool wide = row_stride == 1 && aligned4(address, item, rows, k_stride, batch_stride);
-    return wide ? BlockLayout::RowsWide : BlockLayout::Across;
+    return wide ? BlockLayout::MnMajorVec : BlockLayout::Strided;
 }
 
-// For the matrix tiles: granules of 8 elements, aligned to 16 bytes where they are wide.
-BlockLayout granules_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
-                        uint32_t k_stride, uint32_t batch_stride, bool padded) {
+// Layout for the tiles of matrix units: vec8, aligned to 16 bytes where they are wide.
+BlockLayout vec8_layout_of(uint64_t address, uint64_t item, uint32_t rows, uint32_t k, uint32_t row_stride,
+                           uint32_t k_stride, uint32_t batch_stride, bool padded) {
     const auto wide = [&](uint32_t size, uint32_t other_stride) {
         return (padded || size % 8 == 0) && other_stride * item % 16 == 0 && batch_stride * item % 16 == 0 &&
                address % 16 == 0;
     };
-    if (k_stride == 1) return wide(k, row_stride) ? BlockLayout::AlongWide : BlockLayout::AlongShifted;
-    if (row_stride == 1) return wide(rows, k_stride) ? BlockLayout::RowsWide : BlockLayout::RowsShifted;
-    return BlockLayout::Across;
+    if (k_stride == 1) return wide(k, row_stride) ? BlockLayout::KMajorVec : BlockLayout::KMajorUnaligned;
+    if (row_stride == 1)
+        return wide(rows, k_stride) ? BlockLayout::MnMajorVec : BlockLayout::MnMajorUnaligned;
+    return BlockLayout::Strided;
 }
 
-// True where four columns of b lie in one aligned word.
+// True where columns of b load as vec4.
 bool follows_along_n(const Gemm& g) {
     const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
     return layout_of(address_of(g.b), g.b.tensor->element_size(), u(g.n), u(g.k), stride32(g.b.column, g.n),
-                     stride32(g.b.row, g.k), stride32(g.b.batch, g.batch), false) == BlockLayout::RowsWide;
+                     stride32(g.b.row, g.k), stride32(g.b.batch, g.batch), false) == BlockLayout::MnMajorVec;
 }
 
-// How many bf16 parts torch.set_float32_matmul_precision asks for.
-uint32_t parts_of_f32() {
+// bf16 terms that torch.set_float32_matmul_precision asks for.
+uint32_t bf16_terms_of_f32() {
     switch (at::globalContext().float32MatmulPrecision()) {
         case at::Float32MatmulPrecision::MEDIUM:
             return 1;
@@ -102,16 +103,16 @@ uint32_t parts_of_f32() {
 
 Arithmetic arithmetic_of(const Gemm& g) {
     const auto type = g.a.tensor->scalar_type();
-    if (type != g.b.tensor->scalar_type()) return Arithmetic::Lanes;
+    if (type != g.b.tensor->scalar_type()) return Arithmetic::Simt;
     // Of small f32 products a tile of matrix units would be padding for the most part, and these add with
     // truncation: powers of a matrix have it many times over.
     constexpr int64_t kSmallSide = 32, kShortSum = 16;
-    if (type == at::kFloat && std::max(g.m, g.n) <= kSmallSide && g.k <= kShortSum) return Arithmetic::Lanes;
+    if (type == at::kFloat && std::max(g.m, g.n) <= kSmallSide && g.k <= kShortSum) return Arithmetic::Simt;
     return choose_arithmetic(runtime::device().info(), type == at::kHalf, type == at::kBFloat16,
-                             type == at::kFloat, type == at::kFloat ? parts_of_f32() : 3);
+                             type == at::kFloat, type == at::kFloat ? bf16_terms_of_f32() : 3);
 }
 
-// Which of the factors follow one another along which side, and what is added.
+// Bits of the contiguous sides of the operands, and of beta * self.
 uint64_t variant_of(const Gemm& g) {
     const bool bits[] = {
         g.a.row == 1,      g.a.column == 1,         g.b.row == 1, g.b.column == 1, g.out.row == 1,
@@ -155,21 +156,21 @@ MatmulArgs arguments(const Gemm& g, Compute compute) {
     return args;
 }
 
-// True where a factor of so many rows of k lies in whole words of 16 bytes, along k or along the rows.
-bool lies_in_words(const Matrices& factor, int64_t rows, int64_t k, int64_t batch) {
+// True where an operand of so many rows of k loads as 16-byte vectors, along k or along the rows.
+bool is_vec8(const Matrices& factor, int64_t rows, int64_t k, int64_t batch) {
     const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
-    const BlockLayout layout = granules_of(address_of(factor), factor.tensor->element_size(), u(rows), u(k),
-                                           stride32(factor.row, rows), stride32(factor.column, k),
-                                           stride32(factor.batch, batch), false);
-    return layout == BlockLayout::AlongWide || layout == BlockLayout::RowsWide;
+    const BlockLayout layout = vec8_layout_of(address_of(factor), factor.tensor->element_size(), u(rows),
+                                              u(k), stride32(factor.row, rows), stride32(factor.column, k),
+                                              stride32(factor.batch, batch), false);
+    return layout == BlockLayout::KMajorVec || layout == BlockLayout::MnMajorVec;
 }
 
-// What tiles with fragments ahead ask for. They have offsets of 32 bits for up to 192 rows, or 64 k.
-bool has_whole_words(const Gemm& g) {
+// Requirements of the pipelined tiles. Their offsets are 32 bits for up to 192 rows, or 64 k.
+bool has_vectors(const Gemm& g) {
     constexpr int64_t kBlock = 64, kLongStride = 1 << 23;
     const int64_t longest = std::max({g.a.row, g.a.column, g.b.row, g.b.column});
-    return g.k > 0 && g.k % kBlock == 0 && longest < kLongStride && lies_in_words(g.a, g.m, g.k, g.batch) &&
-           lies_in_words(g.b.transposed(), g.n, g.k, g.batch);
+    return g.k > 0 && g.k % kBlock == 0 && longest < kLongStride && is_vec8(g.a, g.m, g.k, g.batch) &&
+           is_vec8(g.b.transposed(), g.n, g.k, g.batch);
 }
 
 void transpose(Gemm& g) {
@@ -181,22 +182,22 @@ void transpose(Gemm& g) {
     g.self = g.self.transposed();
 }
 
-// One dispatch over all parts of k; out's batch is parts * batch long. marks: only what is marked, in units
-// of `marked`.
-void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& marks = {},
-              const Tile* marked = nullptr) {
+// One dispatch over all slices of k; out's batch is split_k * batch long. fallback_flags: only flagged tiles,
+// whose size is that of `flagged`.
+void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fallback_flags = {},
+              const Tile* flagged = nullptr) {
     MatmulArgs args = arguments(g, compute);
-    args.part = plan.part_k;
-    if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
+    args.k_per_split = plan.k_per_split;
+    if (plan.split_k > 1) args.out_z = stride32(g.out.batch, 2);
     const uint64_t a_item = g.a.tensor->element_size(), b_item = g.b.tensor->element_size();
     const uint64_t out_item = g.out.tensor->element_size();
-    const bool matrix = plan.arithmetic != Arithmetic::Lanes;
-    const auto layout = matrix ? granules_of : layout_of;
+    const bool matrix = plan.arithmetic != Arithmetic::Simt;
+    const auto layout = matrix ? vec8_layout_of : layout_of;
     BlockLayout a = layout(args.a, a_item, args.m, args.k, args.a_m, args.a_k, args.a_z, g.a.padded);
     BlockLayout b = layout(args.b, b_item, args.n, args.k, args.b_n, args.b_k, args.b_z, g.b.padded);
-    const bool wide_out = wide_rows(args, out_item);
+    const bool wide_out = has_vec4_rows(args, out_item);
     const auto& info = runtime::device().info();
-    if (is_small(info, g.batch * g.m * g.n * g.k)) a = b = BlockLayout::Across;
+    if (is_small(info, g.batch * g.m * g.n * g.k)) a = b = BlockLayout::Strided;
     const Tile& tile = *plan.tile;
     const std::string kernel = std::string("matmul_") + tile.kernel + "_" +
                                (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute));
@@ -211,32 +212,32 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& ma
         .has_self = g.self.tensor != nullptr,
         .wide_out = wide_out,
         .tile_m = tile.m,
-        .mark_m = marked == nullptr ? 0 : marked->m,
-        .mark_n = marked == nullptr ? 0 : marked->n};
-    if (marks.defined()) args.marks = kernels::address(marks);
+        .flag_tile_m = flagged == nullptr ? 0 : flagged->m,
+        .flag_tile_n = flagged == nullptr ? 0 : flagged->n};
+    if (fallback_flags.defined()) args.fallback_flags = kernels::address(fallback_flags);
     KernelCall call(kernels::kernel_id(kernel), constants.values());
-    call.read(*g.a.tensor).read(*g.b.tensor).read(marks).write(*g.out.tensor);
+    call.read(*g.a.tensor).read(*g.b.tensor).read(fallback_flags).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
-        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
+        const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", split-K ", plan.split_k);
         runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
     }
     const uint64_t groups = plan_groups(info, plan, g.batch, g.m, g.n);
-    call.dispatch(args, Grid::linear(marked == nullptr ? groups : groups_of_marked(info, groups)));
+    call.dispatch(args, Grid::linear(flagged == nullptr ? groups : groups_of_flagged(info, groups)));
 }
 
-// One dispatch on copies of the factors, at which args point.
+// One dispatch on packed operands, at which args point.
 void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Tensor& a, const Tensor& b,
-                     const Tensor& marks) {
-    args.part = plan.part_k;
-    if (plan.parts > 1) args.out_z = stride32(g.out.batch, 2);
-    if (marks.defined()) args.marks = kernels::address(marks);
+                     const Tensor& fallback_flags) {
+    args.k_per_split = plan.k_per_split;
+    if (plan.split_k > 1) args.out_z = stride32(g.out.batch, 2);
+    if (fallback_flags.defined()) args.fallback_flags = kernels::address(fallback_flags);
     const auto& info = runtime::device().info();
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
-    const bool wide_out = wide_rows(args, g.out.tensor->element_size());
+    const bool wide_out = has_vec4_rows(args, g.out.tensor->element_size());
     const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
-    const bool swapped =
-        plan.tile->fragments && !is_halves(plan.arithmetic) && holds_sums_swapped(g.a.tensor->scalar_type());
+    const bool swapped = plan.tile->fragments && !is_scaled_f16(plan.arithmetic) &&
+                         holds_acc_swapped(g.a.tensor->scalar_type());
     const auto prepared = [&]<class Constants>(Constants constants) {
         constants.workgroup = plan.tile->workgroup;
         constants.subgroup = matrix_subgroup(info);
@@ -246,120 +247,121 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
         return KernelCall(kernels::kernel_id(kernel), constants.values());
     };
     KernelCall call = !plan.tile->fragments ? prepared(shaders::matmul_packed::Constants{})
-                      : is_halves(plan.arithmetic)
-                          ? prepared(shaders::matmul_halves::Constants{})
-                          : prepared(shaders::matmul_fragments::Constants{.sums_swapped = swapped});
-    call.read(a).read(b).write(*g.out.tensor).write(marks);
+                      : is_scaled_f16(plan.arithmetic)
+                          ? prepared(shaders::matmul_scaled::Constants{})
+                          : prepared(shaders::matmul_fragments::Constants{.acc_swapped = swapped});
+    call.read(a).read(b).write(*g.out.tensor).write(fallback_flags);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     if (runtime::profiling()) {
-        auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", ", plan.parts, " parts");
-        if (plan.ways > 1) sizes += c10::str(", the last tiles ", plan.ways, " ways");
+        auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", split-K ", plan.split_k);
+        if (plan.tail_split > 1) sizes += c10::str(", tail split ", plan.tail_split);
         runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
     }
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
 }
 
-// Which workgroups have pieces of tiles, for kernels on fragments.
+// Tail split of kernels on fragments.
 void set_pieces(MatmulArgs& args, const Plan& plan) {
-    args.a_k = plan.ways == 1 ? UINT32_MAX : plan.whole;
-    args.b_k = plan.ways;
+    args.a_k = plan.tail_split == 1 ? UINT32_MAX : plan.full_wave_tiles;
+    args.b_k = plan.tail_split;
 }
 
-// The same on halves of the factors, and then the tiles that they cannot hold on the factors.
-void multiply_halves(const Gemm& g, const Plan& plan, Compute compute) {
-    const uint32_t parts = plan.arithmetic == Arithmetic::Halves2 ? 2 : 1;
+// The product on scaled f16, then the flagged tiles on the operands themselves.
+void multiply_scaled(const Gemm& g, const Plan& plan, Compute compute) {
+    const uint32_t terms = plan.arithmetic == Arithmetic::F16x2 ? 2 : 1;
     const auto& info = runtime::device().info();
-    const Plan other = plan_without_halves(info, plan, parts_of_f32());
-    // The larger tile of both has a mark.
+    const Plan other = fallback_plan(info, plan, bf16_terms_of_f32());
+    // One flag for the larger tile of both.
     const auto results = [](const Tile& tile) { return tile.m * tile.n; };
-    Plan marked = other;
-    if (results(*plan.tile) > results(*other.tile)) marked.tile = plan.tile;
-    const Tensor marks = at::empty({static_cast<int64_t>(plan_groups(info, marked, g.batch, g.m, g.n))},
-                                   g.a.tensor->options().dtype(at::kInt));
+    Plan flagged = other;
+    if (results(*plan.tile) > results(*other.tile)) flagged.tile = plan.tile;
+    const Tensor fallback_flags =
+        at::empty({static_cast<int64_t>(plan_groups(info, flagged, g.batch, g.m, g.n))},
+                  g.a.tensor->options().dtype(at::kInt));
     MatmulArgs args = arguments(g, compute);
     if (plan.tile->fragments) {
-        const HalfFragments cut(g.a, g.b.transposed(), g.batch, g.m, g.n, g.k, parts, marks);
+        const ScaledFragments cut(g.a, g.b.transposed(), g.batch, g.m, g.n, g.k, terms, fallback_flags);
         args.a = cut.a.address;
         args.b = cut.b.address;
         args.a_m = args.b_n = cut.steps;
-        args.a_z = cut.a.panels_a_batch;
-        args.b_z = cut.b.panels_a_batch;
+        args.a_z = cut.a.panels_per_batch;
+        args.b_z = cut.b.panels_per_batch;
         set_pieces(args, plan);
-        multiply_copies(g, plan, args, cut.tensor, {}, marks);
+        multiply_copies(g, plan, args, cut.tensor, {}, fallback_flags);
     } else {
-        const Halves a(g.a, g.batch, g.m, g.k, parts), b(g.b.transposed(), g.batch, g.n, g.k, parts);
+        const ScaledRows a(g.a, g.batch, g.m, g.k, terms), b(g.b.transposed(), g.batch, g.n, g.k, terms);
         args.a = a.address;
         args.a_m = a.pitch;
-        args.a_k = a.norms_before;
-        args.a_z = a.rows_a_batch;
+        args.a_k = a.words_before_rows;
+        args.a_z = a.rows_per_batch;
         args.b = b.address;
         args.b_n = b.pitch;
-        args.b_k = b.norms_before;
-        args.b_z = b.rows_a_batch;
-        multiply_copies(g, plan, args, a.tensor, b.tensor, marks);
+        args.b_k = b.words_before_rows;
+        args.b_z = b.rows_per_batch;
+        multiply_copies(g, plan, args, a.tensor, b.tensor, fallback_flags);
     }
-    multiply(g, other, compute, marks, marked.tile);
+    multiply(g, other, compute, fallback_flags, flagged.tile);
 }
 
-// The same on fragments of the factors.
+// The product on fragment-packed operands.
 void multiply_fragments(const Gemm& g, const Plan& plan, Compute compute) {
     MatmulArgs args = arguments(g, compute);
     const auto layout = [](const Matrices& f, uint64_t address, uint32_t rows, uint32_t k,
                            uint32_t row_stride, uint32_t k_stride, uint32_t z) {
         return static_cast<uint32_t>(
-            granules_of(address, f.tensor->element_size(), rows, k, row_stride, k_stride, z, f.padded));
+            vec8_layout_of(address, f.tensor->element_size(), rows, k, row_stride, k_stride, z, f.padded));
     };
     const Fragments packed(g.a, g.b.transposed(), g.batch, g.m, g.n, g.k,
                            layout(g.a, args.a, args.m, args.k, args.a_m, args.a_k, args.a_z),
                            layout(g.b, args.b, args.n, args.k, args.b_n, args.b_k, args.b_z), plan);
     args.a = packed.a.address;
     args.a_m = packed.a.steps;
-    args.a_z = packed.a.panels_a_batch;
+    args.a_z = packed.a.panels_per_batch;
     args.b = packed.b.address;
     args.b_n = packed.b.steps;
-    args.b_z = packed.b.panels_a_batch;
+    args.b_z = packed.b.panels_per_batch;
     set_pieces(args, plan);
     multiply_copies(g, plan, args, packed.tensor, {}, {});
 }
 
-constexpr kernels::KernelFamily kSum(shaders::matmul::kernels_with<MatmulArgs>, {"matmul_sum_"},
+constexpr kernels::KernelFamily kSum(shaders::matmul::kernels_with<MatmulArgs>, {"matmul_reduce_split_k_"},
                                      {"f32", "i32", "i64", "c64"});  // by Compute
 
-// out = alpha * (sum of the parts, in order) + beta * self.
-void sum_parts(const Gemm& g, const Tensor& parts, const Plan& plan, Compute compute) {
+// out = alpha * (sum of the slices, in order) + beta * self.
+void reduce_split_k(const Gemm& g, const Tensor& workspace, const Plan& plan, Compute compute) {
     MatmulArgs args = arguments(g, compute);
-    args.a = kernels::address(parts);
-    args.k = static_cast<uint32_t>(parts.size(0) / g.batch);
+    args.a = kernels::address(workspace);
+    args.k = static_cast<uint32_t>(workspace.size(0) / g.batch);
     const uint32_t type = kernels::code(g.out.tensor->scalar_type());
     const uint32_t workgroup = kernels::flat_workgroup();
-    const bool wide = g.n % 4 == 0 && wide_rows(args, g.out.tensor->element_size());
+    const bool wide = g.n % 4 == 0 && has_vec4_rows(args, g.out.tensor->element_size());
     auto call = kSum(0, static_cast<size_t>(compute))
                     .call({.workgroup = workgroup,
-                           .type_a = kernels::code(parts.scalar_type()),
+                           .type_a = kernels::code(workspace.scalar_type()),
                            .type_out = type,
                            .has_self = g.self.tensor != nullptr,
                            .wide_out = wide});
-    call.read(parts).write(*g.out.tensor);
+    call.read(workspace).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
     const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
     call.dispatch(args, kernels::flat_grid(wide ? results / 4 : results));
 }
 
-// Whether the product runs on a copy of a factor, whose rows of k are these.
+// True where the product runs on an aligned copy of this operand.
 bool worth_a_copy(const Matrices& factor, int64_t rows, int64_t others, const Gemm& g, const Plan& plan) {
     if (plan.arithmetic != Arithmetic::F16 && plan.arithmetic != Arithmetic::BF16) return false;
     if (plan.tile->fragments) return false;
     const double products = static_cast<double>(g.batch) * g.m * g.n * g.k;
-    return worth_packing(others, products) && !lies_in_words(factor, rows, g.k, g.batch);
+    return worth_packing(others, products) && !is_vec8(factor, rows, g.k, g.batch);
 }
 
-// Where self is the output, its elements are gone when tiles are computed again.
-bool can_use_halves(const Gemm& g, const Problem& p) {
+// Not in place: the fallback would read self after it was overwritten.
+bool can_use_scaled_f16(const Gemm& g, const GemmProblem& p) {
     const bool floats = g.a.tensor->scalar_type() == at::kFloat && g.b.tensor->scalar_type() == at::kFloat;
     const bool in_place = g.self.tensor != nullptr && g.self.tensor->is_alias_of(*g.out.tensor);
     return p.floating && floats && !in_place && std::min(p.m, p.n) >= 16 &&
-           multiplies_halves(runtime::device().info()) && worth_halves(g.batch, g.m, g.n, g.k);
+           multiplies_scaled_f16(runtime::device().info()) && worth_scaled_f16(g.batch, g.m, g.n, g.k);
 }
 
 }  // namespace
@@ -387,7 +389,7 @@ void Gemm::run() {
     if (g.out.column != 1 && g.out.row == 1 && g.m > 1) transpose(g);
     const auto& info = runtime::device().info();
     if (g.n == 1 && g.m > 1 && g.a.row == 1) transpose(g);  // a matrix and a vector
-    Problem problem;
+    GemmProblem problem;
     problem.batch = g.batch;
     problem.m = g.m;
     problem.n = g.n;
@@ -399,13 +401,13 @@ void Gemm::run() {
     // cannot.
     problem.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
     problem.n_contiguous = uses_shared_memory(info) && follows_along_n(g);
-    if (can_use_halves(g, problem)) {
-        problem.arithmetic = parts_of_f32() == 3 ? Arithmetic::Halves2 : Arithmetic::Halves1;
+    if (can_use_scaled_f16(g, problem)) {
+        problem.arithmetic = bf16_terms_of_f32() == 3 ? Arithmetic::F16x2 : Arithmetic::F16x1;
         problem.may_pack = holds_fragments(at::kHalf);
     }
     if (problem.arithmetic == Arithmetic::F16 || problem.arithmetic == Arithmetic::BF16) {
         problem.may_pack = can_use_fragments(g.a.tensor->scalar_type(), g.batch, g.m, g.n, g.k);
-        problem.whole_words = has_whole_words(g);
+        problem.vectorizable = has_vectors(g);
     }
     problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
@@ -417,24 +419,24 @@ void Gemm::run() {
         g.b = b_packed->matrices.transposed();
     }
     const auto product = [](const Gemm& gemm, const Plan& p, Compute c) {
-        if (is_halves(p.arithmetic)) return multiply_halves(gemm, p, c);
+        if (is_scaled_f16(p.arithmetic)) return multiply_scaled(gemm, p, c);
         if (p.tile->fragments) return multiply_fragments(gemm, p, c);
         multiply(gemm, p, c);
     };
-    if (plan.parts == 1 && !g.sum_batch) return product(g, plan, compute);
+    if (plan.split_k == 1 && !g.sum_batch) return product(g, plan, compute);
     const auto accumulator = compute == Compute::F32   ? at::kFloat
                              : compute == Compute::C64 ? at::kComplexFloat
                              : compute == Compute::I32 ? at::kInt
                                                        : at::kLong;
     const auto options = out.tensor->options().dtype(accumulator);
-    const Tensor parts = at::empty({plan.parts * g.batch, g.m, g.n}, options);
+    const Tensor workspace = at::empty({plan.split_k * g.batch, g.m, g.n}, options);
     Gemm partial = g;
-    partial.out = {&parts, g.m * g.n, g.n, 1};
+    partial.out = {&workspace, g.m * g.n, g.n, 1};
     partial.self = kNoMatrices;
     partial.alpha = 1;
     product(partial, plan, compute);
     if (g.sum_batch) g.batch = 1;
-    sum_parts(g, parts, plan, compute);
+    reduce_split_k(g, workspace, plan, compute);
 }
 
 }  // namespace anymps::ops

@@ -29,9 +29,9 @@ uint32_t stride32(int64_t stride) {
 
 // Without alignment, as groups begin anywhere.
 uint32_t layout_of(bool matrix, int64_t row_stride, int64_t k_stride) {
-    const BlockLayout layout = k_stride == 1 ? (matrix ? BlockLayout::AlongShifted : BlockLayout::Along)
-                               : matrix && row_stride == 1 ? BlockLayout::RowsShifted
-                                                           : BlockLayout::Across;
+    const BlockLayout layout = k_stride == 1 ? (matrix ? BlockLayout::KMajorUnaligned : BlockLayout::KMajor)
+                               : matrix && row_stride == 1 ? BlockLayout::MnMajorUnaligned
+                                                           : BlockLayout::Strided;
     return static_cast<uint32_t>(layout);
 }
 
@@ -41,8 +41,8 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
     const auto& info = runtime::device().info();
     const auto type = a.scalar_type();
     Arithmetic arithmetic = choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 1);
-    if (info.is_software && arithmetic == Arithmetic::BF16) arithmetic = Arithmetic::Lanes;
-    const bool matrix = arithmetic != Arithmetic::Lanes;
+    if (info.is_software && arithmetic == Arithmetic::BF16) arithmetic = Arithmetic::Simt;
+    const bool matrix = arithmetic != Arithmetic::Simt;
     const Tile& tile = matrix                     ? (info.is_software ? kMatrixSoftware : kMatrix)
                        : uses_shared_memory(info) ? kShared
                                                   : kRegister;

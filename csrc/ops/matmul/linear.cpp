@@ -12,8 +12,8 @@
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
 
+#include "ops/default_dispatch.h"
 #include "ops/matmul/gemm.h"
-#include "ops/plain.h"
 
 namespace anymps::ops {
 namespace {
@@ -168,7 +168,7 @@ TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m) {
     m.impl("linear_backward", TORCH_FN(batched_linear_backward));
 }
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("linear", TORCH_FN((PlainOr<&differentiable_linear, kComposite>::call)));
+    m.impl("linear", TORCH_FN((DefaultDispatchOr<&differentiable_linear, kComposite>::call)));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ bool overlaps(const Tensor& out, const Matrices& input) {
 
 // Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by
 // element, or is a conjugate view.
-void run_apart(Gemm gemm, const Tensor& out) {
+void run_via_temporary(Gemm gemm, const Tensor& out) {
     const bool self_apart = overlaps(out, gemm.self) &&
                             at::get_overlap_status(out, *gemm.self.tensor) != at::MemOverlapStatus::Full;
     const bool apart = overlaps(out, gemm.a) || overlaps(out, gemm.b) || self_apart || out.is_conj();
@@ -71,7 +71,7 @@ void multiply(const char* name, const Tensor& self_, const Tensor& a_, const Ten
               self.defined() ? matrices(self) : kNoMatrices,
               beta,
               alpha};
-    run_apart(gemm, out);
+    run_via_temporary(gemm, out);
 }
 
 void check_dot(const Tensor& self, const Tensor& other) {
@@ -282,7 +282,7 @@ TORCH_IMPL_FUNC(addmv_out)
               {&expanded, 0, expanded.stride(0), 0},
               beta,
               alpha};
-    run_apart(gemm, out);
+    run_via_temporary(gemm, out);
 }
 
 Tensor ANYMPS_FUNC(dot)(const Tensor& self_, const Tensor& other_) {
@@ -316,7 +316,7 @@ Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const 
     Gemm gemm{
         "addbmm",         batch1.size(0), sizes[0],           sizes[1], batch1.size(2), matrices(batch1),
         matrices(batch2), matrices(out),  matrices(expanded), beta,     alpha,          true};
-    run_apart(gemm, out);
+    run_via_temporary(gemm, out);
     return out;
 }
 

@@ -7,15 +7,15 @@ namespace {
 
 // Measured on an H200: unaligned factors halve the speed, some 6 fs a product; a copied element costs 2 ps,
 // the dispatches of a copy 10 us.
-constexpr int64_t kLeastOthers = 512;
-constexpr double kLeastProducts = 2e9;
+constexpr int64_t kMinOthers = 512;
+constexpr double kMinProducts = 2e9;
 
 constexpr int64_t kWord = 8;  // elements; a multiple of 16 bytes for every type
 
 }  // namespace
 
 bool worth_packing(int64_t others, double products) {
-    return others >= kLeastOthers && products >= kLeastProducts;
+    return others >= kMinOthers && products >= kMinProducts;
 }
 
 PackedFactor::PackedFactor(const Matrices& factor, int64_t batch, int64_t rows, int64_t columns) {

@@ -1,4 +1,4 @@
-// Factors of big products whose rows begin at any address.
+// Aligned copies of operands of large products.
 #pragma once
 
 #include "ops/matmul/gemm.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 namespace {
@@ -32,11 +32,12 @@ constexpr Tile kShared[] = {
 };
 
 // Matrix units. Costs in the unit of kShared, from the rates measured on an H200 at 4096 x 4096 x 4096; on
-// others they order the tiles by the same reasons (loads a result, idle cores), which has not been measured.
+// others they order the tiles by the same reasons (loads a result, idle compute units), which has not been
+// measured.
 constexpr Tile kMatrix16[] = {
     {"fragments_128x144", 128, 144, 192, 2070, 2, 0, true, 0, 1, 48},
     {"fragments_128x128", 128, 128, 256, 1910, 2, 18432, true, 0, 8},
-    {"ahead_128x192", 128, 192, 256, 3300, 1, 46080, false, 64, 1, 64, true},
+    {"pipelined_128x192", 128, 192, 256, 3300, 1, 46080, false, 64, 1, 64, true},
     {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
     {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
     {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
@@ -44,35 +45,35 @@ constexpr Tile kMatrix16[] = {
 // CPU drivers take seconds to compile a matrix product: the smallest tiles, for tests.
 constexpr Tile kMatrixSoftware[] = {
     {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true, 0, 2},
-    {"ahead_32x32", 32, 32, 32, 4, 1, 10240, false, 0, 1, 64, true},
+    {"pipelined_32x32", 32, 32, 32, 4, 1, 10240, false, 0, 1, 64, true},
     {"matrix_32x32x16", 32, 32, 64, 3, 1, 5120},
 };
-constexpr Tile kMatrixParts3[] = {
+constexpr Tile kMatrixBf16x3[] = {
     {"matrix_128x128x16", 128, 128, 256, 18500, 1, 36864},
     {"matrix_64x64x16", 64, 64, 128, 6300, 3, 18432},
 };
-constexpr Tile kMatrixParts2[] = {
+constexpr Tile kMatrixBf16x2[] = {
     {"matrix_128x128x16", 128, 128, 256, 7400, 2, 24576},
     {"matrix_64x64x32", 64, 64, 128, 3000, 3, 20480},
 };
-constexpr Tile kMatrixParts1[] = {
+constexpr Tile kMatrixBf16x1[] = {
     {"matrix_128x128x32", 128, 128, 256, 5200, 2, 20480},
     {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
 };
 
 // Of halves that were cut before.
-constexpr Tile kHalves2[] = {
-    {"halves_128x64", 128, 64, 256, 2950, 2, 18432, true, 0, 8},
+constexpr Tile kScaledF16x2[] = {
+    {"scaled_fragments_128x64", 128, 64, 256, 2950, 2, 18432, true, 0, 8},
     {"packed_128x128x32", 128, 128, 256, 7470, 1, 36864},
     {"packed_64x64x32", 64, 64, 128, 2900, 2, 18432},
 };
-constexpr Tile kHalves1[] = {
-    {"halves_128x128", 128, 128, 256, 2250, 2, 18432, true, 0, 8},
+constexpr Tile kScaledF16x1[] = {
+    {"scaled_fragments_128x128", 128, 128, 256, 2250, 2, 18432, true, 0, 8},
     {"packed_128x128x32", 128, 128, 256, 2820, 2, 20480},
     {"packed_64x64x32", 64, 64, 128, 1100, 3, 10240},
 };
-constexpr Tile kHalvesSoftware[] = {
-    {"halves_32x64", 32, 64, 16, 1, 1, 4608, true, 0, 2},
+constexpr Tile kScaledF16Software[] = {
+    {"scaled_fragments_32x64", 32, 64, 16, 1, 1, 4608, true, 0, 2},
     {"packed_32x32x32", 32, 32, 64, 1, 1, 9216},
 };
 
@@ -85,24 +86,24 @@ constexpr Tile kConv16[] = {
     {"matrix_64x64x32", 64, 64, 128, 1370, 4, 10240},
 };
 // Without shared memory.
-constexpr Tile kConvDirect[] = {
-    {"direct_64x128", 64, 128, 128, 1084, 3},
-    {"direct_128x64", 128, 64, 128, 1084, 3},
+constexpr Tile kConvNoSmem[] = {
+    {"nosmem_64x128", 64, 128, 128, 1084, 3},
+    {"nosmem_128x64", 128, 64, 128, 1084, 3},
 };
-constexpr Tile kConvPanels64[] = {{"panels64_256x128", 256, 128, 128, 4336, 3}};
-constexpr Tile kConvPanels128[] = {{"panels128_256x128", 256, 128, 128, 4336, 3}};
-constexpr Tile kConvPairs[] = {{"pairs_64x128", 64, 128, 128, 2750, 3}};
-constexpr Tile kConvPairsOfLongSums[] = {{"pairs_ahead_64x128", 64, 128, 128, 2670, 2}};
-constexpr Tile kConvPairPanels64[] = {{"pair_panels64_256x128", 256, 128, 128, 11000, 3}};
+constexpr Tile kConvResidentB64[] = {{"resident_b64_256x128", 256, 128, 128, 4336, 3}};
+constexpr Tile kConvResidentB128[] = {{"resident_b128_256x128", 256, 128, 128, 4336, 3}};
+constexpr Tile kConvNoSmemBf16x2[] = {{"nosmem_bf16x2_64x128", 64, 128, 128, 2750, 3}};
+constexpr Tile kConvNoSmemBf16x2LongK[] = {{"nosmem_bf16x2_pipelined_64x128", 64, 128, 128, 2670, 2}};
+constexpr Tile kConvResidentBBf16x2[] = {{"resident_b64_bf16x2_256x128", 256, 128, 128, 11000, 3}};
 constexpr uint64_t kLongSum = 512;
-constexpr Tile kConvParts2[] = {
+constexpr Tile kConvBf16x2[] = {
     {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
     {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
     {"matrix_64x64x16", 64, 64, 128, 3000, 3, 12288},
 };
 
 // Threads of tiles in shared memory are whole subgroups of 32, one a warp tile, and share the factors'
-// granules of eight elements evenly: one that got none would leave its part of shared memory unwritten.
+// vec8 evenly: one that got none would leave its part of shared memory unwritten.
 consteval bool fit_kernels(const auto& instances, std::string_view prefix,
                            std::initializer_list<std::span<const Tile>> tables) {
     for (const auto& i : instances) {
@@ -123,10 +124,10 @@ consteval bool fit_kernels(const auto& instances, std::string_view prefix,
     return true;
 }
 static_assert(fit_kernels(shaders::matmul::matmul_matrix_instances, "matmul_",
-                          {kMatrix16, kMatrixSoftware, kMatrixParts1, kMatrixParts2, kMatrixParts3}));
+                          {kMatrix16, kMatrixSoftware, kMatrixBf16x1, kMatrixBf16x2, kMatrixBf16x3}));
 static_assert(fit_kernels(shaders::conv::conv_tiles_instances, "conv_", {kConv16, kMatrixSoftware}));
 static_assert(fit_kernels(shaders::conv::conv_matrix_instances, "conv_",
-                          {kConvParts2, kMatrixParts1, kMatrixParts2, kMatrixParts3}));
+                          {kConvBf16x2, kMatrixBf16x1, kMatrixBf16x2, kMatrixBf16x3}));
 
 // Integers on GPUs, where speed matters less.
 constexpr Tile kRegister[] = {
@@ -137,7 +138,7 @@ constexpr Tile kRegister[] = {
 // Few results: each is a subgroup's.
 constexpr Tile kSubgroupSoftware{"subgroup", 1, 1, 8, 1};
 constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 128, 1};
-// Few rows, and factors that follow one another along the columns.
+// Few rows, and operands that follow one another along the columns.
 constexpr Tile kVector[] = {{"vector_1", 1, 16, 256, 1}, {"vector_4", 4, 16, 256, 1}};
 constexpr uint64_t kFewRows = 4;
 
@@ -147,7 +148,7 @@ uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
     return batch * ceil_div(m, tile.m) * ceil_div(n, tile.n);
 }
 
-std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& p) {
+std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     if (!uses_shared_memory(device)) return kSoftware;
     // The tiles of fragments come first.
     const auto usable = [&](std::span<const Tile> tiles) {
@@ -157,30 +158,30 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     switch (p.arithmetic) {
         case Arithmetic::F16:
         case Arithmetic::BF16:
-            if (p.direct == Direct::Pairs && p.k == 64) return kConvPairPanels64;
-            if (p.direct == Direct::Pairs && p.k >= kLongSum) return kConvPairsOfLongSums;
-            if (p.direct == Direct::Pairs) return kConvPairs;
-            if (p.direct == Direct::Positions) {
-                if (p.k == 64) return kConvPanels64;
-                if (p.k == 128) return kConvPanels128;
+            if (p.algo == ConvAlgo::NoSmemBf16x2 && p.k == 64) return kConvResidentBBf16x2;
+            if (p.algo == ConvAlgo::NoSmemBf16x2 && p.k >= kLongSum) return kConvNoSmemBf16x2LongK;
+            if (p.algo == ConvAlgo::NoSmemBf16x2) return kConvNoSmemBf16x2;
+            if (p.algo == ConvAlgo::NoSmemFlat) {
+                if (p.k == 64) return kConvResidentB64;
+                if (p.k == 128) return kConvResidentB128;
             }
-            if (p.direct != Direct::None) return kConvDirect;
+            if (p.algo != ConvAlgo::Staged) return kConvNoSmem;
             // Of the largest, AMD's compiler spills registers.
             if (p.convolution && !device.is_software)
                 return std::span<const Tile>(kConv16).subspan(device.vendor_id == vulkan::kAmd ? 1 : 0);
             return device.is_software ? usable(kMatrixSoftware) : usable(kMatrix16);
-        case Arithmetic::F32x1:
-            return kMatrixParts1;
-        case Arithmetic::F32x2:
-            if (p.convolution) return kConvParts2;
-            return kMatrixParts2;
-        case Arithmetic::F32x3:
-            return kMatrixParts3;
-        case Arithmetic::Halves1:
-            return device.is_software ? usable(kHalvesSoftware) : usable(kHalves1);
-        case Arithmetic::Halves2:
-            return device.is_software ? usable(kHalvesSoftware) : usable(kHalves2);
-        case Arithmetic::Lanes:
+        case Arithmetic::BF16x1:
+            return kMatrixBf16x1;
+        case Arithmetic::BF16x2:
+            if (p.convolution) return kConvBf16x2;
+            return kMatrixBf16x2;
+        case Arithmetic::BF16x3:
+            return kMatrixBf16x3;
+        case Arithmetic::F16x1:
+            return device.is_software ? usable(kScaledF16Software) : usable(kScaledF16x1);
+        case Arithmetic::F16x2:
+            return device.is_software ? usable(kScaledF16Software) : usable(kScaledF16x2);
+        case Arithmetic::Simt:
             break;
     }
     if (!p.floating) return kRegister;
@@ -190,74 +191,76 @@ std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const Problem& 
     return std::span<const Tile>(kShared).subspan(spills ? 1 : 0);
 }
 
-// What cutting k costs beside the products, in the unit of the tiles' costs.
-struct CutCosts {
-    uint64_t start;          // of a workgroup before its first product and after its last, in k
-    uint64_t join;           // the dispatch that adds the parts
-    uint64_t shortest_part;  // worth a workgroup of its own
-    uint64_t most_parts;
-    uint64_t most_of_convolutions;  // whose gradients of weights are few sums of many terms
-    uint64_t results_a_unit;        // of parts, written and read again
-    uint64_t pack;                  // the dispatch that stores factors as fragments
-    uint64_t packed_a_unit;         // elements of them
+// Split-K overhead beside the products, in the unit of the tiles' costs.
+struct SplitKCosts {
+    uint64_t prologue_k;       // start-up and epilogue of a workgroup, in k
+    uint64_t reduce;           // reduction dispatch
+    uint64_t min_k_per_split;  // shortest slice worth a workgroup
+    uint64_t max_split_k;
+    uint64_t max_split_k_wgrad;  // of weight gradients: few results, long sums
+    uint64_t results_per_unit;   // workspace elements written and read again
+    uint64_t pack;               // packing dispatch
+    uint64_t packed_per_unit;    // elements packed
 };
 // Measured on an H200, where a unit is 5.7 ps.
-constexpr CutCosts kCutGpu{128, 700000, 256, 32, 264, 2, 500000, 5};
-constexpr CutCosts kCutSoftware{0, 30000, 1024, 4, 4, 1, 0, 64};
+constexpr SplitKCosts kSplitKGpu{128, 700000, 256, 32, 264, 2, 500000, 5};
+constexpr SplitKCosts kSplitKSoftware{0, 30000, 1024, 4, 4, 1, 0, 64};
 
-const CutCosts& cut_costs(const vulkan::DeviceInfo& device) {
-    return device.is_software ? kCutSoftware : kCutGpu;
+const SplitKCosts& split_k_costs(const vulkan::DeviceInfo& device) {
+    return device.is_software ? kSplitKSoftware : kSplitKGpu;
 }
 
-// The time of so many workgroups for each k: full cores first; one that is not full hides less of the
-// latencies.
+// Time of so many workgroups for each k: full waves first; a compute unit below its occupancy hides less
+// latency.
 uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint64_t groups) {
-    const uint64_t wave = device.cores() * tile.resident;
-    const uint64_t last = ceil_div(groups % wave, device.cores());
-    const uint64_t idle = last != 0 && last < tile.resident ? tile.cost / 2 : 0;
-    return (groups / wave * tile.resident + last) * tile.cost + idle;
+    const uint64_t wave = device.compute_units() * tile.occupancy;
+    const uint64_t last = ceil_div(groups % wave, device.compute_units());
+    const uint64_t idle = last != 0 && last < tile.occupancy ? tile.cost_per_k / 2 : 0;
+    return (groups / wave * tile.occupancy + last) * tile.cost_per_k + idle;
 }
 
-void cut_k(Plan& plan, const Problem& p, uint64_t parts) {
-    parts = std::max<uint64_t>(1, std::min(parts, kWorkspaceElements / (p.batch * p.m * p.n)));
+void set_split_k(Plan& plan, const GemmProblem& p, uint64_t split_k) {
+    split_k = std::max<uint64_t>(1, std::min(split_k, kWorkspaceElements / (p.batch * p.m * p.n)));
     const bool sixteen = p.arithmetic == Arithmetic::F16 || p.arithmetic == Arithmetic::BF16;
-    const bool halves = is_halves(p.arithmetic) || (p.convolution && sixteen);
-    const uint64_t step = plan.tile->fragments || plan.tile->ahead ? 64 : halves ? 32 : 16;
-    const uint64_t part = std::max<uint64_t>(step, ceil_div(ceil_div(p.k, parts), step) * step);
-    plan.part_k = static_cast<uint32_t>(part);
-    plan.parts = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, part)));
+    const bool halves = is_scaled_f16(p.arithmetic) || (p.convolution && sixteen);
+    const uint64_t step = plan.tile->fragments || plan.tile->pipelined ? 64 : halves ? 32 : 16;
+    const uint64_t k_per_split = std::max<uint64_t>(step, ceil_div(ceil_div(p.k, split_k), step) * step);
+    plan.k_per_split = static_cast<uint32_t>(k_per_split);
+    plan.split_k = static_cast<uint32_t>(std::max<uint64_t>(1, ceil_div(p.k, k_per_split)));
 }
 
-// Lets workgroups share the tiles of the last wave where that leaves half of it idle or more: none then has
-// more than a part of a tile. Pieces have as many k each, whole steps of fragments.
-void share_last(const vulkan::DeviceInfo& device, Plan& plan, const Problem& p, uint64_t groups) {
-    const uint64_t wave = device.cores() * plan.tile->resident, last = groups % wave;
-    uint32_t ways = 1;
-    while (last != 0 && 2 * ways <= plan.tile->most_ways && last * 2 * ways <= wave) ways *= 2;
+// Tail split of the last wave where half of it or more would be idle. All shares of a tile have as many k,
+// whole steps of fragments.
+void split_tail(const vulkan::DeviceInfo& device, Plan& plan, const GemmProblem& p, uint64_t groups) {
+    const uint64_t wave = device.compute_units() * plan.tile->occupancy, last = groups % wave;
+    uint32_t tail_split = 1;
+    while (last != 0 && 2 * tail_split <= plan.tile->max_tail_split && last * 2 * tail_split <= wave)
+        tail_split *= 2;
     constexpr uint64_t kStep = 64;
-    const bool even = plan.part_k * uint64_t{plan.parts} == ceil_div(p.k, kStep) * kStep;
-    while (ways > 1 && (!even || plan.part_k % (kStep * ways) != 0)) ways /= 2;
-    plan.ways = ways;
-    plan.whole = static_cast<uint32_t>(groups - last);
+    const bool even = plan.k_per_split * uint64_t{plan.split_k} == ceil_div(p.k, kStep) * kStep;
+    while (tail_split > 1 && (!even || plan.k_per_split % (kStep * tail_split) != 0)) tail_split /= 2;
+    plan.tail_split = tail_split;
+    plan.full_wave_tiles = static_cast<uint32_t>(groups - last);
 }
 
-uint64_t least_parts(const Problem& p) {
-    return std::max<uint64_t>(1, ceil_div(p.k, p.longest_part));
+uint64_t min_split_k(const GemmProblem& p) {
+    return std::max<uint64_t>(1, ceil_div(p.k, p.max_k_per_split));
 }
 
-bool can_use(const vulkan::DeviceInfo& device, const Problem& p, const Tile& tile) {
+bool can_use(const vulkan::DeviceInfo& device, const GemmProblem& p, const Tile& tile) {
     if (tile.shared_bytes > device.shared_memory_bytes) return false;
     // Its threads have 222 registers, of which others' have fewer.
     const bool enough = device.vendor_id == vulkan::kNvidia || device.is_software;
-    return !tile.ahead || (p.whole_words && enough);
+    return !tile.pipelined || (p.vectorizable && enough);
 }
 
-// Tile and number of parts are chosen together: few results fill the cores with large tiles of short parts.
-Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
-    const CutCosts& costs = cut_costs(device);
-    const uint64_t least = least_parts(p);
-    const uint64_t limit = p.convolution ? costs.most_of_convolutions : costs.most_parts;
-    const uint64_t most = p.may_cut ? std::max(least, std::min(limit, p.k / costs.shortest_part)) : least;
+// Tile and split-K are chosen together: few results fill the device with large tiles and short slices.
+Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
+    const SplitKCosts& costs = split_k_costs(device);
+    const uint64_t least = min_split_k(p);
+    const uint64_t limit = p.convolution ? costs.max_split_k_wgrad : costs.max_split_k;
+    const uint64_t most =
+        p.may_split_k ? std::max(least, std::min(limit, p.k / costs.min_k_per_split)) : least;
     Plan best{};
     uint64_t best_time = UINT64_MAX;
     std::span<const Tile> tiles = tiles_of(device, p);
@@ -268,22 +271,24 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
-            // Of many parts one more or less matters little.
-            for (uint64_t parts = least; parts <= most; parts += std::max<uint64_t>(1, parts / 16)) {
+            // Coarser steps for large split-K factors.
+            for (uint64_t split_k = least; split_k <= most; split_k += std::max<uint64_t>(1, split_k / 16)) {
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
-                cut_k(plan, p, parts);
-                share_last(device, plan, p, groups * plan.parts);
-                const uint64_t start = costs.start + tile.start;
-                const uint64_t whole = plan.ways > 1 ? plan.whole : groups * plan.parts;
-                uint64_t time =
-                    modelled_time(device, tile, whole) * (std::min<uint64_t>(plan.part_k, p.k) + start);
-                if (plan.ways > 1)
-                    time += modelled_time(device, tile, (groups * plan.parts - whole) * plan.ways) *
-                            (plan.part_k / plan.ways + start);
-                if (plan.parts > 1)
-                    time += costs.join + plan.parts * p.batch * p.m * p.n / costs.results_a_unit;
-                if (tile.fragments && !is_halves(p.arithmetic))
-                    time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_a_unit;
+                set_split_k(plan, p, split_k);
+                split_tail(device, plan, p, groups * plan.split_k);
+                const uint64_t prologue_k = costs.prologue_k + tile.prologue_k;
+                const uint64_t full_wave_tiles =
+                    plan.tail_split > 1 ? plan.full_wave_tiles : groups * plan.split_k;
+                uint64_t time = modelled_time(device, tile, full_wave_tiles) *
+                                (std::min<uint64_t>(plan.k_per_split, p.k) + prologue_k);
+                if (plan.tail_split > 1)
+                    time += modelled_time(device, tile,
+                                          (groups * plan.split_k - full_wave_tiles) * plan.tail_split) *
+                            (plan.k_per_split / plan.tail_split + prologue_k);
+                if (plan.split_k > 1)
+                    time += costs.reduce + plan.split_k * p.batch * p.m * p.n / costs.results_per_unit;
+                if (tile.fragments && !is_scaled_f16(p.arithmetic))
+                    time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_per_unit;
                 if (time < best_time) {
                     best_time = time;
                     best = plan;
@@ -294,14 +299,14 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const Problem& p) {
     return best;
 }
 
-// Few rows: k is cut where the results of one part do not fill the device.
-Plan plan_of_few(const vulkan::DeviceInfo& device, const Problem& p, const Tile& tile,
-                 uint64_t shortest_part) {
-    const uint64_t groups = groups_of(tile, p.batch, p.m, p.n), enough = 2 * device.cores();
-    uint64_t parts = least_parts(p);
-    if (groups < enough) parts = std::max(parts, std::min(enough / groups, p.k / shortest_part));
+// Split-K of few rows, where the results alone do not fill the device.
+Plan plan_of_few(const vulkan::DeviceInfo& device, const GemmProblem& p, const Tile& tile,
+                 uint64_t min_k_per_split) {
+    const uint64_t groups = groups_of(tile, p.batch, p.m, p.n), enough = 2 * device.compute_units();
+    uint64_t split_k = min_split_k(p);
+    if (groups < enough) split_k = std::max(split_k, std::min(enough / groups, p.k / min_k_per_split));
     Plan plan{&tile, false, 1, 0};
-    cut_k(plan, p, parts);
+    set_split_k(plan, p, split_k);
     return plan;
 }
 
@@ -323,36 +328,36 @@ uint32_t matrix_subgroup(const vulkan::DeviceInfo& device) {
 }
 
 Arithmetic choose_arithmetic(const vulkan::DeviceInfo& device, bool f16, bool bf16, bool f32,
-                             uint32_t f32_parts) {
-    if (!uses_shared_memory(device) || matrix_subgroup(device) > 32) return Arithmetic::Lanes;
+                             uint32_t bf16_terms) {
+    if (!uses_shared_memory(device) || matrix_subgroup(device) > 32) return Arithmetic::Simt;
     if (f16 && device.cooperative_matrix) return Arithmetic::F16;
-    if (!device.cooperative_matrix || !device.cooperative_matrix_bfloat16) return Arithmetic::Lanes;
+    if (!device.cooperative_matrix || !device.cooperative_matrix_bfloat16) return Arithmetic::Simt;
     if (bf16) return Arithmetic::BF16;
-    if (!f32) return Arithmetic::Lanes;
-    constexpr Arithmetic kParts[] = {Arithmetic::F32x1, Arithmetic::F32x2, Arithmetic::F32x3};
-    return kParts[f32_parts - 1];
+    if (!f32) return Arithmetic::Simt;
+    constexpr Arithmetic kParts[] = {Arithmetic::BF16x1, Arithmetic::BF16x2, Arithmetic::BF16x3};
+    return kParts[bf16_terms - 1];
 }
 
-bool multiplies_halves(const vulkan::DeviceInfo& device) {
+bool multiplies_scaled_f16(const vulkan::DeviceInfo& device) {
     return uses_shared_memory(device) && matrix_subgroup(device) <= 32 && device.cooperative_matrix;
 }
 
-Plan plan_without_halves(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t f32_parts) {
+Plan fallback_plan(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t bf16_terms) {
     Plan other = plan;
     other.trial = 0;
-    other.ways = 1;
-    other.arithmetic = Arithmetic::Lanes;
-    if (!device.is_software) other.arithmetic = choose_arithmetic(device, false, false, true, f32_parts);
+    other.tail_split = 1;
+    other.arithmetic = Arithmetic::Simt;
+    if (!device.is_software) other.arithmetic = choose_arithmetic(device, false, false, true, bf16_terms);
     const bool wide = plan.tile->m == 128;
     switch (other.arithmetic) {
-        case Arithmetic::F32x1:
-            other.tile = &kMatrixParts1[!wide];
+        case Arithmetic::BF16x1:
+            other.tile = &kMatrixBf16x1[!wide];
             break;
-        case Arithmetic::F32x2:
-            other.tile = &kMatrixParts2[!wide];
+        case Arithmetic::BF16x2:
+            other.tile = &kMatrixBf16x2[!wide];
             break;
-        case Arithmetic::F32x3:
-            other.tile = &kMatrixParts3[!wide];
+        case Arithmetic::BF16x3:
+            other.tile = &kMatrixBf16x3[!wide];
             break;
         default:
             other.tile = device.is_software ? &kShared[2] : &kShared[!wide];
@@ -361,58 +366,60 @@ Plan plan_without_halves(const vulkan::DeviceInfo& device, const Plan& plan, uin
 }
 
 const char* suffix(Arithmetic arithmetic) {
-    constexpr const char* kNames[] = {nullptr, "f16", "bf16", "f32x1", "f32x2", "f32x3", "h1", "h2"};
+    constexpr const char* kNames[] = {nullptr, "f16", "bf16", "bf16x1", "bf16x2", "bf16x3", "f16x1", "f16x2"};
     return kNames[static_cast<uint32_t>(arithmetic)];
 }
 
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
                      uint64_t n) {
-    uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.parts;
-    if (plan.ways > 1) tiles = plan.whole + (tiles - plan.whole) * plan.ways;
+    uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.split_k;
+    if (plan.tail_split > 1) tiles = plan.full_wave_tiles + (tiles - plan.full_wave_tiles) * plan.tail_split;
     const bool subgroups = std::string_view(plan.tile->kernel) == "subgroup";
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
 }
 
-uint64_t groups_of_marked(const vulkan::DeviceInfo& device, uint64_t groups) {
-    constexpr uint64_t kMostMarks = 32;  // of a workgroup, which has a word for them
-    return ceil_div(groups, std::clamp<uint64_t>(groups / (2 * device.cores()), 1, kMostMarks));
+uint64_t groups_of_flagged(const vulkan::DeviceInfo& device, uint64_t groups) {
+    constexpr uint64_t kMaxFlags = 32;  // of a workgroup, which has a word for them
+    return ceil_div(groups, std::clamp<uint64_t>(groups / (2 * device.compute_units()), 1, kMaxFlags));
 }
 
-Plan plan_by_model(const vulkan::DeviceInfo& device, const Problem& p) {
+Plan plan_by_model(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     if (!p.floating || std::min(p.m, p.n) > kFewRows) return cheapest_plan(device, p);
     const bool gpu = uses_shared_memory(device);
     if (p.k_contiguous) {
         const Tile& tile = gpu ? kSubgroupGpu : kSubgroupSoftware;
-        return plan_of_few(device, p, tile, cut_costs(device).shortest_part);
+        return plan_of_few(device, p, tile, split_k_costs(device).min_k_per_split);
     }
-    // Many k a part: joining the parts takes as long as reading a few thousand.
+    // Long slices: the reduction takes as long as reading a few thousand k.
     if (gpu && p.n_contiguous && p.m <= kFewRows) return plan_of_few(device, p, kVector[p.m > 1], 4096);
     return cheapest_plan(device, p);
 }
 
-std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const Problem& p) {
+std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     std::vector<Plan> plans = {plan_by_model(device, p)};
     const Plan model = plans[0];
-    if (model.tile->m < 8 && model.tile->cost == 1) return plans;  // of few rows
+    if (model.tile->m < 8 && model.tile->cost_per_k == 1) return plans;  // of few rows
     for (const Tile& tile : tiles_of(device, p)) {
         if (!can_use(device, p, tile)) continue;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
             uint32_t before = 0;
-            for (const uint64_t parts : {model.parts / 2, model.parts, 2 * model.parts, 4 * model.parts}) {
+            for (const uint64_t split_k :
+                 {model.split_k / 2, model.split_k, 2 * model.split_k, 4 * model.split_k}) {
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
-                cut_k(plan, p, std::max<uint64_t>(p.may_cut ? parts : 1, least_parts(p)));
-                if (plan.parts == before) continue;
-                before = plan.parts;
+                set_split_k(plan, p, std::max<uint64_t>(p.may_split_k ? split_k : 1, min_split_k(p)));
+                if (plan.split_k == before) continue;
+                before = plan.split_k;
                 const auto add = [&] {
                     const bool is_model = plan.tile == model.tile && swapped == model.swapped &&
-                                          plan.parts == model.parts && plan.ways == model.ways;
+                                          plan.split_k == model.split_k &&
+                                          plan.tail_split == model.tail_split;
                     if (!is_model) plans.push_back(plan);
                 };
                 add();
-                share_last(device, plan, p, groups * plan.parts);
-                if (plan.ways > 1) add();
+                split_tail(device, plan, p, groups * plan.split_k);
+                if (plan.tail_split > 1) add();
             }
         }
     }

@@ -18,27 +18,27 @@ namespace anymps::ops {
 namespace {
 
 // One word of text, for the file.
-std::string text_of(const Problem& p) {
+std::string text_of(const GemmProblem& p) {
     std::ostringstream out;
-    out << (p.convolution ? "c" : "") << (p.direct == Direct::None ? "" : "d")
+    out << (p.convolution ? "c" : "") << (p.algo == ConvAlgo::Staged ? "" : "d")
         << static_cast<uint32_t>(p.arithmetic) << ':' << p.batch << ':' << p.m << ':' << p.n << ':' << p.k
-        << ':' << p.floating << p.may_swap << p.k_contiguous << p.n_contiguous << p.may_cut << p.whole_words
-        << ':' << p.longest_part << ':' << std::hex << p.variant;
+        << ':' << p.floating << p.may_swap << p.k_contiguous << p.n_contiguous << p.may_split_k
+        << p.vectorizable << ':' << p.max_k_per_split << ':' << std::hex << p.variant;
     return out.str();
 }
 
 std::string text_of(const Plan& p) {
     const std::string text = std::string(p.tile->kernel) + ':' + std::to_string(p.tile->m) + ':' +
-                             std::to_string(p.swapped) + ':' + std::to_string(p.parts);
-    return p.ways == 1 ? text : text + ':' + std::to_string(p.ways);
+                             std::to_string(p.swapped) + ':' + std::to_string(p.split_k);
+    return p.tail_split == 1 ? text : text + ':' + std::to_string(p.tail_split);
 }
 
-uint64_t hash(const Problem& p) {
+uint64_t hash(const GemmProblem& p) {
     uint64_t value = p.variant;
-    const uint64_t flags = p.floating | p.may_swap << 1 | p.k_contiguous << 2 | p.may_cut << 3 |
-                           p.n_contiguous << 4 | p.convolution << 5 | static_cast<uint64_t>(p.direct) << 16 |
-                           p.whole_words << 20 | static_cast<uint64_t>(p.arithmetic) << 6;
-    for (const uint64_t word : {p.batch, p.m, p.n, p.k, p.longest_part, flags}) {
+    const uint64_t flags = p.floating | p.may_swap << 1 | p.k_contiguous << 2 | p.may_split_k << 3 |
+                           p.n_contiguous << 4 | p.convolution << 5 | static_cast<uint64_t>(p.algo) << 16 |
+                           p.vectorizable << 20 | static_cast<uint64_t>(p.arithmetic) << 6;
+    for (const uint64_t word : {p.batch, p.m, p.n, p.k, p.max_k_per_split, flags}) {
         value = (value ^ word) * 0x9e3779b97f4a7c15ull;
         value ^= value >> 29;
     }
@@ -66,7 +66,7 @@ class Tuning {
     std::atomic<uint32_t> generation{1};
     std::atomic<bool> exploring{false};
 
-    Plan plan(const vulkan::DeviceInfo& device, const Problem& problem) {
+    Plan plan(const vulkan::DeviceInfo& device, const GemmProblem& problem) {
         const std::lock_guard lock(mutex_);
         if (exploring) return next_trial(device, problem);
         if (!loaded_) load(device);
@@ -114,7 +114,7 @@ class Tuning {
         uint32_t first, count, calls;  // trials [first, first + count) in turn
     };
 
-    Plan next_trial(const vulkan::DeviceInfo& device, const Problem& problem) {
+    Plan next_trial(const vulkan::DeviceInfo& device, const GemmProblem& problem) {
         const std::string text = text_of(problem);
         const auto [found, is_new] = next_.try_emplace(text);
         Turns& turns = found->second;
@@ -161,7 +161,7 @@ class Tuning {
 struct Memo {
     static constexpr size_t kSlots = 256;
     struct Slot {
-        Problem problem;
+        GemmProblem problem;
         Plan plan;
         bool used = false;
     };
@@ -171,10 +171,10 @@ struct Memo {
 
 }  // namespace
 
-Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem, bool seldom) {
+Plan choose_plan(const vulkan::DeviceInfo& device, const GemmProblem& problem, bool cold) {
     static Tuning& tuning = Tuning::instance();
     if (tuning.exploring.load(std::memory_order_relaxed)) [[unlikely]]
-        return seldom ? plan_by_model(device, problem) : tuning.plan(device, problem);
+        return cold ? plan_by_model(device, problem) : tuning.plan(device, problem);
     static thread_local Memo memo;
     const uint32_t generation = tuning.generation.load(std::memory_order_acquire);
     if (memo.generation != generation) {

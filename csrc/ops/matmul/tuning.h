@@ -10,8 +10,8 @@ namespace anymps::ops {
 
 // The plan for a problem: the measured winner where there is one, else the model's. Remembered, so that the
 // next call with the same problem costs a look-up. While tuning, calls try all candidates in turn, but for
-// what seldom runs. Thread-safe.
-Plan choose_plan(const vulkan::DeviceInfo& device, const Problem& problem, bool seldom = false);
+// what rarely runs. Thread-safe.
+Plan choose_plan(const vulkan::DeviceInfo& device, const GemmProblem& problem, bool cold = false);
 
 // The sizes that a profile shows for a dispatch of this plan: while tuning, they name the trial.
 std::string profile_label(const Plan& plan, std::string sizes);

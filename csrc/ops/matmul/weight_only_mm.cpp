@@ -49,11 +49,11 @@ void multiply_rows(const PackedWeight& w, const Tensor& a, const Tensor& out) {
     args.m = u32(a.size(0));
     const bool wide = args.k % 4 == 0 && args.a_row % 4 == 0 && args.a % (4 * a.element_size()) == 0;
     const int64_t rows = args.m == 1 ? 1 : kRowsAtOnce;
-    const auto& tuning = kernels::tuning();
-    const uint32_t workgroup = std::max(tuning.subgroup, std::min(32u, tuning.workgroup));
+    const auto& launch_config = kernels::launch_config();
+    const uint32_t workgroup = std::max(launch_config.subgroup, std::min(32u, launch_config.workgroup));
     kKernels(w.kind, rows == 1 ? 0 : 1)
         .call({.workgroup = workgroup,
-               .subgroup = tuning.subgroup,
+               .subgroup = launch_config.subgroup,
                .type = kernels::code(a.scalar_type()),
                .wide = wide,
                .scale_type = kernels::code(w.scales.scalar_type())})

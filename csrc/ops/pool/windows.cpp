@@ -8,7 +8,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 namespace {
@@ -59,16 +59,16 @@ uint32_t plane_step(const Tensor& tensor, int64_t spatial) {
 // Positions of a window along each axis, or outputs that an input may lie in; zeros where they differ from
 // place to place, or are so many that unrolled loops would be long.
 std::array<uint32_t, 3> spans(const Windows& w, const Operands& t) {
-    constexpr int64_t kMost = 32;
+    constexpr int64_t kMax = 32;
     std::array<uint32_t, 3> result{};
     int64_t all = 1;
     for (int axis = 0; axis < 3; ++axis) {
         const int64_t reach = (w.kernel[axis] - 1) * w.dilation[axis];
         const int64_t span = t.backward ? reach / w.stride[axis] + 1 : w.kernel[axis];
         result[axis] = static_cast<uint32_t>(span);
-        all = std::min(all * span, kMost + 1);
+        all = std::min(all * span, kMax + 1);
     }
-    return w.adaptive || t.scatter || all > kMost ? std::array<uint32_t, 3>{} : result;
+    return w.adaptive || t.scatter || all > kMax ? std::array<uint32_t, 3>{} : result;
 }
 
 // The divisor of all averages, or 0 where some windows have fewer elements than others.
@@ -88,8 +88,8 @@ int32_t common_divisor(const Windows& w, const Image& in, const Image& out) {
 // takes.
 uint32_t share_planes(const Image& image, const Image& in, const Image& out, const Image& indices,
                       PoolArgs& args) {
-    constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;  // fewer threads do not fill a GPU
-    if (kernels::tuning().software || args.total < kFewest * kPlanes) return 1;
+    constexpr uint32_t kPlanes = 4, kMin = 1 << 18;  // fewer threads do not fill a GPU
+    if (kernels::launch_config().software || args.total < kMin * kPlanes) return 1;
     const bool samples = image.size(0) % kPlanes == 0;
     const bool channels = image.size(1) % kPlanes == 0 && !image.channels_fast();
     if (!samples && !channels) return 1;
@@ -180,9 +180,9 @@ uint32_t windows_of(int64_t count, int64_t size, int64_t outputs, const Windows&
 // Averages have no indices.
 bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& indices,
                   const Tensor& grad_input) {
-    constexpr uint32_t kMost = 6;
+    constexpr uint32_t kMax = 6;
     const int64_t dims = grad_input.dim();
-    if (kernels::tuning().software || w.adaptive || w.spatial != 2 || w.dilation[1] != 1 ||
+    if (kernels::launch_config().software || w.adaptive || w.spatial != 2 || w.dilation[1] != 1 ||
         w.dilation[2] != 1 || !grad_input.is_contiguous() || !grad_output.is_contiguous() ||
         (indices.defined() && !indices.is_contiguous()) ||
         grad_input.scalar_type() != grad_output.scalar_type() || grad_output.numel() == 0 ||
@@ -194,7 +194,7 @@ bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& ind
     if (width % 4 != 0 || kernels::address(grad_input) % word != 0) return false;
     const uint32_t down = windows_of(2, height, out_height, w, 1);
     const uint32_t across = windows_of(4, width, out_width, w, 2);
-    if (down * across > kMost) return false;
+    if (down * across > kMax) return false;
     const bool chosen = indices.defined();
     const int32_t divisor =
         chosen ? 1 : common_divisor(w, Image(grad_input, w.spatial), Image(grad_output, w.spatial));

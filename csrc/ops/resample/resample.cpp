@@ -12,7 +12,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 namespace {
@@ -21,7 +21,7 @@ namespace shader = shaders::resample;
 using shader::ResampleArgs;
 using Axis = decltype(ResampleArgs::axes)::value_type;
 
-constexpr size_t kMostDims = std::tuple_size_v<decltype(ResampleArgs::dims)>;
+constexpr size_t kMaxDims = std::tuple_size_v<decltype(ResampleArgs::dims)>;
 constexpr uint32_t kNoAxis = 3;
 
 // The most inputs that an output is made of.
@@ -65,8 +65,8 @@ int64_t place_tables(std::span<Axis> axes, ResampleMode mode, bool backward, int
 
 // Lets a thread take four elements along a dimension that is not resampled; returns how many it takes.
 uint32_t share_planes(ResampleArgs& args) {
-    constexpr uint32_t kPlanes = 4, kFewest = 1 << 18;  // fewer threads do not fill a GPU
-    if (kernels::tuning().software || args.count < kFewest * kPlanes) return 1;
+    constexpr uint32_t kPlanes = 4, kMin = 1 << 18;  // fewer threads do not fill a GPU
+    if (kernels::launch_config().software || args.count < kMin * kPlanes) return 1;
     for (uint32_t d = 0; d < args.ndim; ++d) {
         shader::ResampleDim& dim = args.dims[d];
         if (dim.axis != kNoAxis || dim.size.divisor % kPlanes != 0) continue;
@@ -101,8 +101,8 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
                       .source = kernels::address(from),
                       .count = static_cast<uint32_t>(to.numel())};
     for (Axis& axis : args.axes) axis = {.input = 1, .output = 1, .scale = 1};
-    std::array<int64_t, kMostDims> order{};
-    TORCH_INTERNAL_ASSERT(to.dim() <= static_cast<int64_t>(kMostDims) && axes.size() <= 3);
+    std::array<int64_t, kMaxDims> order{};
+    TORCH_INTERNAL_ASSERT(to.dim() <= static_cast<int64_t>(kMaxDims) && axes.size() <= 3);
     std::iota(order.begin(), order.begin() + to.dim(), 0);
     std::stable_sort(order.begin(), order.begin() + to.dim(), [&](int64_t a, int64_t b) {
         return to.stride(a) != to.stride(b) ? to.stride(a) < to.stride(b) : a > b;

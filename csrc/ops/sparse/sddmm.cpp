@@ -55,12 +55,12 @@ at::Tensor sddmm(const char* op, const at::Tensor& pointers, const at::Tensor& c
                                  .inner = static_cast<uint32_t>(a.size(2)),
                                  .batch = kernels::FastDivider(static_cast<uint32_t>(nnz)),
                                  .error_code = error.code};
-    const uint32_t vector = is_wide(a) && is_wide(b) ? 4 : 1, workgroup = kernels::tuning().workgroup;
-    const uint32_t lanes = kernels::lanes_a_row(args.count, kernels::ceil_div(args.inner, vector));
+    const uint32_t vector = is_wide(a) && is_wide(b) ? 4 : 1, workgroup = kernels::launch_config().workgroup;
+    const uint32_t lanes = kernels::threads_per_row(args.count, kernels::ceil_div(args.inner, vector));
     const auto& kernel = at::isComplexType(out.scalar_type()) ? shader::sddmm_c64 : shader::sddmm_f32;
     kernel
         .call({.workgroup = workgroup,
-               .subgroup = kernels::tuning().subgroup,
+               .subgroup = kernels::launch_config().subgroup,
                .type = kernels::code(out.scalar_type()),
                .index_type = kernels::code(column.scalar_type()),
                .lanes = lanes,

@@ -4,7 +4,7 @@
 #include <anymps/shaders/forced_align.h>
 #include <torch/library.h>
 
-#include "kernels/team.h"
+#include "kernels/launch_config.h"
 
 namespace anymps::ops {
 namespace {
@@ -51,8 +51,8 @@ std::tuple<Tensor, Tensor> forced_align(const Tensor& log_probs, const Tensor& t
     const int64_t time = log_probs.size(1), states = 2 * targets.size(1) + 1;
     const Tensor path = at::empty({1, time}, targets.options());
     if (time == 0) return {path, log_probs};
-    const kernels::Tuning& tuning = kernels::tuning();
-    const bool serial = tuning.software || states > int64_t{shader::kMostShared};
+    const kernels::LaunchConfig& launch_config = kernels::launch_config();
+    const bool serial = launch_config.software || states > int64_t{shader::kMaxShared};
     Tensor rows;
     if (serial) rows = at::empty({2, states}, log_probs.options().dtype(at::kFloat));
     const Tensor steps = at::empty({time, states}, log_probs.options().dtype(at::kByte));
@@ -71,7 +71,7 @@ std::tuple<Tensor, Tensor> forced_align(const Tensor& log_probs, const Tensor& t
     const uint32_t type = kernels::code(log_probs.scalar_type()),
                    target = kernels::code(targets.scalar_type());
     shader::forced_align_paths
-        .call({.workgroup = serial ? 1 : tuning.workgroup,
+        .call({.workgroup = serial ? 1 : launch_config.workgroup,
                .type = type,
                .target_type = target,
                .serial = serial})

@@ -82,8 +82,8 @@ std::tuple<Tensor, Tensor> rnnt_loss_forward(const Tensor& logits, const Tensor&
                                 .classes = static_cast<uint32_t>(logits.size(3)),
                                 .blank = static_cast<uint32_t>(blank),
                                 .clamp = static_cast<float>(clamp)};
-    const kernels::Tuning& tuning = kernels::tuning();
-    const bool serial = tuning.software || logits.size(2) > int64_t{shader::kMostShared};
+    const kernels::LaunchConfig& launch_config = kernels::launch_config();
+    const bool serial = launch_config.software || logits.size(2) > int64_t{shader::kMaxShared};
     const bool wide = logits.numel() > std::numeric_limits<uint32_t>::max();
     const uint32_t type = kernels::code(logits.scalar_type());
     const auto prepared = [&](const shader::RnntKernel& kernel, uint32_t workgroup) {
@@ -91,7 +91,7 @@ std::tuple<Tensor, Tensor> rnnt_loss_forward(const Tensor& logits, const Tensor&
         call.read(logits).read(targets).read(logit_lengths).read(target_lengths).read(log_sums);
         return call;
     };
-    prepared(shader::rnnt_loss_paths, serial ? 1 : tuning.workgroup)
+    prepared(shader::rnnt_loss_paths, serial ? 1 : launch_config.workgroup)
         .write(alphas)
         .write(betas)
         .write(costs)

@@ -120,7 +120,7 @@ DeformKernel::Call DeformConv::prepare(const DeformKernel& kernel, int64_t threa
     auto call = kernel.call({.workgroup = kernels::flat_workgroup(),
                              .type = kernels::code(input_.scalar_type()),
                              .masked = shape_.use_mask,
-                             .ordered = span > 1});
+                             .deterministic = span > 1});
     call.read(input_).read(offset_);
     if (shape_.use_mask) call.read(mask_);
     return call;

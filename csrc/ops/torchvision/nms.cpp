@@ -55,15 +55,16 @@ Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
                                .count = static_cast<uint32_t>(count),
                                .words = static_cast<uint32_t>(words),
                                .threshold = rounded_down(iou_threshold)};
-    const kernels::Tuning& tuning = kernels::tuning();
+    const kernels::LaunchConfig& launch_config = kernels::launch_config();
     const uint32_t type = kernels::code(boxes.scalar_type());
     const bool wide = matrix.numel() > std::numeric_limits<uint32_t>::max();
     shader::nms_matrix.call({.workgroup = kernels::flat_workgroup(), .type = type, .wide = wide})
         .read(sorted)
         .write(matrix)
         .dispatch(args, kernels::flat_grid(matrix.numel()));
-    const bool serial = tuning.software || words > int64_t{shader::kMostShared};
-    shader::nms_select.call({.workgroup = serial ? 1 : tuning.workgroup, .type = type, .serial = serial})
+    const bool serial = launch_config.software || words > int64_t{shader::kMaxShared};
+    shader::nms_select
+        .call({.workgroup = serial ? 1 : launch_config.workgroup, .type = type, .serial = serial})
         .read(matrix)
         .write(removed)
         .write(keep)

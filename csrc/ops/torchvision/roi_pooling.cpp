@@ -64,7 +64,7 @@ void launch(const Pooling& pooling, const Tensor& input, const Tensor& rois, con
                                      .type = kernels::code(rois.scalar_type()),
                                      .aligned = pooling.aligned,
                                      .position_sensitive = pooling.position_sensitive,
-                                     .ordered = ordered});
+                                     .deterministic = ordered});
     call.read(rois);
     if (backward)
         call.read(output).write(input);

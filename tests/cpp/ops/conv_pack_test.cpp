@@ -1,5 +1,5 @@
-// ops/conv/image.h: images packed for matrix units, which the software drivers of CI do not have.
-#include "ops/conv/image.h"
+// ops/conv/conv_tensor.h: images packed for matrix units, which the software drivers of CI do not have.
+#include "ops/conv/conv_tensor.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -27,7 +27,7 @@ Tensor on_device(const Tensor& image, int64_t offset) {
 }
 
 void check(const Tensor& image, const Tensor& device, int64_t groups) {
-    const Image result = packed(image_of(device, groups), groups, Form::Plain);
+    const ConvTensor result = packed(activation_of(device, groups), groups, Form::Plain);
     if (result.tensor.is_same(device)) return;  // in that order already
     EXPECT_TRUE(at::equal(result.tensor.cpu(), expected(image, groups)))
         << image.sizes() << " " << image.strides() << " of " << image.scalar_type() << ", " << groups
@@ -55,7 +55,7 @@ TEST(ConvPack, ImagesOfEveryAlignmentAndLayout) {
 
 TEST(ConvPack, PairsHoldSixteenBits) {
     const Tensor image = at::randn({2, 12, 6, 6});
-    const Image result = packed(image_of(image.to(at::kMPS), 1), 1, Form::Pairs);
+    const ConvTensor result = packed(activation_of(image.to(at::kMPS), 1), 1, Form::Pairs);
     // Of each granule the eight first parts, then the eight second ones, which are 2^8 times as large as they
     // count.
     const Tensor parts = result.tensor.cpu().view(at::kBFloat16).view({2, 36, 2, 2, 8}).to(at::kDouble);

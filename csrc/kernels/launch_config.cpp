@@ -1,0 +1,51 @@
+#include "kernels/launch_config.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "runtime/device.h"
+#include "vulkan/instance.h"
+
+namespace anymps::kernels {
+
+const LaunchConfig& launch_config() {
+    static const LaunchConfig kConfig = [] {
+        const auto& info = runtime::device_info();
+        if (info.is_software) {
+            return LaunchConfig{true, info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 1,
+                                16384};
+        }
+        // shaders/lib/reduce.slang has shared memory for 256 threads.
+        const uint32_t workgroup =
+            std::max(info.subgroup_size, std::min(256u, std::bit_floor(info.max_workgroup_size)));
+        return LaunchConfig{false, workgroup, info.subgroup_size, 32, 1024, 4, 8192};
+    }();
+    return kConfig;
+}
+
+uint32_t power_of_two(uint64_t n, uint32_t at_most) {
+    return static_cast<uint32_t>(std::bit_ceil(std::clamp<uint64_t>(n, 1, at_most)));
+}
+
+uint32_t threads_per_row(uint64_t rows, uint64_t loads) {
+    const LaunchConfig& t = launch_config();
+    const bool few_rows = rows * t.subgroup < uint64_t{64} * t.workgroup;
+    const bool whole = loads > uint64_t{t.subgroup} * 8 || (few_rows && loads > t.workgroup);
+    return whole ? t.workgroup : power_of_two(ceil_div(loads, 2), t.subgroup);
+}
+
+uint32_t threads_of_columns(uint64_t columns) {
+    const LaunchConfig& t = launch_config();
+    return t.software ? t.workgroup : power_of_two(columns, t.columns);
+}
+
+uint32_t group_count(uint64_t groups) {
+    TORCH_CHECK(groups <= std::numeric_limits<uint32_t>::max(), groups,
+                " workgroups in one dispatch are more than the 2^32 - 1 that the MPS backend can number");
+    return static_cast<uint32_t>(groups);
+}
+
+}  // namespace anymps::kernels

@@ -1,0 +1,53 @@
+#include "kernels/reduce_small_inner.h"
+
+#include <anymps/shaders/reduce_small_inner.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+#include "kernels/geometry.h"
+#include "kernels/launch_config.h"
+
+namespace anymps::kernels {
+namespace {
+
+namespace shader = shaders::reduce_small_inner;
+
+constexpr uint64_t kWords = 4;  // of a thread
+constexpr uint64_t kLongest = 128, kMin = 16384;
+
+// Elements of a word; 0 where rows do not fit in words.
+uint64_t width_of(const at::TensorBase& x, uint64_t rows, uint64_t size) {
+    const uint64_t width = floats_of_word(x.scalar_type());
+    const bool fits = !launch_config().software && launch_config().workgroup == 256 && width != 0 &&
+                      size >= width && size <= kLongest && rows <= UINT32_MAX / kLongest &&
+                      rows * size % width == 0 && address(x) % 16 == 0;
+    return fits ? width : 0;
+}
+
+}  // namespace
+
+bool reduce_small_inner(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t size,
+                        bool mean) {
+    const uint64_t width = width_of(in, rows, size);
+    if (width == 0 || rows < kMin) return false;
+    const uint64_t most =
+        std::min<uint64_t>(launch_config().workgroup, kWords * launch_config().workgroup * width / size);
+    const shader::ReduceSmallInnerArgs args{.x = address(in),
+                                            .out = address(out),
+                                            .size = FastDivider(static_cast<uint32_t>(size)),
+                                            .rows = static_cast<uint32_t>(rows),
+                                            .group = static_cast<uint32_t>(most / width * width),
+                                            .divisor = mean ? static_cast<float>(size) : 1};
+    (width == 4 ? shader::reduce_small_inner_f32 : shader::reduce_small_inner_16)
+        .call({.workgroup = launch_config().workgroup,
+               .subgroup = launch_config().subgroup,
+               .type0 = code(in.scalar_type()),
+               .type1 = code(out.scalar_type())})
+        .read(in)
+        .write(out)
+        .dispatch(args, Grid::linear(ceil_div(rows, args.group)));
+    return true;
+}
+
+}  // namespace anymps::kernels

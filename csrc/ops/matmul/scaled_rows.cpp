@@ -1,0 +1,118 @@
+#include "ops/matmul/scaled_rows.h"
+
+#include <anymps/shaders/matmul_pack.h>
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "kernels/geometry.h"
+#include "kernels/launch_config.h"
+#include "runtime/device.h"
+#include "runtime/kernel_profile.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::ceil_div;
+
+namespace shader = shaders::matmul_pack;
+
+// As in shaders/matmul_pack.slang.
+constexpr uint32_t kThreads = 256, kPrefetch = 8, kRows = 32, kDeep = 128;
+// Seconds on an H200: of a multiplication more without halves, of an element cut, of the dispatches.
+constexpr double kGain = 29e-15, kCut = 3.4e-12, kDispatches = 20e-6;
+
+constexpr double kMinK = 64, kMaxK = 1 << 23;            // the count of small numbers has 23 bits
+constexpr uint64_t kMinKPerChunk = 64, kMaxChunks = 16;  // of rows that do not follow k
+constexpr double kMaxElements = 1 << 28;                 // that get a copy, of a gigabyte then
+
+}  // namespace
+
+bool follows_k(const Matrices& factor) {
+    return factor.column == 1;
+}
+
+bool is_vectorizable(const Matrices& factor, int64_t rows, int64_t k) {
+    const bool along = follows_k(factor);
+    const auto step = along ? factor.row : factor.column, length = along ? k : rows;
+    return (along || factor.row == 1) && length % 4 == 0 && step % 4 == 0 && factor.batch % 4 == 0 &&
+           kernels::address(*factor.tensor) % 16 == 0;
+}
+
+uint32_t k_per_chunk(int64_t k) {
+    return static_cast<uint32_t>(std::max(kMinKPerChunk, ceil_div(k, kMaxChunks)));
+}
+
+bool worth_scaled_f16(double batch, double m, double n, double k) {
+    if (runtime::device().info().is_software) return k > 0;
+    if (k < kMinK || k >= kMaxK || batch * (m + n) * k > kMaxElements) return false;
+    return batch * m * n * k * kGain > batch * (m + n) * k * kCut + kDispatches;
+}
+
+ScaledRows::ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, uint32_t terms) {
+    const int64_t copies = factor.batch == 0 ? 1 : batch;
+    const auto granules = static_cast<uint32_t>(ceil_div(k, kStep) * kStep / 8);
+    const int64_t norms = ceil_div(copies * rows, 4) * 4;
+    const bool along = follows_k(factor);
+    const uint32_t k_of_chunk = k_per_chunk(k);
+    const auto chunks_per_row = static_cast<uint32_t>(along ? 0 : ceil_div(k, k_of_chunk));
+    const int64_t packed = copies * rows * granules * 4 * terms;
+    tensor = at::empty({norms + packed + copies * rows * chunks_per_row}, factor.tensor->options());
+    address = kernels::address(tensor) + norms * 4;
+    words_before_rows = static_cast<uint32_t>(norms / 4);
+    pitch = granules * terms;
+    rows_per_batch = copies == 1 ? 0 : static_cast<uint32_t>(rows);
+
+    shader::MatmulPackArgs args{};
+    args.to = address;
+    args.norms = kernels::address(tensor);
+    args.from = kernels::address(*factor.tensor);
+    args.chunk_amax = address + packed * 4;
+    args.from_batch = factor.batch;
+    args.from_row = factor.row;
+    args.from_k = factor.column;
+    args.rows = kernels::FastDivider(static_cast<uint32_t>(rows));
+    args.count = static_cast<uint32_t>(copies * rows);
+    args.k = static_cast<uint32_t>(k);
+    args.granules = granules;
+    args.k_of_chunk = k_of_chunk;
+    args.chunks_per_row = chunks_per_row;
+    const bool words = is_vectorizable(factor, rows, k);
+    if (runtime::profiling())
+        runtime::profile_work(0, c10::str(copies, " of ", rows, " x ", k, along ? "" : ", across"));
+    const uint32_t subgroup = kernels::launch_config().subgroup;
+    if (along) {
+        // Threads that keep eight words each: a part of a subgroup, or all of a workgroup.
+        const uint32_t lanes = kernels::power_of_two(ceil_div(granules * 2, kPrefetch), kThreads);
+        const uint32_t few = std::min(32u, subgroup),
+                       threads = lanes <= few ? kThreads : std::max(lanes, subgroup);
+        const uint32_t a_row = lanes <= few ? few : std::max(lanes, subgroup);
+        shader::matmul_pack
+            .call({.workgroup = threads,
+                   .subgroup = subgroup,
+                   .both = terms == 2,
+                   .words = words,
+                   .lanes = a_row,
+                   .once = granules * 2 <= kPrefetch * a_row})
+            .read(*factor.tensor)
+            .write(tensor)
+            .dispatch(args, kernels::Grid::linear(ceil_div(args.count, threads / a_row)));
+        return;
+    }
+    const shader::Constants constants{
+        .workgroup = kThreads, .subgroup = subgroup, .both = terms == 2, .words = words};
+    const uint64_t blocks = copies * ceil_div(rows, kRows);
+    args.groups = kernels::group_count(blocks * chunks_per_row);
+    shader::matmul_pack_norms.call(constants)
+        .read(*factor.tensor)
+        .write(tensor)
+        .dispatch(args, kernels::Grid::linear(args.groups));
+    args.groups = kernels::group_count(blocks * ceil_div(granules * 8, kDeep));
+    shader::matmul_pack_across.call(constants)
+        .read(*factor.tensor)
+        .write(tensor)
+        .dispatch(args, kernels::Grid::linear(args.groups));
+}
+
+}  // namespace anymps::ops

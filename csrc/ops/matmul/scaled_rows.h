@@ -1,0 +1,35 @@
+// Row-scaled f16 copies of f32 operands for matrix units (shaders/matmul_pack.slang).
+#pragma once
+
+#include "ops/matmul/gemm.h"
+
+namespace anymps::ops {
+
+// Operand of `rows` x `k` as vec8 of f16, after the amax of each row. `tensor` must outlive the use of the
+// addresses.
+struct ScaledRows {
+    static constexpr int64_t kStep = 32;  // padding of k, to whole tiles
+
+    at::Tensor tensor;
+    uint64_t address;            // first row
+    uint32_t words_before_rows;  // 16-byte vectors between the amax of the rows and the rows
+    uint32_t pitch;              // row stride, in 16-byte vectors
+    uint32_t rows_per_batch;     // 0: one matrix for the whole batch
+
+    // terms: of f16 a number, 1 or 2
+    ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, uint32_t terms);
+};
+
+// True where the operand is contiguous along k.
+bool follows_k(const Matrices& factor);
+
+// True where an f32 operand loads as vec4.
+bool is_vectorizable(const Matrices& factor, int64_t rows, int64_t k);
+
+// k of one workgroup in the amax of rows that are not contiguous along k.
+uint32_t k_per_chunk(int64_t k);
+
+// True where scaled f16 saves the product more time than the packing takes.
+bool worth_scaled_f16(double batch, double m, double n, double k);
+
+}  // namespace anymps::ops
