@@ -16,6 +16,7 @@ CLEAN = {
     "shaders/softmax.slang": "import lib.dtype;\n" * 300,
     "tools/tool.py": "x = 1\n" * 400,
     "csrc/ops/long.cpp": "// " + "x" * 117 + "\n" * 600,
+    "csrc/ops/words.cpp": "// Halves of parts, most of them seen. cost of kMostly split_k\n",
 }
 
 
@@ -48,6 +49,19 @@ def test_a_clean_tree(tmp_path):
         ("torch_anymps/a.py", "\n" * 400, "a.py:401: the file has 401 lines"),
         ("tests/a.py", "\n" + "#" * 121, "tests/a.py:2: the line has 121 columns, 120 are allowed"),
         ("cmake/a.cmake", "#" * 121, "cmake/a.cmake:1: the line has 121 columns"),
+        (
+            "csrc/ops/a.cpp",
+            "\nplan.part_k = 1;",
+            "csrc/ops/a.cpp:2: part_k is not this project's word; docs/glossary.md has",
+        ),
+        ("shaders/lib/a.slang", "// of HalfRange", "a.slang:1: HalfRange is not this project's word"),
+        ("tests/a.py", 'name = "column_sums"', "docs/glossary.md has reduce_small_inner, reduce_outer, reduce_nc_hw."),
+        (
+            "csrc/ops/a.cpp",
+            "constexpr int kMostRows = 1;",
+            "kMostRows is not this project's word; docs/glossary.md has kMax",
+        ),
+        ("csrc/ops/a.yaml", "# seldom", "csrc/ops/a.yaml:1: seldom is not this project's word"),
     ],
 )
 def test_a_planted_violation(tmp_path, name, text, message):

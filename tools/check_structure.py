@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the shape of the tree: which way includes go, no PyTorch in csrc/vulkan, lengths of files and lines.
+"""Checks the shape of the tree: which way includes go, no PyTorch in csrc/vulkan, lengths, words of docs/glossary.md.
 
     check_structure.py [folder]     the root of a checkout; this one's by default
 
@@ -19,6 +19,37 @@ MOST_COLUMNS = 120
 LONG_LINES_CHECKED = {*MOST_LINES, ".cmake"}
 FOLDERS = ("csrc", "shaders", "torch_anymps", "tools", "tests", "benchmarks", "examples", "cmake")
 
+# Words that are not the field's, as patterns of whole identifiers, and what to take instead: see docs/glossary.md.
+REFUSED = {
+    "part_k|longest_part|shortest_part|sum_parts|run_parts|cut_k": "split_k, k_per_split, reduce_split_k",
+    "most_ways|share_last": "tail_split",
+    "HalfRanges?|HalfChoice|(find|guess)_ranges?|may_see_range": "AmaxState, ScaleCondition, compute_amax, sample_amax",
+    "F32x[123]|f32x[123]|f32_parts|parts_of_f32": "BF16x1, BF16x2, BF16x3; bf16_terms",
+    "Halves[12]|HalfFragments|multiplies_halves|may_be_halves": "F16x1, F16x2, ScaledRows, ScaledFragments",
+    "kAhead|loads_ahead": "kPrefetch, prefetch_loads",
+    "Contraction|run_contractions": "GemmProblem, ImplicitGemm",
+    "(Gathered|Affine)(Factor|Args)|(Gather|Affine)Operand": "Im2colOperand, StridedOperand",
+    "IOutput|ConvOutput|MatrixOutput|PackedOutput|DirectOutput": "IEpilogue, GemmEpilogue, ...",
+    "kStripPitch|kStripWords|store_by_strips": "kStagingPitch, kStagingWords, store_staged",
+    "kMark[MN]|groups_of_marked|mark_count": "fallback_flags, kFlagTileM, kFlagTileN",
+    "DigitWalk|TapWalk|ImageWalk|kGatherWalk": "CoordinateIterator, TapIterator, IteratorMode",
+    "FragmentPlaces|fragment_places|flash_places": "FragmentLayout, fragment_layout",
+    "(sums|left|right)_swapped|k(Sums|Left|Right)Swapped": "acc_swapped, a_swapped, b_swapped",
+    "AlongWide|RowsWide|AlongShifted|RowsShifted": "KMajorVec, MnMajorVec, KMajorUnaligned, MnMajorUnaligned",
+    "lanes_a_row|lanes_of_columns": "threads_per_row, threads_of_columns",
+    "words_16|load_quad|forward_in_words|in_fours": "vec8_16, load_vec4, forward_vectorized, vectorized",
+    "short_row_sums|column_sums|plane_sums": "reduce_small_inner, reduce_outer, reduce_nc_hw",
+    "kOrdered": "kDeterministic",
+    "PlainOr|is_plain|are_modes_off": "DefaultDispatchOr, has_default_dispatch, no_mode_is_active",
+    "run_apart": "run_via_temporary",
+    "seldom": "cold, rarely",
+    r"k(Most|Fewest|Least)[A-Z]\w*|kMost|kFewest": "kMax..., kMin...",
+}
+CHECKED_FOR_WORDS = {".cpp", ".h", ".slang", ".py", ".cmake", ".yaml"}
+# The lists themselves.
+LISTS_OF_WORDS = {"tools/check_structure.py", "tests/test_structure.py"}
+
+_WORDS = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{old})" for i, old in enumerate(REFUSED)) + r")\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 
@@ -28,10 +59,11 @@ def check(root: Path) -> list[str]:
     found = []
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in LONG_LINES_CHECKED and path.is_file():
+            if path.suffix in LONG_LINES_CHECKED | CHECKED_FOR_WORDS and path.is_file():
                 name = path.relative_to(root)
                 text = path.read_text()
-                found += [f"{name}:{line}: {what}" for line, what in (*_lengths(path, text), *_includes(name, text))]
+                rules = (*_lengths(path, text), *_includes(name, text), *_words(name, text))
+                found += [f"{name}:{line}: {what}" for line, what in rules]
     return found
 
 
@@ -40,7 +72,7 @@ def _lengths(path: Path, text: str) -> Iterator[tuple[int, str]]:
     most = MOST_LINES.get(path.suffix)
     if most is not None and len(lines) > most:
         yield most + 1, f"the file has {len(lines)} lines; {path.suffix} files have at most {most}: split it."
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines if path.suffix in LONG_LINES_CHECKED else [], 1):
         if len(line) > MOST_COLUMNS:
             yield number, f"the line has {len(line)} columns, {MOST_COLUMNS} are allowed."
 
@@ -58,6 +90,16 @@ def _includes(name: Path, text: str) -> Iterator[tuple[int, str]]:
             yield line, f"csrc/{layer} includes {target} of csrc/{other}; includes go {' <- '.join(LAYERS)} only."
         if layer == "vulkan" and _TORCH.match(target):
             yield line, f"csrc/vulkan includes {target}; it has no PyTorch headers."
+
+
+def _words(name: Path, text: str) -> Iterator[tuple[int, str]]:
+    if name.as_posix() in LISTS_OF_WORDS or name.suffix not in CHECKED_FOR_WORDS:
+        return
+    instead = list(REFUSED.values())
+    for match in _WORDS.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        number = next(i for i in range(len(instead)) if match.group(f"w{i}"))
+        yield line, f"{match.group()} is not this project's word; docs/glossary.md has {instead[number]}."
 
 
 def _layer_of(target: str, name: Path) -> str | None:
