@@ -82,9 +82,9 @@ struct Inner { uint a; uint16_t b; uint16_t rest; };
 struct MadeUpArgs { uint64_t x; Inner inner[2]; uint8_t small; float4 v; };
 [vk::constant_id(0)] const uint kWorkgroup = 64;
 [vk::constant_id(3)] const bool kWideIndex = true;
-static const uint kMost = 3 * 4;
+static const uint kMaxCount = 3 * 4;
 [shader("compute")] [numthreads(kWorkgroup, 1, 1)]
-void made_up(uniform MadeUpArgs* args) { args.x = kWideIndex ? 1 : kMost; }
+void made_up(uniform MadeUpArgs* args) { args.x = kWideIndex ? 1 : kMaxCount; }
 [shader("compute")] [numthreads(kWorkgroup, 1, 1)]
 void of_numbers(uniform uint64_t out, uniform float factor, uniform float2 v) { *(float2*)out = factor * v; }
 //! struct Entry
@@ -96,7 +96,7 @@ void tiles<T, let TILE_M : int, let TILE_N : int>(uniform uint64_t out) { *(uint
 HOST = """
 #include <anymps/shaders/made_up.h>
 using namespace anymps::shaders::made_up;
-static_assert(sizeof(Inner) == 8 && offsetof(MadeUpArgs, v) == 28 && sizeof(MadeUpArgs) == 48 && kMost == 12);
+static_assert(sizeof(Inner) == 8 && offsetof(MadeUpArgs, v) == 28 && sizeof(MadeUpArgs) == 48 && kMaxCount == 12);
 static_assert(Constants{}.workgroup == 64 && Constants{}.subgroup == 0 && Constants{}.wide_index);
 static_assert(offsetof(OfNumbersArgs, v) == 16 && sizeof(Entry) == 16);
 static_assert(tiles_instances[0].kernel == tiles_64x32.name && tiles_instances[0].tile_n == 32);
