@@ -1,5 +1,7 @@
 #include "ops/sparse/spmm.h"
 
+#include <anymps/shaders/spmm.h>
+
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
@@ -7,29 +9,16 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "kernels/kernel_call.h"
 
 namespace anymps::ops {
 namespace {
 
-// Twin of SpmmArgs in shaders/spmm.slang.
-struct SpmmArgs {
-    uint64_t out, pointers, columns, values, dense, error;
-    int64_t row_stride, column_stride, nnz, inner;
-    uint32_t count;
-    kernels::FastDivider width;
-    uint32_t error_code;
-};
-
-struct SpmmReduceArgs {
-    SpmmArgs of;
-    uint64_t arg;
-};
+namespace shader = shaders::spmm;
 
 // What every SpMM kernel gets.
 struct Product {
     at::Tensor out, pointers, columns, values, dense;
-    SpmmArgs args;
+    shader::SpmmArgs args;
 
     Product(const char* op, const at::Tensor& pointers, const at::Tensor& columns, const at::Tensor& values,
             const at::Tensor& dense)
@@ -43,33 +32,36 @@ struct Product {
         TORCH_CHECK(out.numel() <= UINT32_MAX, op, ": ", out.numel(),
                     " elements of a product are too many for the mps device");
         const auto error = runtime::encoder().error_slot(op);
-        args = {kernels::address(out),
-                kernels::address(this->pointers),
-                kernels::address(this->columns),
-                kernels::address(this->values),
-                kernels::address(this->dense),
-                error.address,
-                this->dense.stride(0),
-                this->dense.stride(1),
-                values.numel(),
-                dense.size(0),
-                static_cast<uint32_t>(out.numel()),
-                kernels::FastDivider(static_cast<uint32_t>(dense.size(1))),
-                error.code};
+        args = {.out = kernels::address(out),
+                .pointers = kernels::address(this->pointers),
+                .columns = kernels::address(this->columns),
+                .values = kernels::address(this->values),
+                .dense = kernels::address(this->dense),
+                .error = error.address,
+                .row_stride = this->dense.stride(0),
+                .column_stride = this->dense.stride(1),
+                .nnz = values.numel(),
+                .inner = dense.size(0),
+                .count = static_cast<uint32_t>(out.numel()),
+                .width = kernels::FastDivider(static_cast<uint32_t>(dense.size(1))),
+                .error_code = error.code};
     }
 
-    kernels::KernelCall call(const char* kernel, uint32_t reduce = 0) const {
-        kernels::KernelCall call(kernel, {kernels::flat_workgroup(), 0, kernels::code(out.scalar_type()),
-                                          kernels::code(columns.scalar_type()), reduce});
+    template <class Kernel>
+    typename Kernel::Call call(const Kernel& kernel, Reduce reduce = {}) const {
+        auto call = kernel.call({.workgroup = kernels::flat_workgroup(),
+                                 .type = kernels::code(out.scalar_type()),
+                                 .index_type = kernels::code(columns.scalar_type()),
+                                 .reduce = static_cast<uint32_t>(reduce)});
         call.read(pointers).read(columns).read(values).read(dense).write(out);
         return call;
     }
 };
 
-const char* kernel_of(at::ScalarType type) {
-    if (at::isComplexType(type)) return "spmm_c64";
-    if (at::isFloatingType(type)) return "spmm_f32";
-    return type == at::kLong ? "spmm_i64" : "spmm_i32";
+const shader::SpmmKernel& kernel_of(at::ScalarType type) {
+    if (at::isComplexType(type)) return shader::spmm_c64;
+    if (at::isFloatingType(type)) return shader::spmm_f32;
+    return type == at::kLong ? shader::spmm_i64 : shader::spmm_i32;
 }
 
 }  // namespace
@@ -88,10 +80,10 @@ at::Tensor spmm_reduce(const char* op, Reduce reduce, const at::Tensor& pointers
                        const at::Tensor& values, const at::Tensor& dense, const at::Tensor& arg) {
     const Product product(op, pointers, columns, values, dense);
     if (product.out.numel() == 0) return product.out;
-    const SpmmReduceArgs args{product.args, kernels::address_or_0(arg)};
-    product.call("spmm_reduce", static_cast<uint32_t>(reduce))
+    const shader::SpmmReduceArgs args{.of = product.args, .arg = kernels::address_or_0(arg)};
+    product.call(shader::spmm_reduce, reduce)
         .write(arg)
-        .dispatch_pointer(args, kernels::flat_grid(product.args.count));
+        .dispatch(args, kernels::flat_grid(product.args.count));
     return product.out;
 }
 
