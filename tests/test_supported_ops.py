@@ -52,7 +52,7 @@ _masked_softmax_backward _addmm_activation.out _add_relu.Tensor _aminmax _functi
 # computed there.
 ON_THE_HOST = {
     "attention/attention.cpp": "the seed of dropout",
-    "attention/places.cpp": "once a process, in which order the device keeps the elements of a fragment",
+    "attention/fragment_layout.cpp": "once a process, in which order the device keeps the elements of a fragment",
     "copy.cpp": "copies between host and device",
     "ctc_loss.cpp": "lengths, which PyTorch hands over as lists",
     "distributions.cpp": "whether probabilities are negative",
