@@ -234,7 +234,7 @@ SPECIAL = torch.tensor([complex(a, b) for a in PARTS for b in PARTS])
 
 @pytest.mark.parametrize("name", ["pow", "div"])
 def test_infinities_of_two_operands(name):
-    """As the CPU has them; powers of 0, and of numbers to the power of 0, as NumPy does, which makes no NaN of these."""
+    """As the CPU has them; powers of 0, and of numbers to the power of 0, as NumPy has them, which are no NaN."""
     a, b = torch.cartesian_prod(torch.arange(len(SPECIAL)), torch.arange(len(SPECIAL))).unbind(1)
     a, b = SPECIAL[a], SPECIAL[b]
     function = getattr(torch, name)
