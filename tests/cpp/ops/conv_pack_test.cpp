@@ -53,9 +53,9 @@ TEST(ConvPack, ImagesOfEveryAlignmentAndLayout) {
     }
 }
 
-TEST(ConvPack, PairsHoldSixteenBits) {
+TEST(ConvPack, Bf16x2HoldsSixteenBits) {
     const Tensor image = at::randn({2, 12, 6, 6});
-    const ConvTensor result = packed(activation_of(image.to(at::kMPS), 1), 1, Form::Pairs);
+    const ConvTensor result = packed(activation_of(image.to(at::kMPS), 1), 1, Form::Bf16x2);
     // Of each granule the eight first parts, then the eight second ones, which are 2^8 times as large as they
     // count.
     const Tensor parts = result.tensor.cpu().view(at::kBFloat16).view({2, 36, 2, 2, 8}).to(at::kDouble);
