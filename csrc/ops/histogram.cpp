@@ -112,8 +112,11 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
                 "torch.histogram: input tensor and hist tensor should",
                 " have the same dtype, but got input ", self.scalar_type(), " and hist ", out.scalar_type());
     double low = min.to<double>(), high = max.to<double>();
-    const bool is_finite = std::isfinite(low) && std::isfinite(high);
-    TORCH_CHECK(is_finite, "torch.histc: range of [", low, ", ", high, "] is not finite");
+    const auto check_finite = [&] {
+        const bool is_finite = std::isfinite(low) && std::isfinite(high);
+        TORCH_CHECK(is_finite, "torch.histc: range of [", low, ", ", high, "] is not finite");
+    };
+    check_finite();
     TORCH_CHECK(low <= high, "torch.histc: max must be larger than min");
     TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"histogram_cpu\" not implemented for '",
                                 self.scalar_type(), "'");
@@ -121,9 +124,8 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
         const Tensor range = extremes(self).to(at::kDouble);
         low = range.const_data_ptr<double>()[0];
         high = range.const_data_ptr<double>()[1];
+        check_finite();
     }
-    TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "torch.histc: range of [", low, ", ", high,
-                "] is not finite");
     if (low == high) {
         low -= 1;
         high += 1;

@@ -29,8 +29,8 @@ struct Tile {
     uint32_t prologue_k = 0;      // extra start-up time of a workgroup, in k
     uint32_t max_tail_split = 1;  // most workgroups that can share one tail tile, by rows and by k
     uint32_t panel = 64;          // rows of a panel of B: twin of right_panel in lib/gemm_fragments.slang
-    bool pipelined =
-        false;  // software pipeline of vec8 loads, whole blocks of k only (shaders/lib/gemm_pipelined.slang)
+    // Software pipeline of vec8 loads, whole blocks of k only (shaders/lib/gemm_pipelined.slang).
+    bool pipelined = false;
 };
 
 // Fastest arithmetic of the device for operands of these types. bf16_terms: bf16 terms an f32 operand is
