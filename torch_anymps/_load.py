@@ -106,13 +106,22 @@ def _hooks_are_ours(torch) -> bool:
         return False
 
 
-def _find_library() -> str:
-    """Path of the core library: beside this file, or, in a checkout, in the package that is installed behind it."""
+def package_file(name: str) -> pathlib.Path | None:
+    """A built file of the package: beside this file, or, in a checkout, in the package that is installed behind it."""
     package = pathlib.Path(__file__).parent
     for folder in [package, *(pathlib.Path(entry, package.name) for entry in sys.path)]:
-        if (folder / LIBRARY).exists():
-            return str(folder / LIBRARY)
-    raise _StayOut(f"The library {LIBRARY} is missing in {package}.", "Build or reinstall torch-anymps.")
+        if (folder / name).exists():
+            return folder / name
+    return None
+
+
+def _find_library() -> str:
+    """Path of the core library."""
+    library = package_file(LIBRARY)
+    if library is None:
+        package = pathlib.Path(__file__).parent
+        raise _StayOut(f"The library {LIBRARY} is missing in {package}.", "Build or reinstall torch-anymps.")
+    return str(library)
 
 
 def _check_environment() -> None:

@@ -1,50 +1,54 @@
-"""torch.compile's default backend, inductor, would emit Metal source for mps."""
+"""torch.compile's default backend, inductor, would emit Metal source for mps: torch_anymps.inductor emits Slang."""
 
 import functools
 import warnings
 
-WHY = "torch.compile's default backend, inductor, hands graphs with mps tensors to aot_eager, with one warning."
+WHY = "torch.compile's default backend, inductor, generates Slang kernels for mps instead of Metal source."
 TARGETS = ("torch._inductor.codegen.common", "torch._inductor.compile_fx")
 
 WARNING = (
-    "torch.compile's inductor backend generates no code for the mps device of torch-anymps yet: graphs with mps "
-    'tensors are run operator by operator, as by torch.compile(backend="aot_eager"), which does not warn.'
+    "torch.compile needs the Slang compiler to generate code for mps, which is not installed (pip install "
+    "'torch-anymps[compile]'): graphs with mps tensors are run operator by operator, as by "
+    'torch.compile(backend="aot_eager"), which does not warn.'
 )
-SENTENCE = (
-    "Inductor generates no code for the mps device of torch-anymps: "
-    'use torch.compile, which runs such graphs by "aot_eager", or compile for the CPU.'
-)
-
-
-class _NoCode:
-    """Stands where inductor looks for the writers of the code around and inside its kernels."""
-
-    supports_caching = True
-
-    def __new__(cls, *_, **__):
-        raise RuntimeError(SENTENCE)
-
-    @staticmethod
-    def create(*_, **__):
-        raise RuntimeError(SENTENCE)
+SENTENCE = "torch.compile on mps needs the Slang compiler, which is not installed: pip install 'torch-anymps[compile]'."
 
 
 def apply(module, replace):
     if module.__name__ == "torch._inductor.codegen.common":
         # Inductor registers its own writers only where there are none yet.
-        codegens = dict(module.device_codegens)
-        codegens["mps"] = module.DeviceCodegen(_NoCode, _NoCode, _NoCode, _NoCode)
-        replace(module, "device_codegens", codegens)
+        replace(module, "init_backend_registration", _with_slang(module.init_backend_registration))
     else:
         replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V))
 
 
+@functools.cache
+def _has_compiler() -> bool:
+    from torch_anymps.inductor import runtime
+
+    return runtime.compiler_library() is not None
+
+
+def _with_slang(register_backends):
+    @functools.wraps(register_backends)
+    def register():
+        import torch
+
+        if _has_compiler() and torch.backends.mps.is_available():
+            from torch_anymps import inductor
+
+            inductor.register()
+        register_backends()
+
+    return register
+
+
 def _with_aot_eager(compile_graph, virtualized):
-    """Inductor's compilation of one graph, after its inputs and outputs were flattened, for every other device."""
+    """Inductor's compilation of one graph, after its inputs and outputs were flattened, where Slang is missing."""
 
     @functools.wraps(compile_graph)
     def compile_or_capture(model, example_inputs, *args, **kwargs):
-        if not _has_mps(model, example_inputs):
+        if _has_compiler() or not _has_mps(model, example_inputs):
             return compile_graph(model, example_inputs, *args, **kwargs)
         if virtualized.aot_compilation:  # the result is a library on disk
             raise RuntimeError(SENTENCE)

@@ -1,0 +1,128 @@
+"""Fused element-wise work: dtypes, broadcasting, strides, views, dynamic sizes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import compiled_agrees, kernel_count
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+def chain(a, b, c):
+    y = F.gelu(a + b, approximate="tanh").mul(c.float()).clamp(-2, 3)
+    return y * torch.where(a > 0, a.half(), b).to(torch.float32).sigmoid()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("width", [300, 257, 1])
+def test_chain_with_broadcasts_is_one_kernel(mps, width, dynamic):
+    codes = compiled_agrees(
+        chain, torch.randn(64, width), torch.randn(width), torch.randn(64, 1).half(), dynamic=dynamic
+    )
+    assert kernel_count(codes) == 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats(mps, dtype):
+    a, b = torch.randn(3, 40, 8).to(dtype), torch.randn(40, 8).to(dtype)
+    compiled_agrees(lambda a, b: (a * b + 1).relu() - (a / (b.abs() + 1)).tanh() + F.silu(b), a, b)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_wrap(mps, dtype):
+    a, b = torch.randint(-120, 120, (2, 64, 12)).to(dtype)
+    compiled_agrees(
+        lambda a, b: (a + b, a * b, a - b, -a, (a * b) // 3, a % 7, a & b, a | b, a ^ b, ~a, (a + b) > b, a.abs()),
+        a,
+        b,
+    )
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool])
+def test_conversions(mps, dtype):
+    values = torch.tensor([0.0, 1.5, -2.7, 100.0, -3.0, 0.25, 7.0, 2.0] * 8)
+    source = values.abs() if dtype == torch.uint8 else values
+    compiled_agrees(
+        lambda t: [t.to(other) for other in (*FLOATS, torch.int16, torch.int32, torch.int64, torch.bool)],
+        source.to(dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+def test_logic(mps, dtype):
+    a, b = torch.randint(0, 2, (2, 33, 8)).to(dtype)
+    compiled_agrees(
+        lambda a, b: (a.logical_and(b), a.logical_or(b), a.logical_xor(b), ~a.bool(), torch.where(a > 0, b, a), a == b),
+        a,
+        b,
+    )
+
+
+UNARY = (
+    *"exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),
+    *"atanh erf erfc lgamma digamma sigmoid floor ceil trunc round frac sign reciprocal abs neg isnan".split(),
+)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_functions_give_eager_bits(mps, name):
+    """One row of pointwise.yaml serves both."""
+    x = torch.cat([torch.randn(500) * 3, torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0])])
+    function = getattr(torch, name)
+    eager = function(x.to(mps))
+    compiled = torch.compile(lambda t: function(t) + 0, fullgraph=True)(x.to(mps))
+    torch.testing.assert_close(compiled, eager + 0, rtol=2e-6 if name == "frac" else 0, atol=0, equal_nan=True)
+
+
+def views(a, b):
+    return torch.cat([a.permute(1, 0, 2).reshape(a.shape[1], -1), b.t()], 1).flip(0)[:, 1::2] * 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_views_and_cat(mps, dynamic):
+    compiled_agrees(views, torch.randn(8, 16, 20), torch.randn(30, 16), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (33, 57), (1, 5), (0, 4), (200, 3)])
+def test_transposed(mps, shape):
+    compiled_agrees(lambda a, b: (a.t() + b).contiguous() * 2, torch.randn(shape), torch.randn(shape[::-1]))
+
+
+def test_padding_reads_nothing_outside(mps):
+    compiled_agrees(lambda a: F.pad(a, (1, 2, 3, 0), value=2.5) * 2 + F.pad(a, (2, 1, 0, 3)), torch.randn(5, 9))
+
+
+def test_in_place(mps):
+    def step(p, g):
+        p.mul_(0.9).add_(g, alpha=-0.1)
+        return p.sum()
+
+    compiled_agrees(step, torch.randn(100, 8), torch.randn(100, 8))
+
+
+def test_offset_inputs(mps):
+    base = torch.randn(1001, device=mps)
+    compiled = torch.compile(lambda a: a * 2 + 1)
+    for start in (0, 1, 2, 4):
+        part = base[start : start + 640]
+        torch.testing.assert_close(compiled(part), part * 2 + 1, rtol=0, atol=0)
+
+
+def test_sizes_change(mps):
+    compiled = torch.compile(lambda a, b: torch.softmax(a * b + 1, -1), dynamic=True)
+    for rows, columns in ((3, 5), (64, 128), (1, 1), (17, 1000)):
+        a, b = torch.randn(rows, columns), torch.randn(columns)
+        got = compiled(a.to(mps), b.to(mps)).cpu()
+        torch.testing.assert_close(got, torch.softmax(a * b + 1, -1), rtol=2e-5, atol=1e-6)
+
+
+def test_numbers_of_python(mps):
+    compiled_agrees(lambda a, s, n: a * s + n, torch.randn(9, 4), 0.3, 7, dynamic=True)
+
+
+def test_bitcasts(mps):
+    compiled_agrees(lambda a: (a.view(torch.int32) & 0x7F800000).view(torch.float32), torch.randn(64))
+    compiled_agrees(lambda a: (a.view(torch.int16) ^ 1).view(torch.bfloat16), torch.randn(64).bfloat16())
+    compiled_agrees(lambda a: (a.view(torch.int16) & -2).view(torch.float16), torch.randn(64).half())
+    compiled_agrees(lambda a: a.view(torch.uint8) + 1, torch.randint(-128, 127, (64,), dtype=torch.int8))

@@ -1,0 +1,79 @@
+"""Reductions in generated kernels: alone, several in one loop, along rows and columns, with what precedes and follows."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import compiled_agrees, kernel_count
+
+SHAPES = ((70, 300), (5, 4096), (3000, 257), (1, 10), (4096, 4), (33, 768))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kinds(mps, shape):
+    compiled_agrees(
+        lambda a: (a.mean(1), a.amax(0), a.amin(1), a.var(-1), (a > 0).any(0), (a > -9).all(1), a.sum(0), a.sum()),
+        torch.randn(shape),
+        tolerance=1e-4,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_positions(mps, shape):
+    """The first of equal values, and of NaN."""
+    a = torch.randint(-20, 20, shape).float()
+    a[0, -1] = float("nan")
+    compiled_agrees(lambda a: (a.argmax(-1), a.argmin(0), a.argmax()), a)
+    compiled_agrees(lambda a: (a.argmax(-1), a.argmin(0)), torch.randint(-5, 5, shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool, torch.int64])
+def test_dtypes(mps, dtype):
+    a = torch.randint(0, 3, (40, 96)).to(dtype)
+    compiled_agrees(lambda a: (a.sum(1), a.sum(0), a.amax(1), a.prod(1)), a)
+
+
+def test_products_and_norms(mps):
+    a = torch.rand(40, 33) + 0.5
+    compiled_agrees(lambda a: (a.prod(1), a.norm(dim=1), a.logsumexp(0), a.std(1), a.std(0)), a, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("width", [300, 1024, 5000, 7])
+def test_softmax(mps, width, dynamic):
+    codes = compiled_agrees(
+        lambda a, m: torch.softmax(a * 0.3 + m, -1), torch.randn(64, width), torch.randn(width), dynamic=dynamic
+    )
+    assert kernel_count(codes) == 1
+    compiled_agrees(lambda a: torch.log_softmax(a, 0), torch.randn(64, width), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [300, 768, 2500])
+def test_layer_norm_with_activation_and_residual(mps, width, dtype):
+    a, w, b = torch.randn(64, width).to(dtype), torch.randn(width).to(dtype), torch.randn(width).to(dtype)
+    codes = compiled_agrees(lambda a, w, b: F.silu(F.layer_norm(a, (width,), w, b)) + a, a, w, b)
+    assert kernel_count(codes) == 1
+
+
+def test_norms_backward(mps):
+    a, w, b = (torch.randn(s, requires_grad=True) for s in ((64, 96), (96,), (96,)))
+    compiled_agrees(
+        lambda a, w, b: F.gelu(F.layer_norm(a, (96,), w, b)) + a, a, w, b, backward=True, tolerance=1e-4
+    )
+    compiled_agrees(
+        lambda a, w: a * torch.rsqrt(a.pow(2).mean(-1, keepdim=True) + 1e-6) * w, a, w, backward=True, tolerance=1e-4
+    )
+
+
+def test_shifted_variance_keeps_its_digits(mps):
+    a = torch.randn(16, 1000) + 1000
+    compiled_agrees(lambda a: torch.var_mean(a, -1), a, tolerance=2e-3)
+
+
+def test_columns_with_few_rows(mps):
+    compiled_agrees(lambda a: ((a * a).sum((0, 2)), a.amax((0, 2))), torch.randn(8, 24, 50), tolerance=1e-4)
+
+
+def test_empty_rows(mps):
+    compiled_agrees(lambda a: (a.sum(1), a.sum(), (a > 0).any(1)), torch.randn(4, 0))
+    compiled_agrees(lambda a: (a.sum(1), a.amax(1)), torch.randn(0, 4))

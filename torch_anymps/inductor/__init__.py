@@ -1,0 +1,40 @@
+"""torch.compile's default backend for mps: Inductor's loops as Slang kernels. docs/compile.md tells how it works.
+
+Loaded when Inductor first looks for its backends (torch_anymps/patches/torch_inductor.py), never by `import torch`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pathlib
+
+
+@functools.cache
+def register() -> None:
+    """Registers the backend with Inductor, once. Raises RuntimeError where the Slang compiler is not installed."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor.codegen.common import register_backend_for_device
+    from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
+
+    from . import config
+    from .device import device_config
+    from .lowering import register_decompositions
+    from .runtime import compiler_version
+    from .scheduling import SlangScheduling, SlangWrapper
+
+    config.compiler = compiler_version()
+    config.device = repr(device_config())
+    config.generator = _generator_version()
+    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
+    inductor_config.layout_optimization = False  # our convolutions give what is contiguous, whatever was asked for
+    register_decompositions()
+
+
+def _generator_version() -> str:
+    """Of the files that decide about a kernel's text."""
+    from torch_anymps import __version__
+
+    files = sorted(pathlib.Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files))
+    return f"{__version__} {digest.hexdigest()[:16]}"

@@ -1,0 +1,39 @@
+"""What generated code depends on of the device: part of the key of Inductor's caches."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Of the current device. workgroup, subgroup: threads; vector: elements a thread loads at once."""
+
+    name: str
+    driver: str
+    software: bool  # a driver on CPU cores: no barriers, no shared memory, one element a thread
+    workgroup: int
+    subgroup: int
+    vector: int
+    compute_units: int
+
+
+@functools.cache
+def device_config() -> DeviceConfig:
+    info = json.loads(torch.ops.anymps.device_info())
+    software = info["kind"] == "software" and os.environ.get("ANYMPS_KERNELS") != "gpu"
+    subgroup = info["subgroup_size"]
+    return DeviceConfig(
+        name=info["name"],
+        driver=info["driver"],
+        software=software,
+        workgroup=subgroup if software else 256,
+        subgroup=subgroup,
+        vector=1 if software else 4,
+        compute_units=info["compute_units"],
+    )

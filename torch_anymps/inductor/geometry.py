@@ -1,0 +1,83 @@
+"""How the threads of a generated kernel share its elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch._inductor.virtualized import V
+
+from .device import device_config
+
+# Loads of a thread that keep a row in registers, and lines of a loop's body times its copies that are worth it.
+MAX_CACHED_LOADS = 8
+MAX_UNROLLED_LINES = 2000
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Threads of a workgroup, and of them those of a row.
+
+    lanes: neighbours that share a row, a power of two up to a subgroup or the whole workgroup; 0: columns.
+    columns: with lanes 0, neighbours that have a row each; the rest of the workgroup shares their elements.
+    """
+
+    workgroup: int
+    lanes: int = 1
+    columns: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a workgroup."""
+        return self.workgroup // self.lanes if self.lanes else self.columns
+
+    @property
+    def step(self) -> int:
+        """Threads that share a row."""
+        return self.lanes or self.workgroup // self.columns
+
+
+def power_of_two(n: int) -> int:
+    """The largest one that is at most n; at least 1."""
+    return 1 << max(int(n).bit_length() - 1, 0)
+
+
+def pointwise_geometry() -> Geometry:
+    return Geometry(device_config().workgroup)
+
+
+def reduction_geometry(kernel, tree) -> Geometry:
+    """For rows along what is contiguous, or columns where neighbours in memory belong to different rows."""
+    device = device_config()
+    hint = V.graph.sizevars.optimization_hint
+    size = hint(kernel.features.reduction_numel, fallback=1024)
+    rows = hint(kernel.features.numel, fallback=1024)
+    outer = _is_outer(kernel, tree)
+    if device.software:
+        # A workgroup is a subgroup there: rows that are short or strided go to one lane each.
+        alone = (outer or size < device.subgroup) and rows >= device.subgroup
+        return Geometry(device.workgroup, 1 if alone else device.subgroup)
+    if outer:
+        return _columns(device, rows, size)
+    loads = max(size // device.vector, 1)
+    fill = 4 * device.compute_units * device.workgroup  # threads that keep the device busy
+    if loads <= device.subgroup * MAX_CACHED_LOADS and rows * min(loads, device.subgroup) >= fill // 4:
+        return Geometry(device.workgroup, min(power_of_two(2 * loads - 1), device.subgroup))
+    if loads <= device.subgroup // 2:
+        return Geometry(device.workgroup, power_of_two(2 * loads - 1))
+    return Geometry(device.workgroup, device.workgroup)
+
+
+def _is_outer(kernel, tree) -> bool:
+    """Whether most of what a loop reads is not contiguous along the rows."""
+    loads = [load for phase in kernel.phases if phase.in_loop for load in phase.loads]
+    steps = [kernel.step_along(tree, load.index) for load in loads]
+    strided = sum(step not in (0, 1) for step in steps)
+    return 2 * strided > sum(step != 0 for step in steps)
+
+
+def _columns(device, rows: int, size: int) -> Geometry:
+    if rows >= 8 * device.compute_units * device.workgroup or size < 8:
+        return Geometry(device.workgroup, 0, device.workgroup)
+    if rows < device.subgroup:
+        return Geometry(device.workgroup, 0, power_of_two(rows))
+    return Geometry(device.workgroup, 0, device.subgroup)

@@ -1,0 +1,243 @@
+"""One generated kernel: what Inductor's loop bodies say, kept as loads, lines and stores, and written as Slang."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, SizeArg, TensorArg
+from torch._inductor.codegen.simd import IterationRangesEntry, SIMDKernel
+from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from .access import Load, Store, is_aligned, is_removed, stride_of, vector_type
+from .device import device_config
+from .dtypes import REGISTER, STORAGE, converted
+from .loops import TILE, LoopWriter
+from .overrides import SlangOverrides, install_rows
+from .printer import SlangPrinter
+from .reduction import Reductions
+
+
+@dataclass
+class Phase:
+    """A loop over the elements of a row, or what is done once a row (or, without reductions, an element)."""
+
+    in_loop: bool
+    indexing: list[str] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    compute: list[str] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    prologue: list[str] = field(default_factory=list)  # accumulators
+    epilogue: list[str] = field(default_factory=list)  # their combination
+    row_stores: list[Store] = field(default_factory=list)  # of results of reductions
+
+    def __bool__(self) -> bool:
+        return any((self.indexing, self.loads, self.compute, self.stores, self.epilogue, self.row_stores))
+
+
+class SlangKernel(Reductions, SIMDKernel):
+    """Inductor's view is that of SIMDKernel: looped reductions, of which codegen_body ends one."""
+
+    overrides = SlangOverrides
+    suffix = ";"
+    newvar_prefix = "let "
+    sexpr = SlangPrinter().doprint
+    kexpr = sexpr
+
+    def __init__(self, tiling, **kwargs):
+        install_rows()
+        super().__init__(tiling, **kwargs)
+        self.ids = itertools.count()
+        self.phases: list[Phase] = []
+        self.phase = Phase(in_loop=self.inside_reduction)
+        self.row_indexing: list[str] = []
+        self.results: OrderedSet[CSEVariable] = OrderedSet()
+        self.messages: list[str] = []  # of errors that the kernel reports
+        self.in_range: set[str] = set()  # indices that were checked already
+
+    def dtype_to_str(self, dtype: torch.dtype) -> str:
+        return REGISTER[dtype]
+
+    # --- memory
+
+    def load(self, name: str, index: sympy.Expr) -> CSEVariable:
+        pointer = self.args.input(name)
+        dtype = V.graph.get_dtype(name)
+        if should_unwrap_unspec_arg(name):
+            return self.cse.generate(self.compute, pointer, dtype=dtype)
+        index = self.prepare_indexing(index)
+        if self.loads is self.compute:  # what other lines compute decides about it
+            text = f"load({pointer}, {self.index_to_str(index)})"
+            return self.cse.generate(self.compute, text, dtype=dtype)
+        key = f"load {pointer} {index}"
+        var = self.cse.try_get(key)
+        if var is None:
+            var = self.cse.newvar(dtype=dtype)
+            self.cse.put(key, var)
+            self.phase.loads.append(Load(str(var), name, pointer, self.rename_indexing(index), dtype))
+        else:
+            var.use_count += 1
+        return var
+
+    def store(self, name: str, index: sympy.Expr, value: CSEVariable, mode=None) -> None:
+        pointer = self.args.output(name)
+        index = self.prepare_indexing(index)
+        dtype = V.graph.get_dtype(name)
+        text = converted(value, None, dtype)
+        if mode == "atomic_add":
+            self.cse_clear_loads(pointer)
+            self.stores.writeline(f"atomic_add({pointer}, {self.index_to_str(index)}, {text});")
+        elif mode is not None:
+            raise NotImplementedError(f"store with mode {mode}")
+        else:
+            once_a_row = self.features.is_reduction() and not self.inside_reduction
+            if once_a_row:
+                # Later loops take the value from its variable: other threads' stores may not be seen yet.
+                self.results.add(value)
+            stores = self.phase.row_stores if once_a_row else self.phase.stores
+            stores.append(Store(name, pointer, self.rename_indexing(index), text, dtype))
+
+    def clamped(self, var: CSEVariable, size: sympy.Expr) -> CSEVariable:
+        """An index that may be out of range: that is reported, and the element read instead is one that there is."""
+        bound = self.index_to_str(size)
+        self._report(f"{var} < 0 || {var} >= {bound}", f"index out of bounds: expected 0 <= index < {size}")
+        text = f"clamp({self.index_dtype}({var}), {self.index_dtype}(0), max({self.index_dtype}({bound}) - 1, 0))"
+        result = self.cse.generate(self.compute, text, dtype=self.get_index_dtype_as_torch_dtype())
+        self.in_range.add(str(result))
+        return result
+
+    def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
+        if not (lower or upper) or str(expr) in self.in_range:
+            return
+        index, bound = self.index_to_str(expr), self.index_to_str(size)
+        tests = [f"{index} < 0"] * lower + [f"{index} >= {bound}"] * upper
+        self._report(" || ".join(tests), f"index out of bounds: expected 0 <= index < {size}")
+
+    def device_assert_async(self, cond: CSEVariable, msg: str) -> None:
+        self._report(f"!{cond}", msg)
+
+    def _report(self, condition: str, message: str) -> None:
+        """Where a condition holds, the next synchronization raises."""
+        if message not in self.messages:
+            self.messages.append(message)
+        n = self.messages.index(message)
+        self.compute.writeline(f"if ({condition}) report_error(uint64_t(error{n}), uint(error_code{n}));")
+
+    def active_range_trees(self):
+        """Those of rows, and in a kernel with reductions those of their elements."""
+        trees = super().active_range_trees()
+        return trees if self.features.is_reduction() else [t for t in trees if not t.is_reduction]
+
+    # --- loops
+
+    def codegen_iteration_ranges_entry(self, entry: IterationRangesEntry) -> None:
+        line = f"let {entry.name} = {self.sexpr(self.rename_indexing(entry.expr))};"
+        (self.phase.indexing if entry.root.is_reduction else self.row_indexing).append(line)
+
+    def codegen_body(self) -> None:
+        phase, self.phase = self.phase, Phase(in_loop=True)
+        phase.in_loop = self.inside_reduction
+        self.phase.in_loop = self.inside_reduction
+        phase.compute += _lines(self.loads) + _lines(self.compute) + _lines(self.stores)
+        for buffer in (self.loads, self.compute, self.stores):
+            buffer.clear()
+        if not phase:
+            return
+        self.phases.append(phase)
+        if phase.in_loop:
+            # What a loop has computed is gone after it, but for the results of reductions.
+            self.cse.invalidate(self.results)
+            for tree in self.range_trees:
+                if tree.is_reduction:
+                    tree.cache_clear()
+
+    # --- the text
+
+    def codegen_kernel(self, name=None) -> str:
+        self.codegen_body()
+        self.tensors, self.integers = self._arguments()
+        writer = LoopWriter(self)
+        self.tiled, self.rows_per_group = writer.tiled, writer.rows_per_group
+        return writer.text()
+
+    def _arguments(self) -> tuple[list[TensorArg], list[tuple[str, str, str]]]:
+        """Tensors, and integers: (name, its type in registers, what the wrapper passes)."""
+        _, calls, signature, _ = self.args.python_argdefs()
+        tensors, integers = [], []
+        for call, arg in zip(calls, signature, strict=True):
+            if isinstance(arg, TensorArg) and should_unwrap_unspec_arg(arg.buffer):
+                integers.append((arg.name, REGISTER[arg.dtype], f"{call}.item()"))
+            elif isinstance(arg, TensorArg):
+                if arg.dtype not in STORAGE:
+                    raise NotImplementedError(f"tensors of {arg.dtype} in generated kernels")
+                tensors.append(arg)
+            elif isinstance(arg, SizeArg):
+                integers.append((arg.name, self.index_dtype, str(call)))
+            else:
+                raise NotImplementedError(f"arguments of type {type(arg).__name__}")
+        return tensors, integers
+
+    def call_kernel(self, name: str, node=None, deallocate_ws: bool = True) -> None:
+        wrapper = V.graph.wrapper_code
+        for size in self.args.sizevars:
+            wrapper.ensure_size_computed(size)
+        tensors, integers = self._arguments()
+        outer = {inner: str(call) for call, inner in self._outer_names()}
+        args = [outer[t.name] for t in tensors] + [call for _, _, call in integers]
+        for tree in self.active_range_trees():
+            numel = tree.numel
+            plain = isinstance(numel, (sympy.Integer, sympy.Symbol, int))
+            args.append(str(numel) if plain else str(wrapper.generate_numel_expr(name, tree).inner))
+        if self.tiled:
+            args.append(" * ".join(f"(({numel} + {TILE - 1}) // {TILE})" for numel in args[-2:]))
+        wrapper.generate_kernel_call(
+            name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=[type(a) for a in args]
+        )
+
+    def _outer_names(self):
+        _, calls, signature, _ = self.args.python_argdefs()
+        return [(call, arg.name) for call, arg in zip(calls, signature, strict=True)]
+
+    def launch_config(self) -> tuple:
+        """What the launcher needs: tensors, written (bits), integers, those that count rows, rows a workgroup."""
+        written = sum(
+            1 << i for i, t in enumerate(self.tensors) if t.name.startswith(("out_ptr", "in_out_ptr"))
+        ) | sum(1 << i for i, t in enumerate(self.tensors) if t.buffer in self.mutations)
+        count = len(self.integers)
+        trees = self.active_range_trees()
+        grid = tuple(count + i for i, tree in enumerate(trees) if not tree.is_reduction)
+        if self.tiled:
+            return len(self.tensors), written, count + len(trees) + 1, (count + len(trees),), 1
+        return len(self.tensors), written, count + len(trees), grid, self.rows_per_group
+
+    def is_live(self, store: Store) -> bool:
+        return not is_removed(self, store.buffer)
+
+    def is_wide(self, tree, access: Load | Store) -> bool:
+        """Whether four neighbours along a range are one access."""
+        return stride_of(self, tree, access.index) == 1 and is_aligned(self, tree, access.buffer, access.index)
+
+    def step_along(self, tree, index: sympy.Expr) -> sympy.Expr:
+        """By how much an index differs between the first two elements of a range."""
+        return self.get_strides_of_load(index)[tree.index_sym()]
+
+    def is_shared(self, tree, access: Load) -> bool:
+        """Whether four neighbours along a range have one element."""
+        return stride_of(self, tree, access.index) == 0
+
+    def cse_clear_loads(self, pointer: str) -> None:
+        """Forgets what was loaded from memory that changes."""
+        for key in [k for k in self.cse._cache if isinstance(k, str) and k.startswith(f"load {pointer} ")]:
+            del self.cse._cache[key]
+
+
+def _lines(buffer: IndentedBuffer) -> list[str]:
+    text = buffer.getvalue()
+    return text.rstrip("\n").split("\n") if text.strip() else []
+
+
+__all__ = ["Phase", "SlangKernel", "device_config", "vector_type"]

@@ -1,0 +1,339 @@
+"""The Slang text of a kernel: its arguments, and its phases as loops, four elements wide where memory allows."""
+
+from __future__ import annotations
+
+import sympy
+from torch._inductor.codegen.common import IndentedBuffer
+from torch._inductor.virtualized import V
+
+from .access import vector_type
+from .device import device_config
+from .dtypes import REGISTER, STORAGE
+from .geometry import MAX_CACHED_LOADS, MAX_UNROLLED_LINES, pointwise_geometry, reduction_geometry
+
+PUSH_CONSTANT_BYTES = 128
+TILE = 32  # elements of x, and of y, of a workgroup that transposes
+
+
+class LoopWriter:
+    def __init__(self, kernel):
+        self.kernel = kernel
+        self.code = IndentedBuffer()
+        self.index = kernel.index_dtype
+        self.is_reduction = kernel.features.is_reduction()
+        self.trees = [t for t in kernel.range_trees if self.is_reduction or not t.is_reduction]
+        inner = [t for t in self.trees if t.is_reduction]
+        assert len(inner) <= 1, "one range of reductions"
+        # x, of which neighbours are neighbours in memory, comes first.
+        self.outer = sorted((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
+        self.tiled = self._is_transposition()
+        self.tree = inner[0] if inner else self.outer[-1] if self.tiled else self.outer[0]
+        self.geometry = reduction_geometry(kernel, self.tree) if self.is_reduction else pointwise_geometry()
+        self.width = device_config().vector if self.tiled else self._width()
+        self.rows_per_group = self.geometry.rows if self.is_reduction else self.geometry.workgroup * self.width
+        self.cached = self._cached_loads() if self.is_reduction else 0
+        self.kept: dict = {}
+
+    # --- decisions
+
+    def _is_transposition(self) -> bool:
+        """Whether a load is contiguous along y where stores are along x: threads then take squares of both."""
+        kernel, device = self.kernel, device_config()
+        if self.is_reduction or device.vector == 1 or [t.prefix for t in self.outer] != ["x", "y"]:
+            return False
+        y = self.outer[1]
+        if not V.graph.sizevars.statically_known_multiple_of(y.numel, device.vector):
+            return False
+        return any(kernel.is_wide(y, load) for phase in kernel.phases for load in phase.loads)
+
+    def _width(self) -> int:
+        """Elements a thread takes at once: 4 where that makes an access wide, 1 otherwise."""
+        kernel, device = self.kernel, device_config()
+        if device.vector == 1 or (self.is_reduction and self.geometry.lanes == 0):
+            return 1
+        if not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector):
+            return 1
+        phases = [p for p in kernel.phases if p.in_loop or not self.is_reduction]
+        stores = [s for p in phases for s in p.stores if kernel.is_live(s)]
+        loads = [x for p in phases for x in p.loads]
+        if not self.is_reduction and not all(kernel.is_wide(self.tree, s) for s in stores):
+            return 1
+        return device.vector if any(kernel.is_wide(self.tree, a) for a in [*stores, *loads]) else 1
+
+    def _cached_loads(self) -> int:
+        """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
+        kernel = self.kernel
+        loops = [p for p in kernel.phases if p.in_loop]
+        if device_config().software or not isinstance(self.tree.numel, sympy.Integer):
+            return 0
+        step = self.geometry.step * self.width
+        count = -(-int(self.tree.numel) // step)
+        lines = sum(len(p.compute) + len(p.loads) for p in loops)
+        if count > MAX_CACHED_LOADS or count * self.width * lines > MAX_UNROLLED_LINES:
+            return 0
+        return count
+
+    # --- text
+
+    def text(self) -> str:
+        kernel, code = self.kernel, self.code
+        code.writeline("import lib.inductor;")
+        if self.is_reduction:
+            code.writeline(f"static const uint kLanes = {self.geometry.lanes};  // threads of a row; 0: by columns")
+            code.writeline(f"static const uint kColumns = {self.geometry.columns};")
+        self._arguments()
+        with code.indent():
+            self._position()
+            if self.is_reduction:
+                for line in kernel.row_indexing:
+                    code.writeline(line)
+                self._keep()
+                for phase in kernel.phases:
+                    self._loop(phase) if phase.in_loop else self._once(phase)
+            else:
+                self._pointwise()
+        code.writeline("}")
+        return code.getvalue()
+
+    def _arguments(self) -> None:
+        kernel, code = self.kernel, self.code
+        fields = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
+        wide = {"float": "float", "bool": "int64_t"}
+        for name, kind, _ in kernel.integers:
+            fields.append((wide.get(kind, "int64_t"), name))
+            if kind == "float":
+                fields.append(("float", f"{name}_unused"))
+        fields += [("int64_t", f"{t.prefix}numel") for t in self.trees]
+        if self.tiled:
+            fields.append(("int64_t", "tile_count"))
+        for n in range(len(kernel.messages)):
+            fields += [("int64_t", f"error{n}"), ("int64_t", f"error_code{n}")]
+        code.writeline("struct Args")
+        code.writeline("{")
+        with code.indent():
+            for kind, name in fields:
+                code.writeline(f"{kind} {name};")
+        code.writeline("}")
+        size = 8 * (len(kernel.tensors) + len(kernel.integers) + len(self.trees) + self.tiled + 2 * len(kernel.messages))
+        by_address = size > PUSH_CONSTANT_BYTES
+        code.writeline('[shader("compute")] [numthreads(kWorkgroup, 1, 1)]')
+        code.writeline(f"void main_kernel(uniform Args{'*' if by_address else ''} args)")
+        code.writeline("{")
+        access = "->" if by_address else "."
+        with code.indent():
+            for tensor in kernel.tensors:
+                code.writeline(f"let {tensor.name} = args{access}{tensor.name};")
+            for name, kind, _ in kernel.integers:
+                text = f"args{access}{name}"
+                code.writeline(f"let {name} = {f'({text} != 0)' if kind == 'bool' else f'{kind}({text})'};")
+            for n in range(len(kernel.messages)):
+                code.writeline(f"let error{n} = args{access}error{n};")
+                code.writeline(f"let error_code{n} = args{access}error_code{n};")
+            for tree in self.trees:
+                known = tree.numel if isinstance(tree.numel, sympy.Integer) else f"args{access}{tree.prefix}numel"
+                code.writeline(f"let {tree.prefix}numel = {self.index}({known});")
+
+    def _position(self) -> None:
+        """Which rows, or elements, are the thread's."""
+        kernel, code, index = self.kernel, self.code, self.index
+        geometry = self.geometry
+        if self.tiled:
+            code.writeline(f"let tiles = (xnumel + {TILE - 1}) / {TILE};")
+            code.writeline(f"let tile = {index}(group_index());")
+            code.writeline(f"let column = tile % tiles * {TILE} + {index}(thread_index() % {TILE});")
+            lines = geometry.workgroup // TILE
+            code.writeline(
+                f"let position = (tile / tiles * {lines} + {index}(thread_index() / {TILE})) * {self.width};"
+            )
+            code.writeline("if (column >= xnumel || position >= ynumel)")
+            code.writeline("    return;")
+            return
+        total = " * ".join(f"{t.prefix}numel" for t in self.outer) or f"{index}(1)"
+        code.writeline(f"let total = {total};")
+        if not self.is_reduction:
+            code.writeline(
+                f"let position = ({index}(group_index()) * {geometry.workgroup} + {index}(thread_index())) * {self.width};"
+            )
+            code.writeline("if (position >= total)")
+            code.writeline("    return;")
+            return
+        if geometry.lanes:
+            row, lane = f"thread_index() / {geometry.lanes}", f"thread_index() % {geometry.lanes}"
+        else:
+            row, lane = f"thread_index() % {geometry.columns}", f"thread_index() / {geometry.columns}"
+        code.writeline(f"let own_row = {index}(group_index()) * {geometry.rows} + {index}({row});")
+        code.writeline("let inside = own_row < total;")
+        code.writeline("let position = min(own_row, total - 1);")
+        code.writeline(f"let lane = {index}({lane});")
+        code.writeline("let first = inside && lane == 0;")
+        self._outer_indices("position")
+
+    def _outer_indices(self, position: str) -> None:
+        if self.tiled:
+            self.code.writeline("let xindex = column;")
+            self.code.writeline(f"let yindex = {position};")
+            return
+        rest = position
+        for n, tree in enumerate(self.outer):
+            if n + 1 == len(self.outer):
+                self.code.writeline(f"let {tree.name} = {rest};")
+            else:
+                self.code.writeline(f"let {tree.name} = {rest} % {tree.prefix}numel;")
+                self.code.writeline(f"let rest{n} = {rest} / {tree.prefix}numel;")
+                rest = f"rest{n}"
+
+    def _pointwise(self) -> None:
+        kernel, code = self.kernel, self.code
+        body = kernel.phases
+        self._outer_indices("position")
+        for line in kernel.row_indexing:
+            code.writeline(line)
+        if self.width == 1:
+            for phase in body:
+                self._elements(phase)
+            return
+        self._wide(body, f"position + {self.index}(j)", kernel.row_indexing, outer=True)
+
+    def _elements(self, phase) -> None:
+        for load in phase.loads:
+            self.code.writeline(f"let {load.var} = {self._load(load)};")
+        self.code.writelines(phase.compute)
+        for store in filter(self.kernel.is_live, phase.stores):
+            self.code.writeline(self._store(store))
+
+    def _wide(self, phases: list, position: str, indexing: list[str], outer: bool, guard: str = "") -> None:
+        """Loads of four elements, a loop over them, stores of four elements."""
+        kernel, code, tree = self.kernel, self.code, self.tree
+        inside, after = [], []
+        for phase in phases:
+            for load in phase.loads:
+                kept = self.kept.get(load.key)
+                if kernel.is_wide(tree, load):
+                    code.writeline(f"let wide_{load.var} = {self._load(load, kept)};")
+                    inside.append((phase, f"let {load.var} = wide_{load.var}[j];"))
+                elif kernel.is_shared(tree, load):
+                    code.writeline(f"let {load.var} = {self._load(load, kept)};")
+                else:
+                    inside.append((phase, f"let {load.var} = {self._load(load)};"))
+            for store in filter(kernel.is_live, phase.stores):
+                if kernel.is_wide(tree, store):
+                    name = f"out{next(kernel.ids)}"
+                    code.writeline(f"{vector_type(store.dtype)} {name};")
+                    after.append((store, name))
+        names = {id(store): name for store, name in after}
+        code.writeline("[ForceUnroll]")
+        code.writeline(f"for (int j = 0; j < {self.width}; ++j)")
+        code.writeline("{")
+        with code.indent():
+            if outer:
+                self._outer_indices(position)
+            else:
+                code.writeline(f"let {tree.name} = {position};")
+            code.writelines(indexing)
+            for phase in phases:
+                code.writelines([line for owner, line in inside if owner is phase])
+                code.writelines(phase.compute)
+                for store in filter(kernel.is_live, phase.stores):
+                    name = names.get(id(store))
+                    code.writeline(f"{name}[j] = {store.value};" if name else f"{guard}{self._store(store)}")
+        code.writeline("}")
+        for store, name in after:
+            code.writeline(f"{guard}store4({store.pointer}, {self.kernel.kexpr(store.index)}, {name});")
+
+    def _load(self, load, kept: str | None = None) -> str:
+        if kept is not None:
+            return kept
+        wide = self.width > 1 and self.kernel.is_wide(self.tree, load)
+        return f"{'load4' if wide else 'load'}({load.pointer}, {self.kernel.kexpr(load.index)})"
+
+    def _store(self, store) -> str:
+        return f"store({store.pointer}, {self.kernel.kexpr(store.index)}, {store.value});"
+
+    # --- loops over a row
+
+    def _keep(self) -> None:
+        """Registers for what more than one loop reads."""
+        if not self.cached:
+            return
+        kernel = self.kernel
+        loops = [p for p in kernel.phases if p.in_loop]
+        stored = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
+        seen: dict = {}
+        for phase in loops:
+            for load in phase.loads:
+                seen.setdefault(load.key, []).append(load)
+        self.keep: dict = {}
+        for key, loads in seen.items():
+            load = loads[0]
+            if len(loads) < 2 or load.pointer in stored:
+                continue
+            if self.width > 1 and not (kernel.is_wide(self.tree, load) or kernel.is_shared(self.tree, load)):
+                continue
+            name = f"row_{load.var}"
+            wide = self.width > 1 and kernel.is_wide(self.tree, load)
+            kind = vector_type(load.dtype) if wide else REGISTER[load.dtype]
+            self.code.writeline(f"{kind} {name}[{self.cached}];")
+            self.keep[key] = [name, False]
+
+    def _loop(self, phase) -> None:
+        code, tree, geometry = self.code, self.tree, self.geometry
+        step = geometry.step * self.width
+        code.writelines(phase.prologue)
+        if phase.indexing or phase.loads or phase.compute or phase.stores:
+            name = f"{tree.prefix}base"
+            whole = self.cached and int(tree.numel) == self.cached * step
+            if self.cached:
+                code.writeline("[ForceUnroll]")
+                code.writeline(f"for (int n = 0; n < {self.cached}; ++n)")
+                code.writeline("{")
+            else:
+                code.writeline(
+                    f"for ({self.index} {name} = lane * {self.width}; {name} < {tree.prefix}numel; {name} += {step})"
+                )
+                code.writeline("{")
+            with code.indent():
+                if self.cached:
+                    code.writeline(f"let {name} = lane * {self.width} + {self.index}(n) * {step};")
+                    if not whole:
+                        code.writeline(f"if ({name} < {tree.prefix}numel)")
+                        code.writeline("{")
+                self._row_elements(phase, name)
+                if self.cached and not whole:
+                    code.writeline("}")
+            code.writeline("}")
+        code.writelines(phase.epilogue)
+        self._row_stores(phase)
+
+    def _row_elements(self, phase, name: str) -> None:
+        code, tree = self.code, self.tree
+        code.writeline(f"let {tree.name} = {name};")
+        code.writelines(phase.indexing)
+        self.kept = {}
+        for load in phase.loads:
+            if self.cached and (keep := self.keep.get(load.key)) is not None:
+                if not keep[1]:
+                    code.writeline(f"{keep[0]}[n] = {self._load(load)};")
+                    keep[1] = True
+                self.kept[load.key] = f"{keep[0]}[n]"
+        if self.width > 1:
+            self._wide([phase], f"{name} + {self.index}(j)", phase.indexing, outer=False, guard="if (inside) ")
+            return
+        for load in phase.loads:
+            code.writeline(f"let {load.var} = {self._load(load, self.kept.get(load.key))};")
+        code.writelines(phase.compute)
+        for store in filter(self.kernel.is_live, phase.stores):
+            code.writeline(f"if (inside) {self._store(store)}")
+
+    def _once(self, phase) -> None:
+        """What a row needs between its loops: every thread of it computes it, the first one stores it."""
+        for load in phase.loads:
+            pointer, index = load.pointer, self.kernel.kexpr(load.index)
+            self.code.writeline(f"let {load.var} = load({pointer}, {index});")
+        self.code.writelines(phase.compute)
+        self.code.writelines(phase.epilogue)
+        self._row_stores(phase)
+
+    def _row_stores(self, phase) -> None:
+        live = [s for s in [*phase.row_stores, *([] if phase.in_loop else phase.stores)] if self.kernel.is_live(s)]
+        for store in live:
+            self.code.writeline(f"if (first) {self._store(store)}")

@@ -1,0 +1,253 @@
+"""Inductor's scalar operations as Slang: rows of pointwise.yaml where there is one, a few texts of our own."""
+
+from __future__ import annotations
+
+import itertools
+
+import sympy
+import torch
+from torch._inductor import config
+from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, OpOverrides
+from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_index_symbol
+from torch._inductor.virtualized import V
+
+from .dtypes import NARROW, REGISTER, common_type, converted, number, operand, register_type, wrapped
+from .rows import expressions, rows
+
+# Inductor's name -> the row's, where they differ.
+_ROWS = {
+    "truediv": "div",
+    "div_rn": "div",
+    "int_truediv": "div",
+    "floordiv": "div_mode_floor",
+    "truncdiv": "div_mode_trunc",
+    "mod": "fmod",
+    "gammainc": "igamma",
+    "gammaincc": "igammac",
+    "and_": "bitwise_and",
+    "or_": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+
+
+class SlangOverrides(OpOverrides):
+    """Texts of operations, for operands that are variables of a kernel (CSEVariable) or numbers."""
+
+    @staticmethod
+    def constant(value, dtype):
+        return number(value, REGISTER[dtype])
+
+    @staticmethod
+    def identity(x):
+        return x
+
+    @staticmethod
+    def to_dtype(x, dtype, src_dtype=None, use_compute_types=True):
+        text = converted(x, src_dtype, dtype)
+        if config.emulate_precision_casts and dtype in (torch.float16, torch.bfloat16):
+            text = f"rounded_{'f16' if dtype == torch.float16 else 'bf16'}({text})"
+        return text
+
+    @staticmethod
+    def to_dtype_bitcast(x, dtype, src_dtype):
+        if dtype == src_dtype:
+            return str(x)
+        if src_dtype.itemsize != dtype.itemsize:
+            raise NotImplementedError(f"view({dtype}) of {src_dtype}: element sizes differ")
+        as_bits = {torch.float16: "int(bits_f16({}))", torch.bfloat16: "int(bits_bf16({}))", torch.float32: "asint({})"}
+        of_bits = {torch.float16: "of_bits_f16({})", torch.bfloat16: "of_bits_bf16({})", torch.float32: "asfloat({})"}
+        bits = as_bits.get(src_dtype, "{}").format(operand(x, "int") if src_dtype == torch.bool else x)
+        if dtype in of_bits:
+            return of_bits[dtype].format(bits)
+        return wrapped(f"{REGISTER[dtype]}({bits})", dtype) if dtype != torch.bool else f"({bits} != 0)"
+
+    @staticmethod
+    def trunc_to_int(x, dtype):
+        return converted(x, None, dtype)
+
+    @staticmethod
+    def floor_to_int(x, dtype):
+        return _converted_text(f"m::floor({x})", dtype)
+
+    @staticmethod
+    def ceil_to_int(x, dtype):
+        return _converted_text(f"m::ceil({x})", dtype)
+
+    @staticmethod
+    def round_to_int(x, dtype):
+        return _converted_text(f"m::round({x})", dtype)
+
+    @staticmethod
+    def index_expr(expr, dtype):
+        text = V.kernel.index_to_str(V.kernel.prepare_indexing(expr))
+        kind = REGISTER[dtype]
+        text = wrapped(f"{kind}({text})", dtype)
+        return V.kernel.cse.generate(V.kernel.compute, text, bounds=get_bounds_index_expr(expr), dtype=dtype)
+
+    value_expr = index_expr
+
+    @staticmethod
+    def masked(mask, body, other):
+        """The value of a body where the mask holds: nothing of it is read elsewhere."""
+        kernel = V.kernel
+        scoped = IndentedBuffer()
+        with kernel.swap_buffers(scoped), scoped.indent():
+            # Equal bodies get equal names, so that the text finds the one that is there already.
+            kernel.cse.iter_buffer_ids = itertools.count()
+            kernel.cse.name_prefix += "_scoped"
+            value = body()
+        dtype = value.dtype if isinstance(value, CSEVariable) else None
+        kind = register_type(value) or "float"
+        key = f"{mask}:{scoped.getvalue()}:{value}:{other}"
+        var = kernel.cse.try_get(key)
+        if not var:
+            var = kernel.cse.newvar(dtype=dtype)
+            kernel.cse.put(key, var)
+            out = kernel.compute
+            out.writeline(f"{kind} {var} = {operand(other, kind)};")
+            out.writeline(f"if ({mask})")
+            out.writeline("{")
+            with out.indent():
+                out.splice(scoped)
+                out.writeline(f"{var} = {operand(value, kind)};")
+            out.writeline("}")
+        return var
+
+    @staticmethod
+    def where(condition, a, b):
+        kind = common_type(a, b)
+        return f"select({operand(condition, 'bool')}, {operand(a, kind)}, {operand(b, kind)})"
+
+    @staticmethod
+    def logical_not(a):
+        return f"(!{operand(a, 'bool')})"
+
+    @staticmethod
+    def bitwise_not(a):
+        return f"(!{a})" if register_type(a) == "bool" else wrapped(f"(~{a})", a.dtype)
+
+    @staticmethod
+    def isnan(x):
+        return f"m::is_nan({x})" if register_type(x) == "float" else "false"
+
+    @staticmethod
+    def isinf(x):
+        return f"m::is_inf({x})" if register_type(x) == "float" else "false"
+
+    @staticmethod
+    def neg(x):
+        return f"m::negated({x})" if register_type(x) == "float" else wrapped(f"(-{x})", x.dtype)
+
+    @staticmethod
+    def square(x):
+        return _arithmetic("*", x, x)
+
+    @staticmethod
+    def fma(a, b, c):
+        a, b, c = (operand(v, "float") for v in (a, b, c))
+        return f"fma({a}, {b}, {c})"
+
+    @staticmethod
+    def mul_rn(a, b):
+        return f"m::mul_exact({operand(a, 'float')}, {operand(b, 'float')})"
+
+    @staticmethod
+    def ndtr(x):
+        return f"m::ndtr({operand(x, 'float')})"
+
+    @staticmethod
+    def ldexp(x, n):
+        return f"m::scale({operand(x, 'float')}, {operand(n, 'int')})"
+
+    @staticmethod
+    def polygamma(n, x):
+        return f"m::polygamma(int({n}), {operand(x, 'float')})"
+
+    @staticmethod
+    def frexp(x):
+        kernel = V.kernel
+        mantissa, exponent = expressions(rows()["frexp"], [x])
+        return (
+            kernel.cse.generate(kernel.compute, mantissa, dtype=x.dtype),
+            kernel.cse.generate(kernel.compute, f"int({exponent})", dtype=torch.int32),
+        )
+
+    def indirect_indexing(self, var, size, check=True, wrap_neg=True):
+        in_range = var.bounds.lower >= 0 and isinstance(size, sympy.Number) and var.bounds.upper < size
+        if check and generate_assert(check) and not in_range:
+            var = V.kernel.clamped(var, size)
+        return sympy_index_symbol(str(var))
+
+    @staticmethod
+    def rand(seed, offset):
+        return f"rand({seed}, int64_t({offset}))"
+
+    @staticmethod
+    def randn(seed, offset):
+        return f"randn({seed}, int64_t({offset}))"
+
+    @staticmethod
+    def randint64(seed, offset, low, high):
+        return f"randint64({seed}, int64_t({offset}), {operand(low, 'int64_t')}, {operand(high, 'int64_t')})"
+
+    def load_seed(self, name, offset):
+        return V.kernel.load(name, offset)
+
+
+def _converted_text(text: str, dtype: torch.dtype) -> str:
+    if dtype in NARROW:
+        return f"wrap_{NARROW[dtype]}(to_narrow({text}))"
+    functions = {"int": "to_int", "uint": "to_uint", "int64_t": "to_int64", "uint64_t": "to_uint64"}
+    kind = REGISTER[dtype]
+    return text if kind == "float" else f"{functions[kind]}({text})"
+
+
+def _arithmetic(sign: str, a, b) -> str:
+    kind = common_type(a, b)
+    if kind == "bool":
+        return f"({operand(a, 'bool')} {'||' if sign == '+' else '&&'} {operand(b, 'bool')})"
+    dtypes = [v.dtype for v in (a, b) if isinstance(v, CSEVariable)]
+    text = f"({operand(a, kind)} {sign} {operand(b, kind)})"
+    narrow = kind == "int" and dtypes and all(d in NARROW for d in dtypes)
+    return wrapped(text, torch.promote_types(dtypes[0], dtypes[-1])) if narrow else text
+
+
+def _logical(sign: str):
+    return staticmethod(lambda a, b: f"({operand(a, 'bool')} {sign} {operand(b, 'bool')})")
+
+
+def _bitwise(sign: str, of_bools: str):
+    def text(a, b):
+        kind = common_type(a, b)
+        return f"({operand(a, kind)} {of_bools if kind == 'bool' else sign} {operand(b, kind)})"
+
+    return staticmethod(text)
+
+
+def _from_row(row: dict):
+    return staticmethod(lambda *operands: expressions(row, list(operands))[0])
+
+
+for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
+    setattr(SlangOverrides, _name, staticmethod(lambda a, b, sign=_sign: _arithmetic(sign, a, b)))
+for _name, _sign in (("logical_and", "&&"), ("logical_or", "||"), ("logical_xor", "!=")):
+    setattr(SlangOverrides, _name, _logical(_sign))
+for _name, _sign, _bools in (("and", "&", "&&"), ("or", "|", "||"), ("xor", "^", "!=")):
+    for _full in {f"bitwise_{_name}", "xor" if _name == "xor" else f"{_name}_"}:
+        setattr(SlangOverrides, _full, _bitwise(_sign, _bools))
+
+
+def install_rows() -> None:
+    """Gives SlangOverrides every operation of Inductor that has a row and no text above. Idempotent."""
+    from torch._inductor.ops_handler import OpsHandler
+
+    table = rows()
+    for name in (n for n in dir(OpsHandler) if not n.startswith("_")):
+        if name in vars(SlangOverrides):
+            continue
+        wanted = _ROWS.get(name, name)
+        row = table.get(wanted) or table.get(f"special_{wanted}")
+        if row is not None and not row["scalars"]:
+            setattr(SlangOverrides, name, _from_row(row))

@@ -1,0 +1,52 @@
+"""Which nodes of a graph become one kernel, and the lines of the generated module that define and call it."""
+
+from __future__ import annotations
+
+from torch._inductor.codegen.common import BackendFeature
+from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from . import runtime
+from .kernel import SlangKernel
+
+
+class SlangScheduling(SIMDScheduling):
+    kernel_type = SlangKernel
+    backend_features = OrderedSet([BackendFeature.INPLACE_BUFFERS])
+
+    @classmethod
+    def get_backend_features(cls, device) -> OrderedSet[BackendFeature]:
+        return cls.backend_features
+
+    def define_kernel(self, src_code: str, node_schedule, kernel: SlangKernel) -> str:
+        wrapper = V.graph.wrapper_code
+        config, messages = kernel.launch_config(), tuple(kernel.messages)
+        key = (src_code, config, messages)
+        if key in wrapper.src_to_kernel:
+            return wrapper.src_to_kernel[key]
+        fused = get_fused_kernel_name(node_schedule, "original_aten")
+        name = "_".join(word for word in ("mps", fused, wrapper.next_kernel_suffix()) if word)
+        wrapper.src_to_kernel[key] = name
+        runtime.start(src_code.strip("\n"))
+        origins, detailed_origins = get_kernel_metadata(node_schedule, wrapper)
+        if len(wrapper.src_to_kernel) == 1:
+            wrapper.header.writeline("from torch_anymps.inductor.runtime import kernel as mps_kernel")
+        wrapper.header.splice(f"\n{origins}\n{detailed_origins}")
+        wrapper.header.writeline(f"{name} = mps_kernel({name!r}, {config!r}, {messages!r}, '''")
+        for line in src_code.strip("\n").split("\n"):
+            wrapper.header.writeline(line)
+        wrapper.header.writeline("''')")
+        return name
+
+
+class SlangWrapper(PythonWrapperCodegen):
+    """The Python module of a graph."""
+
+    @staticmethod
+    def create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures=None):
+        if is_subgraph:
+            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return SlangWrapper()
