@@ -25,6 +25,7 @@
 #include "runtime/command_encoder.h"
 #include "runtime/compile_threads.h"
 #include "runtime/device.h"
+#include "runtime/exit.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::kernels {
@@ -97,8 +98,8 @@ std::string open_slang(const std::string& library, std::span<const std::string> 
     static std::once_flag once;
     std::call_once(once, [] {
         pthread_atfork(nullptr, nullptr, [] { g_service.store(nullptr, std::memory_order_relaxed); });
-        // Registered after Slang's own, which was loaded above: its threads end before its static objects.
-        std::atexit([] {
+        // Slang makes static objects when it is first used: atexit() would come after their destructors.
+        runtime::before_drain([] {
             if (auto* opened = g_service.load(std::memory_order_acquire)) opened->stop();
         });
     });

@@ -3,13 +3,13 @@
 #include <Python.h>
 
 #include <ATen/core/TensorBase.h>
-#include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <string>
 
 #include "runtime/hazards.h"
 
@@ -27,6 +27,9 @@ struct DtypeMirror {
 
 // Exported by libtorch_python.
 PyObject* THPVariable_Wrap(at::TensorBase&& tensor);
+namespace torch {
+void translate_exception_to_python(const std::exception_ptr& exception);
+}
 
 namespace {
 
@@ -51,17 +54,15 @@ struct Kernel {
     int64_t rows_per_group;
 };
 
-// Throws away C++'s types: Python's error is set, and the result is nullptr.
+// The function's result; nullptr with Python's error set, of PyTorch's types, where it throws.
 template <class Function>
 PyObject* translated(Function function) {
     try {
         return function();
-    } catch (const c10::Error& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
+    } catch (const std::exception&) {
+        torch::translate_exception_to_python(std::current_exception());
+        return nullptr;
     }
-    return nullptr;
 }
 
 // What an operator of the core library without arguments answers; false with Python's error set.
