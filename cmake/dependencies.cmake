@@ -1,5 +1,5 @@
 # Finds what the build needs and says in a sentence what is missing.
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
+find_package(Python3 REQUIRED COMPONENTS Interpreter Development.Module)
 
 function(python_package_dir name out)
     execute_process(
@@ -17,6 +17,7 @@ endfunction()
 python_package_dir(torch TORCH_DIR)
 set(TORCH_INCLUDE_DIR ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
 set(TORCH_CPU_LIBRARY ${TORCH_DIR}/lib/libtorch_cpu.so)
+set(TORCH_PYTHON_LIBRARY ${TORCH_DIR}/lib/libtorch_python.so)
 set(C10_LIBRARY ${TORCH_DIR}/lib/libc10.so)
 
 python_package_dir(slangpy SLANG_DIR)

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/archive_reader.h"
+#include "kernels/pipeline_label.h"
 #include "kernels/pipeline_table.h"
 #include "runtime/compile_threads.h"
 #include "runtime/device.h"
@@ -44,15 +45,15 @@ Library& library() {
     return instance;
 }
 
-std::string label(std::string_view name, std::span<const uint32_t> specialization) {
+}  // namespace
+
+std::string pipeline_label(std::string_view name, std::span<const uint32_t> specialization) {
     std::string text(name);
     for (size_t i = 0; i < specialization.size(); ++i) {
         text += (i == 0 ? '[' : ',') + std::to_string(specialization[i]);
     }
     return specialization.empty() ? text : text + ']';
 }
-
-}  // namespace
 
 KernelId kernel_id(std::string_view name) {
     const auto found = library().archive.find(name);
@@ -68,7 +69,7 @@ const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> speciali
     }
     return table.find_or_create(specialization, [&] {
         auto created = std::make_unique<vulkan::Pipeline>(runtime::device(),
-                                                          label(self.archive.name(id), specialization),
+                                                          pipeline_label(self.archive.name(id), specialization),
                                                           self.archive.spirv(id), specialization);
         runtime::compile_later(*created);
         return created;

@@ -7,8 +7,10 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/command_encoder.h"
 #include "runtime/compile_threads.h"
@@ -17,6 +19,9 @@
 namespace anymps::runtime {
 
 namespace {
+
+std::mutex g_mutex;
+std::vector<void (*)()> g_before;  // guarded by g_mutex
 
 constexpr auto kPatience = std::chrono::seconds(10);  // as long as autograd itself waits
 
@@ -40,9 +45,18 @@ void wait_for_autograd_threads() {
 
 }  // namespace
 
+void before_drain(void (*function)()) {
+    const std::lock_guard lock(g_mutex);
+    g_before.push_back(function);
+}
+
 void drain() noexcept {
     if (in_bad_fork()) return;  // the threads and the queue are the parent's
     try {
+        {
+            const std::lock_guard lock(g_mutex);
+            for (const auto function : g_before) function();
+        }
         torch::autograd::Engine::get_default_engine().stop();
         wait_for_autograd_threads();
         if (device_created()) {

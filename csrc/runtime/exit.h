@@ -9,4 +9,7 @@ namespace anymps::runtime {
 // destructor, which aborts the process. No backward through the device may follow. Never throws.
 void drain() noexcept;
 
+// Has drain() call it first: for threads that nothing here knows of. Thread-safe; it must not throw.
+void before_drain(void (*function)());
+
 }  // namespace anymps::runtime

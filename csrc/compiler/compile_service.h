@@ -1,0 +1,86 @@
+// Kernels compiled in other threads, by their source text: each once in a process, and once on a disk.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "compiler/disk_cache.h"
+#include "compiler/slang_library.h"
+#include "compiler/source_folders.h"
+
+namespace anymps::compiler {
+
+// Thread-safe. Threads and their Slang sessions are created when there is work that the caches do not have,
+// and end when they have had none for a while. After fork() the child must make another one.
+class CompileService {
+  public:
+    using Words = std::vector<uint32_t>;
+
+    struct Options {
+        std::string library;               // path of libslang-compiler.so
+        std::vector<std::string> folders;  // what sources import, searched in this order
+        std::string cache_folder;          // SPIR-V and serialized modules are kept below it
+        unsigned threads = 1;
+        std::chrono::milliseconds patience{10000};  // of a thread without work
+    };
+
+    // Throws std::runtime_error with one sentence where the library cannot be opened or a folder is missing.
+    explicit CompileService(Options options);
+    ~CompileService() { stop(); }
+
+    const Options& options() const { return options_; }
+    const std::string& version() const { return library_.version(); }
+
+    // Begins to compile a source in another thread, if nobody has; returns at once.
+    void start(const std::string& source);
+
+    // The SPIR-V words of the source's entry point `main_kernel`; waits for them. Throws std::runtime_error
+    // with the compiler's diagnostics and the numbered source, the same ones each time. The words live as long
+    // as the service.
+    const Words& get(const std::string& source);
+
+    // Ends the threads, after the kernels they are at; get() throws for those that had not begun. For the end
+    // of the process, and safe to call twice.
+    void stop();
+
+    // Sources that Slang has compiled here, and not a cache.
+    uint64_t compilations() const;
+
+  private:
+    struct Job;
+    struct Worker {
+        std::thread thread;
+        bool ended = true;
+    };
+
+    std::shared_ptr<Job> job(const std::string& source);
+    void add_worker();
+    void work(Worker& self);
+    void run(Job& job, std::unique_ptr<SlangSession>& session);
+    std::string cache_name(const std::string& source) const;
+
+    const Options options_;
+    const SlangLibrary library_;
+    const SourceFolders sources_;
+    const DiskCache cache_;
+    ModuleCache modules_;
+
+    mutable std::mutex mutex_;  // guards what follows
+    std::condition_variable work_there_, work_done_;
+    std::map<std::string, std::shared_ptr<Job>> jobs_;  // by source
+    std::deque<std::shared_ptr<Job>> queue_;
+    std::vector<std::unique_ptr<Worker>> workers_;
+    unsigned idle_ = 0;  // workers that wait for work
+    uint64_t compilations_ = 0;
+    bool stopping_ = false;
+};
+
+}  // namespace anymps::compiler

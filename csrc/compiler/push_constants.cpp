@@ -1,0 +1,105 @@
+#include "compiler/push_constants.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace anymps::compiler {
+namespace {
+
+// Numbers of the SPIR-V specification, sections 3.52 (instructions), 3.20 (decorations), 3.7 (storage classes).
+constexpr size_t kHeaderWords = 5;
+constexpr uint32_t kOpTypeInt = 21, kOpTypeFloat = 22, kOpTypeVector = 23, kOpTypeArray = 28, kOpTypeStruct = 30,
+                   kOpTypePointer = 32, kOpConstant = 43, kOpVariable = 59, kOpDecorate = 71,
+                   kOpMemberDecorate = 72;
+constexpr uint32_t kArrayStride = 6, kOffset = 35, kPushConstant = 9;
+constexpr size_t kPointerBytes = 8;
+
+using Instruction = std::span<const uint32_t>;  // with its first word
+
+class Types {
+  public:
+    explicit Types(std::span<const uint32_t> words) {
+        for (size_t at = kHeaderWords; at < words.size();) {
+            const size_t count = words[at] >> 16;
+            if (count == 0 || at + count > words.size())
+                throw std::runtime_error("The SPIR-V module is damaged.");
+            add(words.subspan(at, count));
+            at += count;
+        }
+    }
+
+    size_t pushed() const {
+        size_t bytes = 0;
+        for (const uint32_t pointer : variables_) bytes += size_of(types_.at(pointer)[3]);
+        return bytes;
+    }
+
+  private:
+    void add(Instruction i) {
+        switch (i[0] & 0xffff) {
+            case kOpTypeInt:
+            case kOpTypeFloat:
+            case kOpTypeVector:
+            case kOpTypeArray:
+            case kOpTypeStruct:
+            case kOpTypePointer:
+                types_[i[1]] = i;
+                break;
+            case kOpConstant:
+                constants_[i[2]] = i[3];
+                break;
+            case kOpVariable:
+                if (i[3] == kPushConstant) variables_.push_back(i[1]);
+                break;
+            case kOpDecorate:
+                if (i[2] == kArrayStride) strides_[i[1]] = i[3];
+                break;
+            case kOpMemberDecorate:
+                if (i[3] == kOffset) offsets_[{i[1], i[2]}] = i[4];
+                break;
+            default:
+                break;
+        }
+    }
+
+    size_t size_of(uint32_t type) const {
+        const Instruction i = types_.at(type);
+        switch (i[0] & 0xffff) {
+            case kOpTypePointer:
+                return kPointerBytes;
+            case kOpTypeVector:
+                return i[3] * size_of(i[2]);
+            case kOpTypeArray:
+                return size_t{constants_.at(i[3])} * strides_.at(type);
+            case kOpTypeStruct: {
+                size_t end = 0;
+                for (uint32_t m = 0; m + 2 < i.size(); ++m) {
+                    end = std::max(end, offsets_.at({type, m}) + size_of(i[m + 2]));
+                }
+                return end;
+            }
+            default:
+                return i[2] / 8;  // bits of a number
+        }
+    }
+
+    std::map<uint32_t, Instruction> types_;
+    std::map<uint32_t, uint32_t> constants_, strides_;
+    std::map<std::pair<uint32_t, uint32_t>, size_t> offsets_;  // by struct and member
+    std::vector<uint32_t> variables_;                          // their pointer types
+};
+
+}  // namespace
+
+size_t push_constant_bytes(std::span<const uint32_t> words) {
+    try {
+        return Types(words).pushed();
+    } catch (const std::out_of_range&) {
+        throw std::runtime_error("The SPIR-V module has push constants of a type that is not known.");
+    }
+}
+
+}  // namespace anymps::compiler

@@ -1,0 +1,342 @@
+// torch_anymps._launcher: what a compiled graph calls once a kernel, in the stable ABI of Python 3.10 and later.
+// The core library has no Python API; addresses of two of its functions come through torch.ops.anymps.
+#include <Python.h>
+
+#include <ATen/core/TensorBase.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "runtime/hazards.h"
+
+// torch/csrc/autograd/python_variable.h and torch/csrc/Dtype.h, whose headers need more than the stable ABI.
+// verify_layouts() compares them with live objects.
+struct VariableMirror {
+    PyObject_HEAD
+    at::TensorBase cdata;
+};
+struct DtypeMirror {
+    PyObject_HEAD
+    c10::ScalarType scalar_type;
+    char name[8];  // the beginning
+};
+
+// Exported by libtorch_python.
+PyObject* THPVariable_Wrap(at::TensorBase&& tensor);
+namespace torch {
+void translate_exception_to_python(const std::exception_ptr& exception);
+}
+
+namespace {
+
+using anymps::runtime::Access;
+using Launch = void (*)(void* pipeline, const void* args, size_t bytes, uint64_t groups, const Access* accesses,
+                        size_t count);
+using EmptyStrided = c10::TensorImpl* (*)(const int64_t* sizes, const int64_t* strides, size_t dims,
+                                          c10::ScalarType dtype);
+
+constexpr int kMaxArguments = 64;
+
+PyTypeObject* tensor_type = nullptr;
+PyTypeObject* dtype_type = nullptr;
+
+struct Kernel {
+    void* pipeline;
+    Launch launch;
+    int tensors, ints;
+    uint64_t written;  // bit i: tensor i is written
+    int factors;       // how many of grid there are
+    int grid[kMaxArguments];
+    int64_t rows_per_group;
+};
+
+// The function's result; nullptr with Python's error set, of PyTorch's types, where it throws.
+template <class Function>
+PyObject* translated(Function function) {
+    try {
+        return function();
+    } catch (const std::exception&) {
+        torch::translate_exception_to_python(std::current_exception());
+        return nullptr;
+    }
+}
+
+// What an operator of the core library without arguments answers; false with Python's error set.
+bool ask(const char* op, uint64_t* answer) {
+    PyObject* torch = PyImport_ImportModule("torch");
+    PyObject* ops = torch ? PyObject_GetAttrString(torch, "ops") : nullptr;
+    PyObject* anymps = ops ? PyObject_GetAttrString(ops, "anymps") : nullptr;
+    PyObject* result = anymps ? PyObject_CallMethod(anymps, op, nullptr) : nullptr;
+    if (result) *answer = PyLong_AsUnsignedLongLong(result);
+    for (PyObject* object : {torch, ops, anymps, result}) Py_XDECREF(object);
+    return result && !PyErr_Occurred();
+}
+
+const char* type_name(PyObject* object) {
+    static thread_local std::string name;
+    PyObject* text = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__");
+    const char* utf8 = text ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;
+    name = utf8 ? utf8 : "an object";
+    Py_XDECREF(text);
+    PyErr_Clear();
+    return name.c_str();
+}
+
+// False with Python's error set.
+bool pack_tensor(const Kernel& kernel, int i, PyObject* object, uint64_t* address, Access* access) {
+    if (Py_TYPE(object) != tensor_type && !PyType_IsSubtype(Py_TYPE(object), tensor_type)) [[unlikely]] {
+        PyErr_Format(PyExc_TypeError, "argument %d must be a tensor, not %s", i, type_name(object));
+        return false;
+    }
+    const at::TensorBase& tensor = reinterpret_cast<VariableMirror*>(object)->cdata;
+    if (!tensor.is_mps()) [[unlikely]] {
+        const std::string device = tensor.defined() ? tensor.device().str() : "no device";
+        PyErr_Format(PyExc_RuntimeError, "argument %d must be a tensor on mps, and is on %s", i, device.c_str());
+        return false;
+    }
+    const bool write = (kernel.written >> i) & 1;
+    // The second one gives a copy-on-write storage memory of its own.
+    const void* data = write ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
+    *address = reinterpret_cast<uint64_t>(data);
+    const at::Storage& storage = tensor.storage();
+    *access = {reinterpret_cast<uint64_t>(storage.data()), storage.nbytes(), write};
+    if (data == nullptr) [[unlikely]] {  // as kernels::address()
+        static uint64_t nothing = 0;
+        if (nothing == 0 && !ask("address_of_nothing", &nothing)) return false;
+        *address = nothing;
+        *access = {nothing, 0, false};
+    }
+    return true;
+}
+
+bool pack_number(const Kernel& kernel, int i, PyObject* object, uint64_t* word) {
+    if (PyFloat_Check(object)) {
+        const auto value = static_cast<float>(PyFloat_AsDouble(object));
+        *word = 0;
+        std::memcpy(word, &value, sizeof(value));
+        return true;
+    }
+    const long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred()) [[unlikely]] {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_TypeError, "argument %d must be an int or a float, not %s", i + kernel.tensors,
+                         type_name(object));
+        }
+        return false;
+    }
+    *word = static_cast<uint64_t>(value);
+    return true;
+}
+
+// The workgroups of a launch; false with Python's error set.
+bool count_groups(const Kernel& kernel, PyObject* const* numbers, const uint64_t* words, uint64_t* groups) {
+    int64_t rows = 1;
+    for (int k = 0; k < kernel.factors; ++k) {
+        const int i = kernel.grid[k];
+        const auto factor = static_cast<int64_t>(words[i]);
+        if (PyFloat_Check(numbers[i])) [[unlikely]] {
+            PyErr_Format(PyExc_TypeError, "argument %d is a factor of the number of rows and must be an int",
+                         i + kernel.tensors);
+            return false;
+        }
+        if (factor < 0 || __builtin_mul_overflow(rows, factor, &rows)) [[unlikely]] {
+            PyErr_Format(PyExc_ValueError, "argument %d makes the number of rows negative or too large: %lld",
+                         i + kernel.tensors, static_cast<long long>(factor));
+            return false;
+        }
+    }
+    *groups = static_cast<uint64_t>(rows / kernel.rows_per_group + (rows % kernel.rows_per_group != 0));
+    return true;
+}
+
+PyObject* launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+    const Kernel& kernel = *static_cast<const Kernel*>(PyCapsule_GetPointer(self, nullptr));
+    const int tensors = kernel.tensors, ints = kernel.ints;
+    if (count != tensors + ints) [[unlikely]] {
+        PyErr_Format(PyExc_TypeError, "the kernel takes %d tensors and %d numbers, and %zd arguments were given",
+                     tensors, ints, count);
+        return nullptr;
+    }
+    uint64_t words[kMaxArguments];
+    Access accesses[kMaxArguments];
+    // The GIL is held: a launch takes less time than giving it back.
+    return translated([&]() -> PyObject* {
+        for (int i = 0; i < tensors; ++i) {
+            if (!pack_tensor(kernel, i, args[i], &words[i], &accesses[i])) return nullptr;
+        }
+        for (int i = 0; i < ints; ++i) {
+            if (!pack_number(kernel, i, args[tensors + i], &words[tensors + i])) return nullptr;
+        }
+        uint64_t groups = 0;
+        if (!count_groups(kernel, args + tensors, words + tensors, &groups)) return nullptr;
+        if (groups > 0) {
+            kernel.launch(kernel.pipeline, words, sizeof(uint64_t) * count, groups, accesses, tensors);
+        }
+        Py_INCREF(Py_None);
+        return Py_None;
+    });
+}
+
+PyMethodDef launch_method = {
+    "launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch)), METH_FASTCALL, nullptr};
+
+void delete_kernel(PyObject* capsule) {
+    delete static_cast<Kernel*>(PyCapsule_GetPointer(capsule, nullptr));
+}
+
+bool fill_grid(Kernel* kernel, PyObject* grid) {
+    const Py_ssize_t factors = PyTuple_Size(grid);
+    if (factors < 0) return false;
+    if (factors > kMaxArguments) {
+        PyErr_SetString(PyExc_ValueError, "grid has too many entries");
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < factors; ++k) {
+        const long index = PyLong_AsLong(PyTuple_GetItem(grid, k));
+        if (index == -1 && PyErr_Occurred()) return false;
+        if (index < 0 || index >= kernel->ints) {
+            PyErr_Format(PyExc_ValueError, "grid names int %ld of %d", index, kernel->ints);
+            return false;
+        }
+        kernel->grid[k] = static_cast<int>(index);
+    }
+    kernel->factors = static_cast<int>(factors);
+    return true;
+}
+
+PyObject* make(PyObject*, PyObject* args) {
+    unsigned long long pipeline = 0, function = 0, written = 0;
+    long long rows_per_group = 0;
+    int tensors = 0, ints = 0;
+    PyObject* grid = nullptr;
+    if (!PyArg_ParseTuple(args, "KKiKiO!L:make", &pipeline, &function, &tensors, &written, &ints, &PyTuple_Type,
+                          &grid, &rows_per_group)) {
+        return nullptr;
+    }
+    if (pipeline == 0 || function == 0 || tensors < 0 || ints < 0 || rows_per_group < 1) {
+        PyErr_SetString(PyExc_ValueError, "make() takes addresses, counts, and at least one row a group");
+        return nullptr;
+    }
+    if (tensors > kMaxArguments || ints > kMaxArguments - tensors) {
+        PyErr_Format(PyExc_ValueError, "a kernel takes at most %d arguments, not %d tensors and %d numbers",
+                     kMaxArguments, tensors, ints);
+        return nullptr;
+    }
+    auto kernel = std::make_unique<Kernel>();
+    kernel->pipeline = reinterpret_cast<void*>(pipeline);
+    kernel->launch = reinterpret_cast<Launch>(function);
+    kernel->tensors = tensors;
+    kernel->ints = ints;
+    kernel->written = written;
+    kernel->rows_per_group = rows_per_group;
+    if (!fill_grid(kernel.get(), grid)) return nullptr;
+    PyObject* capsule = PyCapsule_New(kernel.get(), nullptr, delete_kernel);
+    if (!capsule) return nullptr;
+    kernel.release();
+    PyObject* result = PyCFunction_NewEx(&launch_method, capsule, nullptr);
+    Py_DECREF(capsule);
+    return result;
+}
+
+bool unpack(PyObject* tuple, const char* name, c10::SmallVectorImpl<int64_t>* values) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %s", name, type_name(tuple));
+        return false;
+    }
+    const Py_ssize_t count = PyTuple_Size(tuple);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const long long value = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (value == -1 && PyErr_Occurred()) return false;
+        values->push_back(value);
+    }
+    return true;
+}
+
+PyObject* empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    if (count != 3 || Py_TYPE(args[2]) != dtype_type) {
+        PyErr_SetString(PyExc_TypeError, "empty_strided() takes a tuple of sizes, one of strides and a torch.dtype");
+        return nullptr;
+    }
+    c10::SmallVector<int64_t, 8> sizes, strides;
+    if (!unpack(args[0], "sizes", &sizes) || !unpack(args[1], "strides", &strides)) return nullptr;
+    if (sizes.size() != strides.size()) {
+        PyErr_Format(PyExc_RuntimeError, "mismatch in length of strides and shape: %zd sizes and %zd strides",
+                     static_cast<Py_ssize_t>(sizes.size()), static_cast<Py_ssize_t>(strides.size()));
+        return nullptr;
+    }
+    static EmptyStrided function = nullptr;
+    if (!function) {
+        uint64_t address = 0;
+        if (!ask("empty_strided_function", &address)) return nullptr;
+        function = reinterpret_cast<EmptyStrided>(address);
+    }
+    return translated([&] {
+        const c10::ScalarType dtype = reinterpret_cast<DtypeMirror*>(args[2])->scalar_type;
+        return THPVariable_Wrap(at::TensorBase(c10::intrusive_ptr<c10::TensorImpl>::reclaim(
+            function(sizes.data(), strides.data(), sizes.size(), dtype))));
+    });
+}
+
+// Whether PyTorch's objects are laid out as the mirrors say; false with Python's error set.
+bool verify_layouts(PyObject* torch) {
+    PyObject* tensor = PyObject_CallMethod(torch, "empty", "i", 1);
+    PyObject* cdata = tensor ? PyObject_GetAttrString(tensor, "_cdata") : nullptr;
+    PyObject* dtype = cdata ? PyObject_GetAttrString(torch, "float32") : nullptr;
+    bool same = false;
+    if (dtype) {
+        const auto* variable = reinterpret_cast<VariableMirror*>(tensor);
+        const auto* f32 = reinterpret_cast<DtypeMirror*>(dtype);
+        same = variable->cdata.unsafeGetTensorImpl() == PyLong_AsVoidPtr(cdata) &&
+               f32->scalar_type == c10::ScalarType::Float && std::strcmp(f32->name, "float32") == 0;
+        tensor_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(torch, "Tensor"));
+        dtype_type = Py_TYPE(dtype);
+        if (!same) {
+            PyErr_SetString(PyExc_ImportError,
+                            "This build of PyTorch lays out its tensor objects otherwise than the one that "
+                            "torch_anymps._launcher was built for; reinstall torch-anymps for it.");
+        }
+    }
+    for (PyObject* object : {tensor, cdata, dtype}) Py_XDECREF(object);
+    return same && tensor_type;
+}
+
+PyMethodDef methods[] = {
+    {"make", make, METH_VARARGS,
+     "make(handle, launch_function, tensors, written, ints, grid, rows_per_group) -> callable\n\n"
+     "A callable (t0, .., i0, ..) that launches the kernel torch.ops.anymps.create_kernel() gave, by the address "
+     "torch.ops.anymps.launch_function() gives. Bit i of `written`: tensor i is written. The kernel gets the "
+     "tensors' addresses, 8 bytes each, then the numbers: ints as int64, floats as float32 in the low half of 8 "
+     "bytes; pushed up to 128 bytes, else by `uniform Args* args`. It runs over ceil(rows / rows_per_group) "
+     "workgroups, rows being the product of the ints that `grid` names by their indices (1 for an empty tuple); "
+     "nothing is launched for 0 rows. At most 64 arguments. Raises TypeError for a wrong number or kind of "
+     "arguments, RuntimeError for a tensor that is not on mps, ValueError for negative rows."},
+    {"empty_strided", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty_strided)), METH_FASTCALL,
+     "empty_strided(sizes: tuple, strides: tuple, dtype) -> Tensor\n\n"
+     "torch.empty_strided(sizes, strides, dtype=dtype, device='mps') without the dispatcher: modes and "
+     "subclasses do not see it."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT,
+                      "torch_anymps._launcher",
+                      "Launches of run-time kernels from Python.",
+                      -1,
+                      methods,
+                      nullptr,
+                      nullptr,
+                      nullptr,
+                      nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__launcher() {
+    PyObject* torch = PyImport_ImportModule("torch");
+    if (!torch) return nullptr;
+    const bool fits = verify_layouts(torch);
+    Py_DECREF(torch);
+    return fits ? PyModule_Create(&module) : nullptr;
+}
