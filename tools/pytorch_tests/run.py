@@ -121,6 +121,8 @@ def run(args: argparse.Namespace) -> None:
         files = [name for name in files if f"{Path(name).name}.py" in failing]
     workers = min(args.processes, WORKERS_OF_A_FILE)
     deadline = time.monotonic() + args.seconds
+    text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
+    out.write_text(json.dumps(text, indent=0) + "\n")
     with ThreadPoolExecutor(args.processes // workers) as pool:
         outcomes_of = {
             pool.submit(run_file, tree / "test" / f"{name}.py", args, workers, deadline): name for name in files
@@ -129,7 +131,6 @@ def run(args: argparse.Namespace) -> None:
             outcomes = done.result()
             found.update({key: entry for key, entry in outcomes.items() if key not in found or was_run(entry)})
             print(f"{outcomes_of[done]}: {dict(Counter(entry['outcome'] for entry in outcomes.values()))}", flush=True)
-            text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
             out.write_text(json.dumps(text, indent=0) + "\n")
 
 
