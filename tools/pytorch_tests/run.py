@@ -210,6 +210,8 @@ def main() -> int:
     total = sum(counts.values(), Counter())
     print(f"all: {dict(total)}")
     print("\n".join(failures))
+    if args.store and total["not run"]:
+        parser.error(f"{total['not run']} tests were not reached on mps: run their files again to store counts")
     if args.store:
         by_file = {file: dict(found) for file, found in sorted(counts.items())}
         text = {key: mps[key] for key in ("torch", "device")}
