@@ -168,14 +168,15 @@ def test_outcomes_of_pytorchs_own_tests_are_sorted():
     excepted = exceptions()[0]
     assert all(set(row) == {"test", "reason"} and row["reason"] for row in exceptions())
     passed, failed = {"outcome": "passed"}, {"outcome": "failed", "message": "words"}
-    cpu = outcomes(a=passed, b=passed, c_DEVICE_float64=passed, d=passed, e=passed, f=failed, g=passed)
+    cpu = outcomes(a=passed, b=passed, c_DEVICE_float64=passed, d=passed, e=passed, f=failed, g=passed, h=passed)
     mps = outcomes(
-        a=passed, b=failed, c_DEVICE_float64=failed, d={"outcome": "skipped"}, f=failed, g=failed | {"needs": "float64"}
-    )
+        a=passed, b=failed, c_DEVICE_float64=failed, d={"outcome": "skipped"}, f=failed,
+        g=failed | {"needs": "float64"}, h={"outcome": "not run"},
+    )  # fmt: skip
     cpu["outcomes"][excepted["test"]], mps["outcomes"][excepted["test"]] = passed, failed
     counts, reasons, failures = compare(cpu, mps)
     assert counts["test_a.py"] == {
-        "passed": 1, "failed": 1, "need float64": 2, "skipped by PyTorch": 1, "of other devices": 1,
+        "passed": 1, "failed": 1, "need float64": 2, "skipped by PyTorch": 1, "of other devices": 1, "not run": 1,
     }  # fmt: skip
     assert counts[excepted["test"].split("::")[0]] == {"listed": 1} and reasons == {excepted["reason"]: 1}
     assert failures == ["test_a.py::TestA::b: words"]

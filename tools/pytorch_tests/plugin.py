@@ -1,7 +1,7 @@
 """pytest plugin for PyTorch's own generic device tests: loaded by run.py with -p, before a test module is imported.
 
 Only tests which PyTorch instantiates for one device are kept. Their outcomes, without the device's name, go into the
-JSON file of --device-results.
+JSON file of --device-results, every few seconds, so that they outlive a run that is stopped.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import time
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from torch.testing._internal import (
 
 DEVICE = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"]
 OPENED_FOR_MPS = ("skipMPS", "expectedFailureMPS", "expectedFailureMPSComplex", "expectedFailureMPSPre15")
+SECONDS_BETWEEN_WRITES = 5
 FULL_DTYPE = re.compile(r"float64|complex128|Float64|Double")
 
 common_utils.MACOS_VERSION = 26.0  # -1 on Linux, which would select the lists of the oldest macOS
@@ -46,6 +48,9 @@ def _instantiated_for_mps():
     instantiate = common_device_type.instantiate_device_type_tests
 
     def instantiate_device_type_tests(*args, **kwargs):
+        only_for = kwargs.get("only_for")
+        if only_for and {"cpu", "cuda"} <= set(only_for):  # all that functorch's tests know
+            kwargs["only_for"] = (*only_for, "mps")
         return instantiate(*args, **{**kwargs, "allow_mps": True})
 
     return instantiate_device_type_tests
@@ -58,10 +63,16 @@ for _name in OPENED_FOR_MPS:  # decorators of what fails on Apple's device
 
 def pytest_addoption(parser):
     parser.addoption("--device-results", metavar="FILE", help="where outcomes are written, as JSON")
+    parser.addoption("--device-failed-in", metavar="FILE", help="run only what failed in these outcomes")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if getattr(item.cls, "device_type", None) == DEVICE]
+    if file := config.getoption("--device-failed-in"):
+        with open(file) as text:
+            outcomes = json.load(text)["outcomes"]
+        failed = {key for key, entry in outcomes.items() if entry["outcome"] == "failed"}
+        items[:] = [item for item in items if key_of(item.nodeid) in failed]
     # setUp and tearDown of 2.6 choose CUDA's arithmetic, and super(self.__class__, self) there never ends today.
     for cls in {cls for item in items for cls in item.cls.__mro__ if cls.__module__ == "test_linalg"}:
         for name in {"setUp", "tearDown"} & cls.__dict__.keys():
@@ -82,6 +93,13 @@ class Outcomes:
     def __init__(self, path: str) -> None:
         self.path = path
         self.found: dict[str, dict[str, str]] = {}
+        self.written = time.monotonic()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        for nodeid in ids:
+            self.found.setdefault(key_of(nodeid), {"outcome": "not run"})
+        self.write()
 
     def pytest_runtest_logreport(self, report):
         if report.when != "call" and report.outcome == "passed":
@@ -99,10 +117,17 @@ class Outcomes:
         if outcome == "skipped":
             entry["message"] = text[-200:]
         self.found[key_of(report.nodeid)] = entry
+        if time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
+            self.write()
 
     def pytest_sessionfinish(self):
-        with open(self.path, "w") as file:
+        self.write()
+
+    def write(self):
+        with open(f"{self.path}.new", "w") as file:
             json.dump(self.found, file, indent=0)
+        os.replace(f"{self.path}.new", self.path)
+        self.written = time.monotonic()
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,14 @@
 
     run.py run TREE OUT.json --device cpu      outcomes of the files of FILES (or of --files) on one device
     run.py run TREE OUT.json --device mps
+    run.py run TREE CPU.json --device cpu --failed-in MPS.json     only what failed there
     run.py compare CPU.json MPS.json           counts, and what fails on mps without standing in exceptions.yaml
     run.py compare CPU.json MPS.json --store docs/pytorch_tests/lavapipe.json --tests "of PyTorch 2.6"
 
 A tree that is older than the installed torch serves: what it tests that torch no longer has fails on the CPU too, and
 is not counted. A process that dies fails the test it was in, and the others go on. Outcomes that OUT.json holds already
-are kept, so that a file may be run in parts (-k). Some files import hypothesis, which the extra `test` lacks.
+are kept, so that a file may be run in parts (-k). With --seconds the run is stopped then, and what it did not reach is
+counted as not run. Some files import hypothesis, which the extra `test` lacks.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import argparse
 import fnmatch
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -69,43 +73,69 @@ FILES = [
 ]
 
 
-def run_file(test: Path, device: str, processes: int, selection: str) -> dict:
-    """Outcomes of one file by the key of plugin.key_of; {} where it cannot be imported, with a line that says so."""
+def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: float) -> dict:
+    """Outcomes of one file by the key of plugin.key_of; {} where it cannot be imported, with a line that says so.
+
+    The file is stopped at `deadline` (a time of time.monotonic()) and keeps the outcomes that it has by then.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results.json")
+        results, log = Path(folder, "results.json"), Path(folder, "log")
         command = [sys.executable, "-m", "pytest", "-p", "plugin", "-p", "no:cacheprovider", "-q", "--noconftest"]
-        command += ["--tb=short", "--timeout=300", f"--device-results={results}", f"--numprocesses={processes}"]
-        command += ["--dist=worksteal", "-c", os.devnull, str(test)]
-        if selection:
-            command += ["-k", selection]
+        command += ["--tb=short", f"--timeout={args.timeout}", f"--device-results={results}"]
+        command += [f"--numprocesses={processes}", "--dist=worksteal", "-c", os.devnull, str(test)]
+        if args.selection:
+            command += ["-k", args.selection]
+        if args.failed_in:
+            command += [f"--device-failed-in={args.failed_in.resolve()}"]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE), str(test.parent), os.environ.get("PYTHONPATH", "")]),
-            "PYTORCH_TESTING_DEVICE_ONLY_FOR": device,
+            "PYTORCH_TESTING_DEVICE_ONLY_FOR": args.device,
             "OMP_WAIT_POLICY": "passive",
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",  # workers collect the same tests in the same order
         }
-        done = subprocess.run(command, cwd=test.parent, env=environment, capture_output=True, text=True)
+        with log.open("w") as text:
+            process = subprocess.Popen(
+                command, cwd=test.parent, env=environment, stdout=text, stderr=text, start_new_session=True
+            )
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                print(f"{test.name}: stopped", flush=True)
         outcomes = json.loads(results.read_text()) if results.exists() else {}
         if not outcomes:
-            print(f"{test.name}: {(done.stdout + done.stderr).strip()[-600:]}", flush=True)
+            print(f"{test.name}: {log.read_text().strip()[-600:]}", flush=True)
         return outcomes
 
 
-def run(tree: Path, out: Path, device: str, processes: int, files: list[str], selection: str) -> None:
+def run(args: argparse.Namespace) -> None:
+    tree, out = args.tree.resolve(), args.out
     found = json.loads(out.read_text())["outcomes"] if out.exists() else {}
-    workers = min(processes, WORKERS_OF_A_FILE)
-    with ThreadPoolExecutor(processes // workers) as pool:
+    files = args.files
+    if args.failed_in:
+        others = json.loads(args.failed_in.read_text())["outcomes"]
+        failing = {key.split("::")[0] for key, entry in others.items() if entry["outcome"] == "failed"}
+        files = [name for name in files if f"{Path(name).name}.py" in failing]
+    workers = min(args.processes, WORKERS_OF_A_FILE)
+    deadline = time.monotonic() + args.seconds
+    text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
+    out.write_text(json.dumps(text, indent=0) + "\n")
+    with ThreadPoolExecutor(args.processes // workers) as pool:
         outcomes_of = {
-            pool.submit(run_file, tree / "test" / f"{name}.py", device, workers, selection): name for name in files
+            pool.submit(run_file, tree / "test" / f"{name}.py", args, workers, deadline): name for name in files
         }
         for done in as_completed(outcomes_of):
-            found.update(done.result())
-            counts = Counter(entry["outcome"] for entry in done.result().values())
-            print(f"{outcomes_of[done]}: {dict(counts)}", flush=True)
-            text = {"torch": torch.__version__, "device": device_name(device), "outcomes": found}
+            outcomes = done.result()
+            found.update({key: entry for key, entry in outcomes.items() if key not in found or was_run(entry)})
+            print(f"{outcomes_of[done]}: {dict(Counter(entry['outcome'] for entry in outcomes.values()))}", flush=True)
             out.write_text(json.dumps(text, indent=0) + "\n")
+
+
+def was_run(entry: dict) -> bool:
+    return entry["outcome"] != "not run"
 
 
 def device_name(device: str) -> str:
@@ -133,6 +163,8 @@ def compare(cpu: dict, mps: dict) -> tuple[dict[str, Counter], Counter, list[str
         here = mps["outcomes"].get(key)
         if here is None:
             outcome = "of other devices"  # CUDA's, or a dtype that PyTorch does not give the operator on mps
+        elif not was_run(here):
+            outcome = "not run"
         elif here["outcome"] == "skipped":
             outcome = "skipped by PyTorch"
         elif here["outcome"] == "passed":
@@ -158,6 +190,9 @@ def main() -> int:
     runner.add_argument("--device", choices=("cpu", "mps"), required=True)
     runner.add_argument("--processes", type=int, default=os.cpu_count())
     runner.add_argument("--files", nargs="+", default=FILES, help="names without .py, below TREE/test")
+    runner.add_argument("--timeout", type=float, default=300, metavar="S", help="of one test")
+    runner.add_argument("--seconds", type=float, default=1e6, metavar="S", help="of the whole run")
+    runner.add_argument("--failed-in", type=Path, metavar="JSON", help="run only what failed in these outcomes")
     runner.add_argument("-k", dest="selection", default="", help="pytest's selection of tests")
     comparer = commands.add_parser("compare")
     comparer.add_argument("cpu", type=Path)
@@ -166,7 +201,7 @@ def main() -> int:
     comparer.add_argument("--tests", default="", help="with --store: which tests these are, in words")
     args = parser.parse_args()
     if args.command == "run":
-        run(args.tree.resolve(), args.out, args.device, args.processes, args.files, args.selection)
+        run(args)
         return 0
     mps = json.loads(args.mps.read_text())
     counts, reasons, failures = compare(json.loads(args.cpu.read_text()), mps)
@@ -175,6 +210,8 @@ def main() -> int:
     total = sum(counts.values(), Counter())
     print(f"all: {dict(total)}")
     print("\n".join(failures))
+    if args.store and total["not run"]:
+        parser.error(f"{total['not run']} tests were not reached on mps: run their files again to store counts")
     if args.store:
         by_file = {file: dict(found) for file, found in sorted(counts.items())}
         text = {key: mps[key] for key in ("torch", "device")}
