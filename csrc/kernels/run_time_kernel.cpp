@@ -157,6 +157,12 @@ int64_t create_kernel(const std::string& name, const std::string& source, at::In
     return reinterpret_cast<int64_t>(&run_time_kernel(name, source, constants_in(specialization)));
 }
 
+// {address, code} for report_error() of a generated kernel; the error's words are the message.
+std::tuple<int64_t, int64_t> message_slot(const std::string& message) {
+    const runtime::ErrorSlot slot = runtime::encoder().message_slot(message);
+    return {static_cast<int64_t>(slot.address), static_cast<int64_t>(slot.code)};
+}
+
 std::tuple<std::vector<std::string>, std::vector<double>> source_statistics(const std::string& name,
                                                                             const std::string& source,
                                                                             at::IntArrayRef specialization) {
@@ -177,6 +183,7 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("create_kernel(str name, str source, int[] specialization) -> int", create_kernel);
     m.def("source_statistics(str name, str source, int[] specialization) -> (str[], float[])",
           source_statistics);
+    m.def("message_slot(str message) -> (int, int)", message_slot);
     m.def("launch_function() -> int", [] { return reinterpret_cast<int64_t>(&anymps_launch_kernel); });
     m.def("address_of_nothing() -> int", [] { return static_cast<int64_t>(address_of_nothing()); });
     m.def("empty_strided_function() -> int", [] { return reinterpret_cast<int64_t>(&anymps_empty_strided); });

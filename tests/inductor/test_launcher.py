@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_anymps import _launcher
+
 
 import torch_anymps
 
 from slang_fixtures import SCALE
+from torch_anymps.inductor.runtime import launcher
 
 ops = torch.ops.anymps
+_launcher = launcher()
 pytestmark = pytest.mark.usefixtures("slang", "mps")
 
 

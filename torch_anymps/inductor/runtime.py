@@ -45,7 +45,7 @@ def start(source: str) -> None:
 
 
 @functools.cache
-def _launcher():
+def launcher():
     """The extension module that makes callables of kernels."""
     path = package_file("_launcher.abi3.so")
     if path is None:
@@ -71,8 +71,8 @@ def kernel(name: str, config: tuple, messages: tuple[str, ...], source: str):
     source = source.strip("\n")
     handle = torch.ops.anymps.create_kernel(name, source, [device.workgroup, device.subgroup])
     tensors, written, integers, grid, rows = config
-    slots = [number for message in messages for number in (0, 0)]
-    launch = _launcher().make(handle, _launch_function(), tensors, written, integers + len(slots), grid, rows)
+    slots = [number for message in messages for number in torch.ops.anymps.message_slot(message)]
+    launch = launcher().make(handle, _launch_function(), tensors, written, integers + len(slots), grid, rows)
     return functools.partial(_with_slots, launch, slots) if slots else launch
 
 
