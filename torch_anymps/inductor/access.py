@@ -8,6 +8,7 @@ import sympy
 import torch
 from torch._inductor.codegen.triton_utils import is_unaligned_buffer_name
 from torch._inductor.virtualized import V
+from torch.utils._sympy.symbol import SymT, free_symbol_is_type
 
 from .dtypes import REGISTER
 
@@ -57,6 +58,8 @@ def stride_of(kernel, tree, index: sympy.Expr) -> int | None:
 
     None where it is neither, or not known. The first of the four is at a multiple of four.
     """
+    if free_symbol_is_type(index, SymT.TMP):  # values that are loaded, or computed, may be anything
+        return None
     entries = {s: e for s in index.free_symbols if (e := kernel.range_tree_nodes.get(s)) is not None and e.root is tree}
     moving = []
     multiple_of = V.graph.sizevars.statically_known_multiple_of

@@ -192,7 +192,7 @@ class LoopWriter:
             for phase in body:
                 self._elements(phase)
             return
-        self._wide(body, f"position + {self.index}(j)", kernel.row_indexing, outer=True)
+        self._wide(body, f"(position + {self.index}(j))", kernel.row_indexing, outer=True)
 
     def _elements(self, phase) -> None:
         for load in phase.loads:

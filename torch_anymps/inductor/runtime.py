@@ -78,3 +78,8 @@ def kernel(name: str, config: tuple, messages: tuple[str, ...], source: str):
 
 def _with_slots(launch, slots, *args):
     launch(*args, *slots)
+
+
+def empty_strided(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """torch.empty_strided on mps, without the dispatcher."""
+    return launcher().empty_strided(sizes, strides, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch._inductor import config
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
@@ -21,10 +22,15 @@ class SlangScheduling(SIMDScheduling):
     def get_backend_features(cls, device) -> OrderedSet[BackendFeature]:
         return cls.backend_features
 
+    def codegen_node_schedule(self, kernel_features):
+        # One range of reductions a kernel.
+        with config.patch({"triton.tile_reductions": False, "triton.prefer_nd_tiling": False}):
+            return super().codegen_node_schedule(kernel_features)
+
     def define_kernel(self, src_code: str, node_schedule, kernel: SlangKernel) -> str:
         wrapper = V.graph.wrapper_code
-        config, messages = kernel.launch_config(), tuple(kernel.messages)
-        key = (src_code, config, messages)
+        launch, messages = kernel.launch_config(), tuple(kernel.messages)
+        key = (src_code, launch, messages)
         if key in wrapper.src_to_kernel:
             return wrapper.src_to_kernel[key]
         fused = get_fused_kernel_name(node_schedule, "original_aten")
@@ -35,7 +41,7 @@ class SlangScheduling(SIMDScheduling):
         if len(wrapper.src_to_kernel) == 1:
             wrapper.header.writeline("from torch_anymps.inductor.runtime import kernel as mps_kernel")
         wrapper.header.splice(f"\n{origins}\n{detailed_origins}")
-        wrapper.header.writeline(f"{name} = mps_kernel({name!r}, {config!r}, {messages!r}, '''")
+        wrapper.header.writeline(f"{name} = mps_kernel({name!r}, {launch!r}, {messages!r}, '''")
         for line in src_code.strip("\n").split("\n"):
             wrapper.header.writeline(line)
         wrapper.header.writeline("''')")
@@ -50,3 +56,13 @@ class SlangWrapper(PythonWrapperCodegen):
         if is_subgraph:
             return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
         return SlangWrapper()
+
+    def write_header(self) -> None:
+        super().write_header()
+        self.header.writeline("from torch_anymps.inductor.runtime import empty_strided as empty_strided_mps")
+
+    def make_allocation(self, name, device, dtype, shape, stride, allocation_shape=None, is_pinned=False):
+        if device.type != "mps" or (allocation_shape is not None and tuple(allocation_shape) != tuple(shape)):
+            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
+        sizes, strides = (self.codegen_python_shape_tuple(x) for x in (shape, stride))
+        return f"{name} = empty_strided_mps({sizes}, {strides}, {dtype})"
