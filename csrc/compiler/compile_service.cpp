@@ -79,7 +79,8 @@ std::shared_ptr<CompileService::Job> CompileService::job(const std::string& sour
     try {
         add_worker();
     } catch (const std::system_error&) {
-        if (std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return !w->ended; })) return job;
+        if (std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return !w->ended; }))
+            return job;
         queue_.pop_back();
         jobs_.erase(entry);
         throw;
@@ -114,8 +115,8 @@ void CompileService::work(Worker& self) {
     std::unique_lock lock(mutex_);
     for (;;) {
         ++idle_;
-        const bool woken = work_there_.wait_for(lock, options_.patience,
-                                                [&] { return stopping_ || !queue_.empty(); });
+        const bool woken =
+            work_there_.wait_for(lock, options_.patience, [&] { return stopping_ || !queue_.empty(); });
         --idle_;
         if (stopping_ || !woken) break;
         const std::shared_ptr<Job> job = std::move(queue_.front());

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-
+from slang_fixtures import SCALE
 
 import torch_anymps
-
-from slang_fixtures import SCALE
 from torch_anymps.inductor.runtime import launcher
 
 ops = torch.ops.anymps
