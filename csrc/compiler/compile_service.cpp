@@ -1,5 +1,6 @@
 #include "compiler/compile_service.h"
 
+#include <malloc.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -134,7 +135,10 @@ void CompileService::work(Worker& self) {
         }
     }
     lock.unlock();
-    session.reset();
+    if (session) {
+        session.reset();
+        malloc_trim(0);  // else the allocator keeps 100 MB of it
+    }
     lock.lock();
     self.ended = true;
 }
