@@ -10,6 +10,8 @@ TOOL = Path(__file__).resolve().parent.parent / "tools" / "check_structure.py"
 
 CLEAN = {
     "csrc/vulkan/buffer.cpp": '#include "vulkan/buffer.h"\n#include <vulkan/vulkan.h>\n',
+    "csrc/compiler/library.cpp": '#include "compiler/library.h"\n#include <dlfcn.h>\n',
+    "csrc/kernels/run_time.cpp": '#include "compiler/library.h"\n#include <c10/util/Exception.h>\n',
     "csrc/runtime/stream.cpp": '#include <c10/core/Stream.h>\n\n#include "vulkan/buffer.h"\n',
     "csrc/kernels/launcher.cpp": '#include <anymps/kernels/rows.h>\n#include "runtime/stream.h"\n',
     "csrc/ops/matmul/mm.cpp": '#include <anymps/ops/matmul/mm_ops.h>\n#include "kernels/launcher.h"\n',
@@ -44,6 +46,9 @@ def test_a_clean_tree(tmp_path):
         ("csrc/vulkan/a.h", "#include <c10/util/Exception.h>", "csrc/vulkan includes c10/util/Exception.h"),
         ("csrc/vulkan/a.h", "#include <ATen/Tensor.h>", "it has no PyTorch headers"),
         ("csrc/vulkan/a.h", '#include "torch/library.h"', "it has no PyTorch headers"),
+        ("csrc/compiler/a.h", "#include <c10/util/Exception.h>", "csrc/compiler includes c10/util/Exception.h; it"),
+        ("csrc/compiler/a.h", '#include "vulkan/buffer.h"', "of csrc/vulkan; neither knows of the other."),
+        ("csrc/vulkan/a.h", '#include "compiler/library.h"', "csrc/vulkan includes compiler/library.h of csrc/"),
         ("csrc/ops/a.cpp", "\n" * 600, "a.cpp:601: the file has 601 lines; .cpp files have at most 600"),
         ("shaders/lib/a.slang", "\n" * 300, "a.slang:301: the file has 301 lines"),
         ("torch_anymps/a.py", "\n" * 400, "a.py:401: the file has 401 lines"),

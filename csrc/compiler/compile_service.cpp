@@ -1,5 +1,6 @@
 #include "compiler/compile_service.h"
 
+#include <malloc.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -79,7 +80,8 @@ std::shared_ptr<CompileService::Job> CompileService::job(const std::string& sour
     try {
         add_worker();
     } catch (const std::system_error&) {
-        if (std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return !w->ended; })) return job;
+        if (std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return !w->ended; }))
+            return job;
         queue_.pop_back();
         jobs_.erase(entry);
         throw;
@@ -114,8 +116,8 @@ void CompileService::work(Worker& self) {
     std::unique_lock lock(mutex_);
     for (;;) {
         ++idle_;
-        const bool woken = work_there_.wait_for(lock, options_.patience,
-                                                [&] { return stopping_ || !queue_.empty(); });
+        const bool woken =
+            work_there_.wait_for(lock, options_.patience, [&] { return stopping_ || !queue_.empty(); });
         --idle_;
         if (stopping_ || !woken) break;
         const std::shared_ptr<Job> job = std::move(queue_.front());
@@ -133,7 +135,10 @@ void CompileService::work(Worker& self) {
         }
     }
     lock.unlock();
-    session.reset();
+    if (session) {
+        session.reset();
+        malloc_trim(0);  // else the allocator keeps 100 MB of it
+    }
     lock.lock();
     self.ended = true;
 }

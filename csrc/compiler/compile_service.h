@@ -43,8 +43,8 @@ class CompileService {
     void start(const std::string& source);
 
     // The SPIR-V words of the source's entry point `main_kernel`; waits for them. Throws std::runtime_error
-    // with the compiler's diagnostics and the numbered source, the same ones each time. The words live as long
-    // as the service.
+    // with the compiler's diagnostics and the numbered source, the same ones each time. The words live as
+    // long as the service.
     const Words& get(const std::string& source);
 
     // Ends the threads, after the kernels they are at; get() throws for those that had not begun. For the end

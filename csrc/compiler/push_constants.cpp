@@ -9,11 +9,12 @@
 namespace anymps::compiler {
 namespace {
 
-// Numbers of the SPIR-V specification, sections 3.52 (instructions), 3.20 (decorations), 3.7 (storage classes).
+// Numbers of the SPIR-V specification, sections 3.52 (instructions), 3.20 (decorations), 3.7 (storage
+// classes).
 constexpr size_t kHeaderWords = 5;
-constexpr uint32_t kOpTypeInt = 21, kOpTypeFloat = 22, kOpTypeVector = 23, kOpTypeArray = 28, kOpTypeStruct = 30,
-                   kOpTypePointer = 32, kOpConstant = 43, kOpVariable = 59, kOpDecorate = 71,
-                   kOpMemberDecorate = 72;
+constexpr uint32_t kOpTypeInt = 21, kOpTypeFloat = 22, kOpTypeVector = 23, kOpTypeArray = 28,
+                   kOpTypeStruct = 30, kOpTypePointer = 32, kOpConstant = 43, kOpVariable = 59,
+                   kOpDecorate = 71, kOpMemberDecorate = 72;
 constexpr uint32_t kArrayStride = 6, kOffset = 35, kPushConstant = 9;
 constexpr size_t kPointerBytes = 8;
 

@@ -139,8 +139,8 @@ class SlangSession::Impl {
         const auto check = [&](SlangResult result) {
             if (SLANG_FAILED(result)) throw std::runtime_error(text_of(diagnostics.get()));
         };
-        slang::IModule* module = session_->loadModuleFromSourceString(
-            name.c_str(), "kernel.slang", source.c_str(), diagnostics.receive());
+        slang::IModule* module = session_->loadModuleFromSourceString(name.c_str(), "kernel.slang",
+                                                                      source.c_str(), diagnostics.receive());
         if (!module) throw std::runtime_error(text_of(diagnostics.get()));
         ComPtr<slang::IEntryPoint> entry;
         if (SLANG_FAILED(module->findEntryPointByName(kEntryPoint, entry.receive()))) {

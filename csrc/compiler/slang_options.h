@@ -1,5 +1,5 @@
-// What kernels are compiled for. tools/shader_compiler/slang_compiler.cpp sets the same: a kernel of the archive
-// and one of the run-time compiler are alike.
+// What kernels are compiled for. tools/shader_compiler/slang_compiler.cpp sets the same: a kernel of the
+// archive and one of the run-time compiler are alike.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The Slang sources that kernels import, as they were when the process first asked, and their serialized forms.
+// The Slang sources that kernels import, as they were when the process first asked, and their serialized
+// forms.
 #pragma once
 
 #include <map>

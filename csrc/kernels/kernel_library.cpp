@@ -68,9 +68,9 @@ const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> speciali
         return *found;
     }
     return table.find_or_create(specialization, [&] {
-        auto created = std::make_unique<vulkan::Pipeline>(runtime::device(),
-                                                          pipeline_label(self.archive.name(id), specialization),
-                                                          self.archive.spirv(id), specialization);
+        auto created = std::make_unique<vulkan::Pipeline>(
+            runtime::device(), pipeline_label(self.archive.name(id), specialization), self.archive.spirv(id),
+            specialization);
         runtime::compile_later(*created);
         return created;
     });

@@ -44,8 +44,8 @@ unsigned compile_threads() {
     if (!value || !*value) return std::min(kMaxCompileThreads, cores);
     char* end = nullptr;
     const long threads = std::strtol(value, &end, 10);
-    TORCH_CHECK(*end == '\0' && threads >= 1 && threads <= kMaxCompileThreads, "ANYMPS_COMPILE_THREADS=", value,
-                " is no number of threads from 1 to ", kMaxCompileThreads);
+    TORCH_CHECK(*end == '\0' && threads >= 1 && threads <= kMaxCompileThreads,
+                "ANYMPS_COMPILE_THREADS=", value, " is no number of threads from 1 to ", kMaxCompileThreads);
     return static_cast<unsigned>(threads);
 }
 
@@ -126,8 +126,8 @@ const vulkan::Pipeline& run_time_kernel(const std::string& name, const std::stri
     const std::lock_guard lock(all.mutex);
     auto& pipeline = all.by_key[{name, source, {specialization.begin(), specialization.end()}}];
     if (!pipeline) {
-        pipeline = std::make_unique<vulkan::Pipeline>(
-            runtime::device(), pipeline_label(name, specialization), words, specialization);
+        pipeline = std::make_unique<vulkan::Pipeline>(runtime::device(), pipeline_label(name, specialization),
+                                                      words, specialization);
         runtime::compile_later(*pipeline);
     }
     return *pipeline;

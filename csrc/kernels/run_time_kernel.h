@@ -37,10 +37,11 @@ const vulkan::Pipeline& run_time_kernel(const std::string& name, const std::stri
 
 }  // namespace anymps::kernels
 
-// Records one dispatch of a kernel (the address of its pipeline) over at least `groups` workgroups, numbered as
-// x + y * (count of x); nothing for 0. args: pushed when they are at most 128 bytes; longer ones are copied and
-// the kernel is pushed their address (`uniform Args* args`). They begin with `count` tensors' addresses of 8
-// bytes; accesses[i] is the memory of tensor i, of 0 bytes where it has none. Throws std::exception.
+// Records one dispatch of a kernel (the address of its pipeline) over at least `groups` workgroups, numbered
+// as x + y * (count of x); nothing for 0. args: pushed when they are at most 128 bytes; longer ones are
+// copied and the kernel is pushed their address (`uniform Args* args`). They begin with `count` tensors'
+// addresses of 8 bytes; accesses[i] is the memory of tensor i, of 0 bytes where it has none. Throws
+// std::exception.
 extern "C" void anymps_launch_kernel(void* pipeline, const void* args, size_t bytes, uint64_t groups,
                                      const anymps::runtime::Access* accesses, size_t count);
 

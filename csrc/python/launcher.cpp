@@ -1,5 +1,5 @@
-// torch_anymps._launcher: what a compiled graph calls once a kernel, in the stable ABI of Python 3.10 and later.
-// The core library has no Python API; addresses of two of its functions come through torch.ops.anymps.
+// torch_anymps._launcher: what a compiled graph calls once a kernel, in the stable ABI of Python 3.10 and
+// later. The core library has no Python API; addresses of two of its functions come through torch.ops.anymps.
 #include <Python.h>
 
 #include <ATen/core/TensorBase.h>
@@ -16,12 +16,10 @@
 // torch/csrc/autograd/python_variable.h and torch/csrc/Dtype.h, whose headers need more than the stable ABI.
 // verify_layouts() compares them with live objects.
 struct VariableMirror {
-    PyObject_HEAD
-    at::TensorBase cdata;
+    PyObject_HEAD at::TensorBase cdata;
 };
 struct DtypeMirror {
-    PyObject_HEAD
-    c10::ScalarType scalar_type;
+    PyObject_HEAD c10::ScalarType scalar_type;
     char name[8];  // the beginning
 };
 
@@ -34,8 +32,8 @@ void translate_exception_to_python(const std::exception_ptr& exception);
 namespace {
 
 using anymps::runtime::Access;
-using Launch = void (*)(void* pipeline, const void* args, size_t bytes, uint64_t groups, const Access* accesses,
-                        size_t count);
+using Launch = void (*)(void* pipeline, const void* args, size_t bytes, uint64_t groups,
+                        const Access* accesses, size_t count);
 using EmptyStrided = c10::TensorImpl* (*)(const int64_t* sizes, const int64_t* strides, size_t dims,
                                           c10::ScalarType dtype);
 
@@ -95,7 +93,8 @@ bool pack_tensor(const Kernel& kernel, int i, PyObject* object, uint64_t* addres
     const at::TensorBase& tensor = reinterpret_cast<VariableMirror*>(object)->cdata;
     if (!tensor.is_mps()) [[unlikely]] {
         const std::string device = tensor.defined() ? tensor.device().str() : "no device";
-        PyErr_Format(PyExc_RuntimeError, "argument %d must be a tensor on mps, and is on %s", i, device.c_str());
+        PyErr_Format(PyExc_RuntimeError, "argument %d must be a tensor on mps, and is on %s", i,
+                     device.c_str());
         return false;
     }
     const bool write = (kernel.written >> i) & 1;
@@ -158,8 +157,9 @@ PyObject* launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     const Kernel& kernel = *static_cast<const Kernel*>(PyCapsule_GetPointer(self, nullptr));
     const int tensors = kernel.tensors, ints = kernel.ints;
     if (count != tensors + ints) [[unlikely]] {
-        PyErr_Format(PyExc_TypeError, "the kernel takes %d tensors and %d numbers, and %zd arguments were given",
-                     tensors, ints, count);
+        PyErr_Format(PyExc_TypeError,
+                     "the kernel takes %d tensors and %d numbers, and %zd arguments were given", tensors,
+                     ints, count);
         return nullptr;
     }
     uint64_t words[kMaxArguments];
@@ -182,8 +182,8 @@ PyObject* launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     });
 }
 
-PyMethodDef launch_method = {
-    "launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch)), METH_FASTCALL, nullptr};
+PyMethodDef launch_method = {"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch)),
+                             METH_FASTCALL, nullptr};
 
 void delete_kernel(PyObject* capsule) {
     delete static_cast<Kernel*>(PyCapsule_GetPointer(capsule, nullptr));
@@ -214,8 +214,8 @@ PyObject* make(PyObject*, PyObject* args) {
     long long rows_per_group = 0;
     int tensors = 0, ints = 0;
     PyObject* grid = nullptr;
-    if (!PyArg_ParseTuple(args, "KKiKiO!L:make", &pipeline, &function, &tensors, &written, &ints, &PyTuple_Type,
-                          &grid, &rows_per_group)) {
+    if (!PyArg_ParseTuple(args, "KKiKiO!L:make", &pipeline, &function, &tensors, &written, &ints,
+                          &PyTuple_Type, &grid, &rows_per_group)) {
         return nullptr;
     }
     if (pipeline == 0 || function == 0 || tensors < 0 || ints < 0 || rows_per_group < 1) {
@@ -259,7 +259,8 @@ bool unpack(PyObject* tuple, const char* name, c10::SmallVectorImpl<int64_t>* va
 
 PyObject* empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (count != 3 || Py_TYPE(args[2]) != dtype_type) {
-        PyErr_SetString(PyExc_TypeError, "empty_strided() takes a tuple of sizes, one of strides and a torch.dtype");
+        PyErr_SetString(PyExc_TypeError,
+                        "empty_strided() takes a tuple of sizes, one of strides and a torch.dtype");
         return nullptr;
     }
     c10::SmallVector<int64_t, 8> sizes, strides;
@@ -308,14 +309,18 @@ bool verify_layouts(PyObject* torch) {
 PyMethodDef methods[] = {
     {"make", make, METH_VARARGS,
      "make(handle, launch_function, tensors, written, ints, grid, rows_per_group) -> callable\n\n"
-     "A callable (t0, .., i0, ..) that launches the kernel torch.ops.anymps.create_kernel() gave, by the address "
+     "A callable (t0, .., i0, ..) that launches the kernel torch.ops.anymps.create_kernel() gave, by the "
+     "address "
      "torch.ops.anymps.launch_function() gives. Bit i of `written`: tensor i is written. The kernel gets the "
-     "tensors' addresses, 8 bytes each, then the numbers: ints as int64, floats as float32 in the low half of 8 "
+     "tensors' addresses, 8 bytes each, then the numbers: ints as int64, floats as float32 in the low half "
+     "of 8 "
      "bytes; pushed up to 128 bytes, else by `uniform Args* args`. It runs over ceil(rows / rows_per_group) "
-     "workgroups, rows being the product of the ints that `grid` names by their indices (1 for an empty tuple); "
+     "workgroups, rows being the product of the ints that `grid` names by their indices (1 for an empty "
+     "tuple); "
      "nothing is launched for 0 rows. At most 64 arguments. Raises TypeError for a wrong number or kind of "
      "arguments, RuntimeError for a tensor that is not on mps, ValueError for negative rows."},
-    {"empty_strided", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty_strided)), METH_FASTCALL,
+    {"empty_strided", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty_strided)),
+     METH_FASTCALL,
      "empty_strided(sizes: tuple, strides: tuple, dtype) -> Tensor\n\n"
      "torch.empty_strided(sizes, strides, dtype=dtype, device='mps') without the dispatcher: modes and "
      "subclasses do not see it."},

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-
+from slang_fixtures import SCALE
 
 import torch_anymps
-
-from slang_fixtures import SCALE
 from torch_anymps.inductor.runtime import launcher
 
 ops = torch.ops.anymps
@@ -137,6 +135,27 @@ void main_kernel(uint3 group_id : SV_GroupID, uint thread : SV_GroupIndex, unifo
     args.out[i] = sum * float(args.scale);
 }
 """
+
+
+def test_a_kernel_reports_an_error():
+    source = """import lib.geometry;
+struct Args { float* a; int64_t n; uint64_t error; uint code; uint unused; }
+[shader("compute")] [numthreads(64, 1, 1)]
+void main_kernel(uint thread : SV_GroupIndex, uniform Args args)
+{
+    if (thread < args.n && args.a[thread] < 0)
+        report_error(args.error, args.code);
+}
+"""
+    check = make(source, "check", tensors=1, written=0, ints=3)
+    slot = ops.message_slot("an element is negative")
+    assert ops.message_slot("an element is negative") == slot
+    check(torch.ones(9, device="mps"), 9, *slot)
+    torch.mps.synchronize()
+    check(torch.tensor([1.0, -1.0], device="mps"), 2, *slot)
+    with pytest.raises(torch.AcceleratorError, match="an element is negative"):
+        torch.mps.synchronize()
+    torch.mps.synchronize()
 
 
 def test_arguments_beyond_the_push_constants():

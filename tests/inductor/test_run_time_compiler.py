@@ -8,7 +8,6 @@ import threading
 
 import pytest
 import torch
-
 from slang_fixtures import SCALE, slang_folders, slang_library
 
 ops = torch.ops.anymps
@@ -39,6 +38,12 @@ def test_spirv_of_a_source():
     assert spirv.dtype == torch.int32 and spirv.device.type == "cpu"
     assert spirv[0].item() == 0x07230203 and spirv[1].item() == 0x00010500  # of SPIR-V 1.5
     assert torch.equal(words(SCALE), spirv)
+
+
+@pytest.mark.parametrize(("file", "kernel"), [("assert_async", "assert_nonzero"), ("cat", "cat")])
+def test_the_same_words_as_the_build_time_compiler(file, kernel):
+    source = (pathlib.Path(__file__).parents[2] / "shaders" / f"{file}.slang").read_text()
+    assert torch.equal(words(source.replace(f"void {kernel}(", "void main_kernel(")), ops.kernel_spirv(kernel))
 
 
 def test_opening_is_idempotent(slang):

@@ -93,7 +93,8 @@ TEST_F(CompileServiceTest, ReplacesDamagedFiles) {
     ASSERT_EQ(cached(".spv").size(), 1u);
     const fs::path file = cached(".spv").front();
     const auto size = fs::file_size(file);
-    for (const std::string damage : {"", "anymps1\n", "anymps1\n and then something that is no kernel at all"}) {
+    for (const std::string damage :
+         {"", "anymps1\n", "anymps1\n and then something that is no kernel at all"}) {
         write(file, damage);
         EXPECT_EQ(fresh(source), std::pair(words, true));
         EXPECT_EQ(fs::file_size(file), size);
@@ -124,7 +125,8 @@ TEST_F(CompileServiceTest, ErrorsAreThrownEachTime) {
             service.get(kernel("nothing"));
             FAIL();
         } catch (const std::runtime_error& error) {
-            EXPECT_NE(std::string(error.what()).find("   5      if (i.x < n) a[i.x] = nothing;"), std::string::npos)
+            EXPECT_NE(std::string(error.what()).find("   5      if (i.x < n) a[i.x] = nothing;"),
+                      std::string::npos)
                 << error.what();
         }
     }
