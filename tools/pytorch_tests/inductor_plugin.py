@@ -11,6 +11,7 @@ import json
 import os
 import re
 import unittest
+import zlib
 from pathlib import Path
 
 import harness
@@ -68,7 +69,7 @@ def of_another_device(item) -> bool:
 
 def pytest_addoption(parser):
     harness.add_options(parser)
-    parser.addoption("--next", metavar="N", type=int, default=0, help="run the first N tests of what is left")
+    parser.addoption("--next", metavar="N", type=int, default=0, help="run N tests of what is left")
     parser.addoption("--known", metavar="FILE", help="with --next: the keys of the tests that are not left, as JSON")
 
 
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(config, items):
     if file := config.getoption("--known"):
         known = set(json.loads(Path(file).read_text()))
         items[:] = [item for item in items if key_of(item.nodeid) not in known]
+        items.sort(key=lambda item: zlib.crc32(key_of(item.nodeid).encode()))  # a part is spread over the file
         items[config.getoption("--next") :] = []
 
 

@@ -120,6 +120,7 @@ def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: flo
         if args.failed_in:
             command += [f"--device-failed-in={args.failed_in.resolve()}"]
         if args.suite == "inductor":
+            command += ["-p", "no:logging"]  # would keep the trace of every compilation
             command += ["--timeout-method=thread"]  # ends what hangs outside of Python, and its process
         if args.next:
             Path(folder, "known.json").write_text(json.dumps(known))
