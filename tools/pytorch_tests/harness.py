@@ -16,6 +16,7 @@ from torch.testing._internal import common_device_type, common_utils
 DEVICE = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"]
 SECONDS_BETWEEN_WRITES = 5
 FULL_DTYPE = re.compile(r"float64|complex128|Float64|Double")
+LINES = " / "  # between lines of an error
 OUR_FILES = re.compile(r"(torch_anymps/[\w/]+\.py:\d+): in ")
 
 
@@ -48,14 +49,16 @@ def failed_in(file: str) -> set[str]:
 
 
 def first_error(errors: list[str], text: str) -> str:
-    """The first line of an error that says something: not the "raised:" of torch.compile, under which it stands."""
+    """The first lines of an error, without the "raised:" of torch.compile, under which it stands."""
     if not errors:
         return text.strip().split("\n")[-1]
-    return errors[1] if errors[0].endswith("raised:") and len(errors) > 1 else errors[0]
+    if errors[0].endswith("raised:") and len(errors) > 1:
+        errors = errors[1:]
+    return LINES.join([line.strip() for line in errors if line.strip()][:4])
 
 
 class Outcomes:
-    """Outcome and first line of the error of every test; lives in the process that the user started.
+    """Outcome and first lines of the error of every test; lives in the process that the user started.
 
     `key_of` makes the name of a test from pytest's id.
     """

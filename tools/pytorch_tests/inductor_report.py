@@ -27,6 +27,7 @@ EXCEPTIONS = HERE / "inductor_exceptions.yaml"
 STORES = ROOT / "docs" / "inductor_tests"
 PAGE = ROOT / "docs" / "compile_coverage.md"
 EXAMPLES = 3
+LINES = " / "  # as in harness.py, which needs torch
 OTHER_VERSION = "fails on the CPU too: of another version of PyTorch, or of another machine"
 FLOAT64 = "needs float64, which the device lacks as Apple's does"
 NO_REASON = "no reason is listed"
@@ -84,7 +85,8 @@ def failures(outcomes: dict, cpu: dict) -> str:
     for key, entry in outcomes.items():
         outcome, reason = verdict(key, entry, cpu)
         if outcome == "to do":
-            error = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?|'/tmp\S+'", "#", entry.get("message", ""))
+            error = entry.get("message", "").split(LINES)[0]
+            error = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?|'/tmp\S+'", "#", error)
             groups[f"{reason}: {error}" if reason != NO_REASON else error].append((key, entry))
     lines = []
     for error, members in sorted(groups.items(), key=lambda item: -len(item[1])):
@@ -92,7 +94,7 @@ def failures(outcomes: dict, cpu: dict) -> str:
         lines.append(f"\n### {len(members)} x {error[:200]}\n")
         if places:
             lines.append("at " + ", ".join(f"{place} ({count})" for place, count in places.most_common(3)) + "\n")
-        lines += [f"- {key.split('::', 1)[1]}: {entry.get('message', '')[:160]}" for key, entry in members]
+        lines += [f"- {key.split('::', 1)[1]}: {entry.get('message', '')[:240]}" for key, entry in members]
     return "\n".join(lines)
 
 
