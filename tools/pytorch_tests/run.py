@@ -4,6 +4,8 @@
     run.py run TREE OUT.json --device cpu      outcomes of the files of FILES (or of --files) on one device
     run.py run TREE OUT.json --device mps
     run.py run TREE CPU.json --device cpu --failed-in MPS.json     only what failed there
+    run.py run TREE OUT.json --device mps --suite inductor --next 50
+                                               50 tests of torch.compile that OUT.json lacks; see inductor_report.py
     run.py compare CPU.json MPS.json           counts, and what fails on mps without standing in exceptions.yaml
     run.py compare CPU.json MPS.json --store docs/pytorch_tests/lavapipe.json --tests "of PyTorch 2.6"
 
@@ -28,6 +30,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import adapted_sources
 import torch
 import yaml
 
@@ -71,23 +74,59 @@ FILES = [
     "nn/test_parametrization",
     "nn/test_pooling",
 ]
+FILES_OF_INDUCTOR = [
+    "inductor/test_torchinductor",
+    "inductor/test_torchinductor_dynamic_shapes",
+    "inductor/test_torchinductor_opinfo",
+    "inductor/test_mps_basic",
+    "inductor/test_binary_folding",
+    "inductor/test_combo_kernels",
+    "inductor/test_compiled_optimizers",
+    "inductor/test_control_deps",
+    "inductor/test_control_flow",
+    "inductor/test_cooperative_reductions",
+    "inductor/test_custom_lowering",
+    "inductor/test_efficient_conv_bn_eval",
+    "inductor/test_foreach",
+    "inductor/test_group_batch_fusion",
+    "inductor/test_indexing",
+    "inductor/test_inductor_freezing",
+    "inductor/test_inplacing_pass",
+    "inductor/test_layout_optim",
+    "inductor/test_loop_ordering",
+    "inductor/test_mix_order_reduction",
+    "inductor/test_online_softmax",
+    "inductor/test_op_dtype_prop",
+    "inductor/test_pattern_matcher",
+    "inductor/test_scatter_optimization",
+    "inductor/test_unbacked_symints",
+]
+# The pytest plugin and the files of a suite.
+SUITES = {"device": ("plugin", FILES), "inductor": ("inductor_plugin", FILES_OF_INDUCTOR)}
 
 
-def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: float) -> dict:
-    """Outcomes of one file by the key of plugin.key_of; {} where it cannot be imported, with a line that says so.
+def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: float, known: list[str]) -> dict:
+    """Outcomes of one file by the plugin's key_of; {} where it cannot be imported, with a line that says so.
 
     The file is stopped at `deadline` (a time of time.monotonic()) and keeps the outcomes that it has by then.
     """
     with tempfile.TemporaryDirectory() as folder:
         results, log = Path(folder, "results.json"), Path(folder, "log")
-        command = [sys.executable, "-m", "pytest", "-p", "plugin", "-p", "no:cacheprovider", "-q", "--noconftest"]
-        command += ["--tb=short", f"--timeout={args.timeout}", f"--device-results={results}"]
+        command = [sys.executable, "-m", "pytest", "-p", SUITES[args.suite][0], "-p", "no:cacheprovider", "-q"]
+        command += ["--noconftest", "--tb=short", f"--timeout={args.timeout}", f"--device-results={results}"]
         command += [f"--numprocesses={processes}", "--dist=worksteal", "-c", os.devnull, str(test)]
         if args.selection:
             command += ["-k", args.selection]
         if args.failed_in:
             command += [f"--device-failed-in={args.failed_in.resolve()}"]
+        if args.suite == "inductor":
+            command += ["-p", "no:logging"]  # would keep the trace of every compilation
+            command += ["--timeout-method=thread"]  # ends what hangs outside of Python, and its process
+        if args.next:
+            Path(folder, "known.json").write_text(json.dumps(known))
+            command += [f"--next={args.next}", f"--known={folder}/known.json"]
         environment = {
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of compilers beside every worker
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE), str(test.parent), os.environ.get("PYTHONPATH", "")]),
             "PYTORCH_TESTING_DEVICE_ONLY_FOR": args.device,
@@ -114,18 +153,22 @@ def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: flo
 def run(args: argparse.Namespace) -> None:
     tree, out = args.tree.resolve(), args.out
     found = json.loads(out.read_text())["outcomes"] if out.exists() else {}
-    files = args.files
+    files = args.files or SUITES[args.suite][1]
     if args.failed_in:
         others = json.loads(args.failed_in.read_text())["outcomes"]
         failing = {key.split("::")[0] for key, entry in others.items() if entry["outcome"] == "failed"}
         files = [name for name in files if f"{Path(name).name}.py" in failing]
+    known = [key for key, entry in found.items() if was_run(entry)]
     workers = min(args.processes, WORKERS_OF_A_FILE)
     deadline = time.monotonic() + args.seconds
     text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
     out.write_text(json.dumps(text, indent=0) + "\n")
-    with ThreadPoolExecutor(args.processes // workers) as pool:
+    with tempfile.TemporaryDirectory() as copy, ThreadPoolExecutor(args.processes // workers) as pool:
+        if args.suite == "inductor":
+            adapted_sources.adapt(tree, Path(copy), args.device)
+            tree = Path(copy)
         outcomes_of = {
-            pool.submit(run_file, tree / "test" / f"{name}.py", args, workers, deadline): name for name in files
+            pool.submit(run_file, tree / "test" / f"{name}.py", args, workers, deadline, known): name for name in files
         }
         for done in as_completed(outcomes_of):
             outcomes = done.result()
@@ -189,11 +232,13 @@ def main() -> int:
     runner.add_argument("out", type=Path)
     runner.add_argument("--device", choices=("cpu", "mps"), required=True)
     runner.add_argument("--processes", type=int, default=os.cpu_count())
-    runner.add_argument("--files", nargs="+", default=FILES, help="names without .py, below TREE/test")
+    runner.add_argument("--suite", choices=SUITES, default="device")
+    runner.add_argument("--files", nargs="+", help="names without .py, below TREE/test, in place of the suite's")
     runner.add_argument("--timeout", type=float, default=300, metavar="S", help="of one test")
     runner.add_argument("--seconds", type=float, default=1e6, metavar="S", help="of the whole run")
     runner.add_argument("--failed-in", type=Path, metavar="JSON", help="run only what failed in these outcomes")
     runner.add_argument("-k", dest="selection", default="", help="pytest's selection of tests")
+    runner.add_argument("--next", type=int, default=0, metavar="N", help="inductor: N tests of a file that OUT lacks")
     comparer = commands.add_parser("compare")
     comparer.add_argument("cpu", type=Path)
     comparer.add_argument("mps", type=Path)

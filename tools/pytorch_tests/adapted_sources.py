@@ -1,0 +1,48 @@
+"""A copy of PyTorch's tests of torch.compile without what they expect of Apple's generator of Metal kernels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# Lists of test_torchinductor_opinfo.py that name devices: what holds for CUDA (tolerances, few samples of slow
+# operators, what no compiler can give) is taken for mps.
+LISTS = ("inductor_skips", "inductor_expected_failures_single_sample", "inductor_should_fail_with_exception")
+LISTS += ("inductor_gradient_expected_failures_single_sample",)
+LATER_LISTS = ("inductor_override_kwargs", "inductor_one_sample")
+
+
+def as_for_cuda(names: tuple[str, ...]) -> str:
+    lines = (f'{name}["mps"] = {{**{name}.get("cuda", {{}}), **{name}.get("mps", {{}})}}\n' for name in names)
+    return "".join(lines)
+
+
+# A pattern and what stands for it; DEVICE is put in.
+ADAPTED = [
+    (r"def xfail_if_mps\(fn\):\n", "def xfail_if_mps(fn):\n    return fn\n\n\ndef _xfail_if_metal(fn):\n"),
+    (r'self\.device != GPU_TYPE or self\.device == "mps"', "self.device != GPU_TYPE"),
+    (r'if self\.device == "mps":(\s+raise unittest\.SkipTest\(\s+"MPS (?:inductor )?codegen)', r"if False:\1"),
+    (r"if is_mps_backend\(self\.device\) and torch\._inductor\.config\.align_random_eager:", "if False:"),
+    (r"\ndef get_skips_and_xfails", "\n" + as_for_cuda(LISTS) + "\n\ndef get_skips_and_xfails"),
+    (r"\n(def _inductor_extra_samples)", "\n" + as_for_cuda(LATER_LISTS) + r"\n\n\1"),
+    (r'NPU_TYPE = "npu"', 'NPU_TYPE = "DEVICE"'),
+    (r"HAS_NPU = .*", "HAS_NPU = True"),
+]
+EXPECTED_FAILURE = re.compile(r"TestFailure\(.*?\)", re.DOTALL)
+
+
+def adapted(text: str, device: str) -> str:
+    for pattern, replacement in ADAPTED:
+        text = re.sub(pattern, replacement.replace("DEVICE", device), text)
+    return EXPECTED_FAILURE.sub(lambda match: match[0].replace('"mps"', '"metal"'), text)
+
+
+def adapt(tree: Path, copy: Path, device: str) -> None:
+    """Writes the files of TREE/test/inductor, adapted for a device, to copy/test/inductor."""
+    source = tree / "test" / "inductor"
+    for path in source.rglob("*"):
+        if path.is_dir() or "__pycache__" in path.parts:
+            continue
+        target = copy / "test" / "inductor" / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(adapted(path.read_text(), device).encode() if path.suffix == ".py" else path.read_bytes())

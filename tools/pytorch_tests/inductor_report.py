@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Counts what `run.py run --suite inductor` found, by reason, and writes docs/compile_coverage.md from stored counts.
+
+    inductor_report.py failures OUT.json [--cpu CPU.json]     what fails on mps, by error and place
+    inductor_report.py store OUT.json docs/inductor_tests/lavapipe.json --tests "of PyTorch 2.13" [--cpu CPU.json]
+    inductor_report.py page [--check]
+
+A test that fails on the CPU too is not counted: it is of another version of PyTorch, or of another machine. The other
+reasons stand in inductor_exceptions.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+EXCEPTIONS = HERE / "inductor_exceptions.yaml"
+STORES = ROOT / "docs" / "inductor_tests"
+PAGE = ROOT / "docs" / "compile_coverage.md"
+EXAMPLES = 3
+LINES = " / "  # as in harness.py, which needs torch
+OTHER_VERSION = "fails on the CPU too: of another version of PyTorch, or of another machine"
+FLOAT64 = "needs float64, which the device lacks as Apple's does"
+NO_REASON = "no reason is listed"
+OUTCOMES = ("passed", "to do", "not counted", "skipped", "not run")
+
+
+@cache
+def exceptions() -> list[dict]:
+    """Rows of inductor_exceptions.yaml, whose first lines explain them; patterns are compiled."""
+    rows = yaml.safe_load(EXCEPTIONS.read_text()) or []
+    return [{**row, **{key: re.compile(row.get(key, "")) for key in ("test", "message")}} for row in rows]
+
+
+def verdict(key: str, entry: dict, cpu: dict) -> tuple[str, str]:
+    """Outcome (one of OUTCOMES) and reason of a test; what passed or was not run has none."""
+    if entry["outcome"] in ("passed", "not run"):
+        return entry["outcome"], ""
+    message = entry.get("message", "")
+    row = next((row for row in exceptions() if row["test"].search(key) and row["message"].search(message)), None)
+    if entry["outcome"] == "skipped":
+        return "skipped", row["reason"] if row else NO_REASON
+    if cpu.get(key, {}).get("outcome") == "failed":
+        return "not counted", OTHER_VERSION
+    if row:
+        return "not counted" if row.get("counted") is False else "to do", row["reason"]
+    if entry.get("needs") == "float64":
+        return "not counted", FLOAT64
+    return "to do", NO_REASON
+
+
+def read(path: Path | None) -> dict:
+    return json.loads(path.read_text())["outcomes"] if path else {}
+
+
+def store(found: dict, cpu: dict, tests: str) -> dict:
+    """Counts by file and outcome, and by outcome and reason with a few examples."""
+    counts: dict[str, Counter] = defaultdict(Counter)
+    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for key, entry in found["outcomes"].items():
+        outcome, reason = verdict(key, entry, cpu)
+        counts[key.split("::")[0]][outcome] += 1
+        if reason:
+            reasons[outcome, reason].append(key.split("::")[-1].removesuffix("_DEVICE"))
+    rows = [
+        {"outcome": outcome, "reason": reason, "count": len(names), "examples": sorted(names)[:EXAMPLES]}
+        for (outcome, reason), names in sorted(reasons.items(), key=lambda item: (item[0][0], -len(item[1])))
+    ]
+    by_file = {file: dict(count) for file, count in sorted(counts.items())}
+    return {"torch": found["torch"], "device": found["device"], "tests": tests, "counts": by_file, "reasons": rows}
+
+
+def failures(outcomes: dict, cpu: dict) -> str:
+    """Markdown: what is to do, by error line without its numbers, the largest groups first."""
+    groups: dict[str, list[tuple[str, dict]]] = defaultdict(list)
+    for key, entry in outcomes.items():
+        outcome, reason = verdict(key, entry, cpu)
+        if outcome == "to do":
+            error = entry.get("message", "").split(LINES)[0]
+            error = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?|'/tmp\S+'", "#", error)
+            groups[f"{reason}: {error}" if reason != NO_REASON else error].append((key, entry))
+    lines = []
+    for error, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        places = Counter(entry["where"] for _, entry in members if "where" in entry)
+        lines.append(f"\n### {len(members)} x {error[:200]}\n")
+        if places:
+            lines.append("at " + ", ".join(f"{place} ({count})" for place, count in places.most_common(3)) + "\n")
+        lines += [f"- {key.split('::', 1)[1]}: {entry.get('message', '')[:240]}" for key, entry in members]
+    return "\n".join(lines)
+
+
+def share(counts: Counter) -> str:
+    total = counts["passed"] + counts["to do"]
+    return f"{100 * counts['passed'] / total:.1f} %" if total else "-"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def section(stored: dict) -> str:
+    counts = {file: Counter(count) for file, count in stored["counts"].items()}
+    counts["all"] = sum(counts.values(), Counter())
+    rows = "".join(
+        f"| {file} | {' | '.join(str(count[outcome]) for outcome in OUTCOMES)} | {share(count)} |\n"
+        for file, count in counts.items()
+    )
+    texts = [
+        f"## {stored['device']}\n\nTests {stored['tests']}, torch {stored['torch']}.\n\n"
+        f"| file | {' | '.join(OUTCOMES)} | passed, of what counts |\n|---|{'---|' * 6}\n{rows}"
+    ]
+    for outcome in ("to do", "not counted", "skipped"):
+        reasons = [row for row in stored["reasons"] if row["outcome"] == outcome]
+        if reasons:
+            texts.append(f"{outcome.capitalize()}, by reason:\n\n| reason | tests | examples |\n|---|---|---|\n")
+            texts[-1] += "".join(
+                f"| {cell(row['reason'])} | {row['count']} | {', '.join(f'`{name}`' for name in row['examples'])} |\n"
+                for row in reasons
+            )
+    return "\n".join(texts)
+
+
+def page() -> str:
+    head = """\
+# What PyTorch's own tests say of torch.compile
+
+Written by [tools/pytorch_tests/inductor_report.py](../tools/pytorch_tests/inductor_report.py) from the counts in
+[inductor_tests](inductor_tests), which come from runs of PyTorch's test/inductor on mps. *Not counted* is what fails
+for a reason that no code of this project can remove, *skipped* what the tests skip themselves; the reasons stand in
+[inductor_exceptions.yaml](../tools/pytorch_tests/inductor_exceptions.yaml).
+"""
+    return "\n".join([head, *(section(json.loads(path.read_text())) for path in sorted(STORES.glob("*.json")))])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("failures", "store"):
+        command = commands.add_parser(name)
+        command.add_argument("found", type=Path)
+        if name == "store":
+            command.add_argument("store", type=Path)
+            command.add_argument("--tests", default="", help="which tests these are, in words")
+        command.add_argument("--cpu", type=Path, help="outcomes of the same tests on the CPU")
+    paging = commands.add_parser("page")
+    paging.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
+    args = parser.parse_args()
+    if args.command == "page":
+        if args.check:
+            return 0 if PAGE.read_text() == page() else 1
+        PAGE.write_text(page())
+        return 0
+    found = json.loads(args.found.read_text())
+    if args.command == "failures":
+        print(failures(found["outcomes"], read(args.cpu)))
+        return 0
+    args.store.parent.mkdir(exist_ok=True)
+    args.store.write_text(json.dumps(store(found, read(args.cpu), args.tests), indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
