@@ -38,8 +38,6 @@ class SlangScheduling(SIMDScheduling):
         wrapper.src_to_kernel[key] = name
         runtime.start(src_code.strip("\n"))
         origins, detailed_origins = get_kernel_metadata(node_schedule, wrapper)
-        if len(wrapper.src_to_kernel) == 1:
-            wrapper.header.writeline("from torch_anymps.inductor.runtime import kernel as mps_kernel")
         wrapper.header.splice(f"\n{origins}\n{detailed_origins}")
         wrapper.header.writeline(f"{name} = mps_kernel({name!r}, {launch!r}, {messages!r}, '''")
         for line in src_code.strip("\n").split("\n"):
@@ -60,6 +58,7 @@ class SlangWrapper(PythonWrapperCodegen):
     def write_header(self) -> None:
         super().write_header()
         self.header.writeline("from torch_anymps.inductor.runtime import empty_strided as empty_strided_mps")
+        self.header.writeline("from torch_anymps.inductor.runtime import kernel as mps_kernel")
 
     def make_allocation(self, name, device, dtype, shape, stride, allocation_shape=None, is_pinned=False):
         if device.type != "mps" or (allocation_shape is not None and tuple(allocation_shape) != tuple(shape)):
