@@ -58,6 +58,7 @@ class SlangKernel(Reductions, SIMDKernel):
         self.results: OrderedSet[CSEVariable] = OrderedSet()
         self.messages: list[str] = []  # of errors that the kernel reports
         self.in_range: set[str] = set()  # indices that were checked already
+        self.is_single_operation = _operation_count(self.features) <= 1
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
         return REGISTER[dtype]
@@ -233,6 +234,15 @@ class SlangKernel(Reductions, SIMDKernel):
         """Forgets what was loaded from memory that changes."""
         for key in [k for k in self.cse._cache if isinstance(k, str) and k.startswith(f"load {pointer} ")]:
             del self.cse._cache[key]
+
+
+# What moves values and does not compute with them.
+_NO_OPERATIONS = {"load", "store", "store_reduction", "get_index", "constant", "index_expr", "to_dtype", "output"}
+
+
+def _operation_count(features) -> int:
+    counts = [node._body.op_counts for node in features.scheduler_nodes()]
+    return sum(n for count in counts for name, n in count.items() if name not in _NO_OPERATIONS)
 
 
 def _lines(buffer: IndentedBuffer) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sympy
 import torch
+from torch._decomp import decompositions
+from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._inductor.utils import sympy_product
 
 from .device import device_config
@@ -19,6 +21,37 @@ def linear_backward(self, grad_output, weight, output_mask):
         grad.t() @ x if output_mask[1] else None,
         grad.sum(0) if output_mask[2] else None,
     )
+
+
+@pw_cast_for_opmath
+def gelu(self, approximate="none"):
+    """x times the normal distribution function at x, or sigmoid's approximation of it: as the eager kernels have it."""
+    if approximate == "tanh":
+        return self * torch.sigmoid(1.59576912 * (self + 0.044715 * self * self * self))
+    return self * torch.special.ndtr(self)
+
+
+@pw_cast_for_opmath
+def gelu_backward(grad_output, self, approximate="none"):
+    if approximate == "tanh":
+        square = self * self
+        s = torch.sigmoid(1.59576912 * (self + 0.044715 * square * self))
+        slope = 1.59576912 * (1 + 0.134145 * square)
+        return grad_output * (s + self * slope * s * (1 - s))
+    density = 0.398942280 * torch.exp(-0.5 * self * self)
+    return grad_output * (torch.special.ndtr(self) + self * density)
+
+
+def _of_mps(ours, original):
+    """A decomposition for graphs of mps; other devices keep the one that they have, or none."""
+
+    def decompose(*args, **kwargs):
+        tensors = (a for a in args if isinstance(a, torch.Tensor))
+        if any(t.device.type == "mps" for t in tensors):
+            return ours(*args, **kwargs)
+        return NotImplemented if original is None else original(*args, **kwargs)
+
+    return decompose
 
 
 # Elements of a row that a workgroup keeps in registers: a second pass over it costs nothing.
@@ -46,4 +79,12 @@ def register_decompositions() -> None:
 
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
 
-    decomposition.decompositions[aten.linear_backward.default] = linear_backward
+    table = decomposition.decompositions
+    for op, ours in (
+        (aten.linear_backward.default, linear_backward),
+        (aten.gelu.default, gelu),
+        (aten.gelu_backward.default, gelu_backward),
+    ):
+        table[op] = _of_mps(ours, table.get(op))
+    # Our kernel at autograd's key hands traced tensors to a composite that stores the mask as floats.
+    aten.dropout.default.py_impl(torch._C.DispatchKey.AutogradMPS)(decompositions.dropout)

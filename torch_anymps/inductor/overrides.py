@@ -226,8 +226,36 @@ def _bitwise(sign: str, of_bools: str):
     return staticmethod(text)
 
 
+# Inductor's names of what has a faster form in lib/inductor_fast.slang.
+_FAST = {
+    "exp": "exp",
+    "int_truediv": "div",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "ndtr": "ndtr",
+    "reciprocal": "reciprocal",
+    "rsqrt": "rsqrt",
+    "sigmoid": "sigmoid",
+    "sqrt": "sqrt",
+    "tanh": "tanh",
+    "truediv": "div",
+}
+
+
+def _or_fast(name: str, exact):
+    """The text of an operation on floats; the exact one in kernels of a single operation, to the bit as eager."""
+
+    def text(*operands):
+        integers = name in ("maximum", "minimum") and common_type(*operands) != "float"
+        if V.kernel.is_single_operation or integers:
+            return exact(*operands)
+        return f"fast::{_FAST[name]}({', '.join(operand(x, 'float') for x in operands)})"
+
+    return staticmethod(text)
+
+
 def _from_row(row: dict):
-    return staticmethod(lambda *operands: expressions(row, list(operands))[0])
+    return lambda *operands: expressions(row, list(operands))[0]
 
 
 for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
@@ -244,10 +272,16 @@ def install_rows() -> None:
     from torch._inductor.ops_handler import OpsHandler
 
     table = rows()
+    if "exp" in vars(SlangOverrides):
+        return
     for name in (n for n in dir(OpsHandler) if not n.startswith("_")):
-        if name in vars(SlangOverrides):
+        own = vars(SlangOverrides).get(name)
+        if own is not None:
+            if _FAST.get(name):
+                setattr(SlangOverrides, name, _or_fast(name, own.__func__))
             continue
         wanted = _ROWS.get(name, name)
         row = table.get(wanted) or table.get(f"special_{wanted}")
         if row is not None and not row["scalars"]:
-            setattr(SlangOverrides, name, _from_row(row))
+            exact = _from_row(row)
+            setattr(SlangOverrides, name, _or_fast(name, exact) if _FAST.get(name) else staticmethod(exact))
