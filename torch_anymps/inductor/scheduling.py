@@ -22,10 +22,11 @@ class SlangScheduling(SIMDScheduling):
     def get_backend_features(cls, device) -> OrderedSet[BackendFeature]:
         return cls.backend_features
 
-    def codegen_node_schedule(self, kernel_features):
+    @classmethod
+    def get_tiling_and_scores(cls, *args, **kwargs):
         # One range of reductions a kernel.
         with config.patch({"triton.tile_reductions": False, "triton.prefer_nd_tiling": False}):
-            return super().codegen_node_schedule(kernel_features)
+            return super().get_tiling_and_scores(*args, **kwargs)
 
     def define_kernel(self, src_code: str, node_schedule, kernel: SlangKernel) -> str:
         wrapper = V.graph.wrapper_code
