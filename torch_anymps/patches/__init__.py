@@ -17,6 +17,7 @@ NAMES = (
     "torch_storage",
     "torch_foreach",
     "torch_optim",
+    "torch_convolution",
     "torch_inductor",
     "torch_flop_counter",
     "lightning",
