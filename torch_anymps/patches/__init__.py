@@ -18,6 +18,7 @@ NAMES = (
     "torch_foreach",
     "torch_optim",
     "torch_convolution",
+    "torch_flex_attention",
     "torch_inductor",
     "torch_flop_counter",
     "lightning",
