@@ -17,7 +17,7 @@ def images(*sizes, formatted="contiguous"):
 
 @pytest.mark.parametrize("transposed", (False, True))
 @pytest.mark.parametrize("spatial", (1, 2, 3))
-def test_shape_functions_give_the_strides_of_eager_convolutions(spatial, transposed):
+def test_shape_functions_give_the_strides_of_eager_convolutions(mps, spatial, transposed):
     def operands(sizes, device="mps"):
         plain = torch.randn(sizes, device=device)
         yield plain
@@ -47,7 +47,7 @@ def test_shape_functions_give_the_strides_of_eager_convolutions(spatial, transpo
 
 @pytest.mark.parametrize("of_weight", FORMATS)
 @pytest.mark.parametrize("of_input", FORMATS)
-def test_convolutions_between_pointwise_kernels(of_input, of_weight):
+def test_convolutions_between_pointwise_kernels(mps, of_input, of_weight):
     def block(x, w, b):
         return F.relu(F.conv2d(x.sin(), w * 2, b, padding=1)) + 1
 
@@ -56,7 +56,7 @@ def test_convolutions_between_pointwise_kernels(of_input, of_weight):
     compiled_agrees(block, *arguments, backward=True, tolerance=2e-3)
 
 
-def test_transposed_convolution_of_one_spatial_dimension():
+def test_transposed_convolution_of_one_spatial_dimension(mps):
     def block(x, w):
         return F.conv_transpose1d(x.cos(), w, stride=2).exp()
 
@@ -66,7 +66,7 @@ def test_transposed_convolution_of_one_spatial_dimension():
     )
 
 
-def test_a_residual_block_in_channels_last_trains():
+def test_a_residual_block_in_channels_last_trains(mps):
     class Block(torch.nn.Module):
         def __init__(self):
             super().__init__()

@@ -22,14 +22,14 @@ def heads(*sizes, dtype=torch.float32):
     return (torch.randn(sizes, dtype=dtype) for _ in range(3))
 
 
-def test_scores_with_a_captured_bias():
+def test_scores_with_a_captured_bias(mps):
     def attend(q, k, v, bias):
         return flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + bias[h, i - j + 32])
 
     agrees(attend, *heads(2, 3, 32, 16), torch.randn(3, 64))
 
 
-def test_causal_block_mask_and_shared_heads():
+def test_causal_block_mask_and_shared_heads(mps):
     q, k, v = torch.randn(1, 4, 130, 16), torch.randn(1, 2, 130, 16), torch.randn(1, 2, 130, 8)
 
     def attend(q, k, v):
@@ -39,7 +39,7 @@ def test_causal_block_mask_and_shared_heads():
     agrees(attend, q, k, v)
 
 
-def test_half_precision_between_other_operators():
+def test_half_precision_between_other_operators(mps):
     def attend(q, k, v):
         y = flex_attention(q.sin(), k, v, score_mod=lambda score, b, h, i, j: 30 * torch.tanh(score / 30), scale=0.5)
         return y.transpose(1, 2).flatten(2) + 1

@@ -26,7 +26,7 @@ def test_positions(mps, shape):
     compiled_agrees(lambda a: (a.argmax(-1), a.argmin(0)), torch.randint(-5, 5, shape))
 
 
-def test_position_of_a_maximum_in_transposed_memory():
+def test_position_of_a_maximum_in_transposed_memory(mps):
     a = torch.randn(6, 5, 7)
 
     def positions(a):
