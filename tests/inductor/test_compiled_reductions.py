@@ -26,6 +26,17 @@ def test_positions(mps, shape):
     compiled_agrees(lambda a: (a.argmax(-1), a.argmin(0)), torch.randint(-5, 5, shape))
 
 
+def test_position_of_a_maximum_in_transposed_memory(mps):
+    a = torch.randn(6, 5, 7)
+
+    def positions(a):
+        b = a.permute(2, 0, 1)
+        return b.argmax(), b.argmin(), (b * 2).argmax(), b.flatten(1).argmin(1), a.tan().mT.argmax(), a[::2].argmin()
+
+    compiled_agrees(positions, a)
+    compiled_agrees(lambda a: (a.mul_(2), a.t().argmin())[1], torch.randn(128, 64))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool, torch.int64])
 def test_dtypes(mps, dtype):
     a = torch.randint(0, 3, (40, 96)).to(dtype)

@@ -21,13 +21,13 @@ def register() -> None:
     from .device import device_config
     from .lowering import register_decompositions
     from .runtime import compiler_version
-    from .scheduling import SlangScheduling, SlangWrapper
+    from .scheduling import NoCppWrapper, SlangScheduling, SlangWrapper
 
     config.compiler = compiler_version()
     config.device = repr(device_config())
     config.generator = _generator_version()
-    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
-    inductor_config.layout_optimization = False  # our convolutions give what is contiguous, whatever was asked for
+    register_backend_for_device("mps", SlangScheduling, SlangWrapper, NoCppWrapper, WrapperFxCodegen, None, config)
+    inductor_config.layout_optimization = False  # the memory format is the caller's choice
     register_decompositions()
 
 

@@ -7,6 +7,7 @@ import torch
 from torch._decomp import decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._inductor.utils import sympy_product
+from torch._inductor.virtualized import ops
 
 from .device import device_config
 
@@ -74,10 +75,32 @@ def _two_step_variance(original):
     return use_two_step_variance
 
 
+def _with_logical_index(original):
+    """Argmax and argmin over several dimensions: loops may run in another order than that of the index to be told."""
+
+    def make_reduction_inner(x, *, reduction_type=None, **kwargs):
+        made = original(x, reduction_type=reduction_type, **kwargs)
+        sizes = made["reduction_ranges"]
+        if reduction_type not in ("argmax", "argmin") or len(sizes) < 2 or x.get_device().type != "mps":
+            return made
+        value_at = made["inner_fn"]
+
+        def value_and_index(index, reduction_index):
+            position = sympy.S.Zero
+            for i, size in zip(reduction_index, sizes, strict=True):
+                position = sympy.expand(position * size + i)
+            return value_at(index, reduction_index), ops.index_expr(position, torch.int64)
+
+        return {**made, "inner_fn": value_and_index}
+
+    return make_reduction_inner
+
+
 def register_decompositions() -> None:
     from torch._inductor import decomposition, lowering
 
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
+    lowering._make_reduction_inner = _with_logical_index(lowering._make_reduction_inner)
 
     table = decomposition.decompositions
     for op, ours in (

@@ -6,7 +6,6 @@ import itertools
 
 import sympy
 import torch
-from torch._inductor import config
 from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, OpOverrides
 from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_index_symbol
 from torch._inductor.virtualized import V
@@ -46,7 +45,8 @@ class SlangOverrides(OpOverrides):
     @staticmethod
     def to_dtype(x, dtype, src_dtype=None, use_compute_types=True):
         text = converted(x, src_dtype, dtype)
-        if config.emulate_precision_casts and dtype in (torch.float16, torch.bfloat16):
+        # As in Triton's kernels, values of 16 bits stay float in registers unless eager's rounding is asked for.
+        if not use_compute_types and dtype in (torch.float16, torch.bfloat16):
             text = f"rounded_{'f16' if dtype == torch.float16 else 'bf16'}({text})"
         return text
 

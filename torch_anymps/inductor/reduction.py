@@ -29,20 +29,20 @@ class Reductions:
         if reduction_type in ("welford_reduce", "welford_combine"):
             return self._moments(acc, reduction_type, values)
         if reduction_type in ("argmax", "argmin"):
-            return self._first(acc, dtype, reduction_type, values[0])
+            return self._first(acc, dtype, reduction_type, *values)
         kind, combine = _combination(dtype, src_dtype, reduction_type, values[0])
         self.phase.prologue.append(f"{kind} {acc} = {combine}.identity();")
         self.compute.writeline(f"{acc} = {combine}.combine({acc}, {operand(values[0], kind)});")
         self.phase.epilogue.append(f"{acc} = {self._of_row(combine, acc)};")
         return self._result(wrapped(acc, dtype) if kind == REGISTER[dtype] else f"{REGISTER[dtype]}({acc})", dtype)
 
-    def _first(self, acc, dtype, reduction_type, value):
-        """The index along the row of its largest or smallest value."""
-        tree = next(t for t in self.range_trees if t.is_reduction)
+    def _first(self, acc, dtype, reduction_type, value, index=None):
+        """The index of a row's largest or smallest value: the one that is given with it, or that along the row."""
+        index = index or next(t for t in self.range_trees if t.is_reduction).name
         kind = "float" if register_type(value) == "float" else "int64_t"
         combine = f"First<{kind}, {int(reduction_type == 'argmin')}>"
         self.phase.prologue.append(f"Located<{kind}> {acc} = {combine}.identity();")
-        located = f"{combine}.of({operand(value, kind)}, uint({tree.name}))"
+        located = f"{combine}.of({operand(value, kind)}, uint({index}))"
         self.compute.writeline(f"{acc} = {combine}.combine({acc}, {located});")
         self.phase.epilogue.append(f"{acc} = {self._of_row(combine, acc)};")
         return self._result(f"{REGISTER[dtype]}({acc}.index)", dtype)

@@ -22,10 +22,11 @@ class SlangScheduling(SIMDScheduling):
     def get_backend_features(cls, device) -> OrderedSet[BackendFeature]:
         return cls.backend_features
 
-    def codegen_node_schedule(self, kernel_features):
+    @classmethod
+    def get_tiling_and_scores(cls, *args, **kwargs):
         # One range of reductions a kernel.
         with config.patch({"triton.tile_reductions": False, "triton.prefer_nd_tiling": False}):
-            return super().codegen_node_schedule(kernel_features)
+            return super().get_tiling_and_scores(*args, **kwargs)
 
     def define_kernel(self, src_code: str, node_schedule, kernel: SlangKernel) -> str:
         wrapper = V.graph.wrapper_code
@@ -65,3 +66,14 @@ class SlangWrapper(PythonWrapperCodegen):
             return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
         sizes, strides = (self.codegen_python_shape_tuple(x) for x in (shape, stride))
         return f"{name} = empty_strided_mps({sizes}, {strides}, {dtype})"
+
+
+class NoCppWrapper(PythonWrapperCodegen):
+    """In the place of what writes a graph's C++ module."""
+
+    @staticmethod
+    def create(*args, **kwargs):
+        raise NotImplementedError(
+            "AOTInductor and torch._inductor.config.cpp_wrapper are not supported on mps: "
+            "modules with its generated kernels are written in Python only."
+        )

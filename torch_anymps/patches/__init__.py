@@ -17,6 +17,8 @@ NAMES = (
     "torch_storage",
     "torch_foreach",
     "torch_optim",
+    "torch_convolution",
+    "torch_flex_attention",
     "torch_inductor",
     "torch_flop_counter",
     "lightning",
