@@ -7,6 +7,7 @@ import torch
 from torch._inductor.utils import sympy_product
 
 from .device import device_config
+from .row_lowering import register_rows
 
 aten = torch.ops.aten
 
@@ -47,3 +48,4 @@ def register_decompositions() -> None:
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
 
     decomposition.decompositions[aten.linear_backward.default] = linear_backward
+    register_rows()
