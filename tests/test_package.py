@@ -245,7 +245,8 @@ def test_info_with_a_device(mps):
 
 
 def test_info_says_what_to_install_for_torch_compile(run_python, mps):
-    source = "import runpy, sys; sys.modules['slangpy'] = None; runpy.run_module('torch_anymps.info', run_name='__main__')"
+    hide = "import sys; sys.modules['slangpy'] = None"
+    source = f"{hide}; import runpy; runpy.run_module('torch_anymps.info', run_name='__main__')"
     done = run_python(source)
     assert (done.returncode, done.stderr) == (0, "")
     [line] = [line for line in done.stdout.splitlines() if line.startswith("torch.compile:")]

@@ -113,16 +113,15 @@ print(x.grad.tolist(), torch.compile(lambda x: x + 1)(torch.ones(2)).tolist())
     assert "pip install 'torch-anymps[compile]'" in done.stderr
 
 
-def test_without_the_slang_compiler_a_library_cannot_be_made(run_python, tmp_path):
-    source = WITHOUT_SLANG + f"""
-program = torch.export.export(torch.nn.Linear(3, 2, device="mps"), (torch.ones(2, 3, device="mps"),))
-try:
-    torch._inductor.aoti_compile_and_package(program, package_path={str(tmp_path / "model.pt2")!r})
-except RuntimeError as error:
-    print(error)
-"""
-    done = run_python(source)
-    assert "needs the Slang compiler, which is not installed: pip install 'torch-anymps[compile]'" in done.stdout, done
+@pytest.mark.parametrize("program", [False, True])
+def test_what_needs_cpp_says_that_there_is_none(tmp_path, program):
+    x = torch.ones(2, 3, device="mps")
+    with pytest.raises(Exception, match="AOTInductor and cpp_wrapper need C.. that calls kernels of mps"):
+        if program:
+            exported = torch.export.export(nn.Linear(3, 2, device="mps"), (x,))
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+        else:
+            torch.compile(lambda x: x.sin() + 1, options={"cpp_wrapper": True})(x)
 
 
 def test_inductor_for_the_cpu_is_untouched():
