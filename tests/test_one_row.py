@@ -70,6 +70,35 @@ def test_a_pointwise_row(tmp_path, build):
     check_cpp(build, out, [source, register])
 
 
+def test_a_pointwise_row_compiled(tmp_path, mps, run_python):
+    """torch.compile fuses an operator by its row: no second list names it."""
+    row = """\
+- {op: special_airy_ai.out, rule: unary_float, expr: "2 * x + 0.5f"}
+- {op: special_zeta.out, rule: binary_float, expr: "self - other * other"}
+- {op: softshrink_backward.grad_input, rule: binary, scalars: [lambd], expr: "grad_output + lambd * self"}
+"""
+    out = generate(tmp_path, "pointwise.yaml", row)
+    source = f"""
+import pathlib, torch
+from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch_anymps.inductor import rows
+table = rows.package_file
+rows.package_file = lambda name: pathlib.Path({str(out)!r}, name) if name == rows.TABLE else table(name)
+
+def function(x, n):
+    y = torch.special.zeta(torch.special.airy_ai(x), n)
+    return torch.ops.aten.softshrink_backward(y, torch.special.zeta(2, n), 3.0)
+
+x, n = torch.arange(6.0).reshape(2, 3), torch.arange(3)
+with fresh_cache():
+    result, codes = run_and_get_code(torch.compile(function), x.to("mps"), n.to("mps"))
+expected = 2 * x + 0.5 - n * n + 3 * (2 - n * n)
+print(sum(code.count("= mps_kernel(") for code in codes), torch.equal(result.cpu(), expected), result.dtype)
+"""
+    done = run_python(source)
+    assert done.stdout == "1 True torch.float32\n", done.stdout + done.stderr
+
+
 def test_a_reduction_row(tmp_path, build):
     row = """\
 sum_of_cubes:

@@ -1,5 +1,7 @@
 """`import torch` never fails and never prints because of this package, and info says why there is no device."""
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 
@@ -236,9 +238,32 @@ def test_info_with_a_device(mps):
     for row in ("device", "vendor", "driver", "Vulkan", "features", "memory heap 0", "kernels", "cache folder"):
         assert rows[row].strip(), row
     assert int(rows["kernels"]) > 0
+    assert re.fullmatch(r"Slang v?20\d\d\.\d\S*", rows["torch.compile"].strip())
     assert {"fp16", "bf16", "coopmat", "atomics", "UMA"} <= set(rows["features"].replace(",", " ").split())
     assert rows["patch torch_mps"].strip().startswith("in force")
     assert rows["patch lightning"].strip().startswith("waits")
+
+
+def test_info_says_what_to_install_for_torch_compile(run_python, mps):
+    hide = "import sys; sys.modules['slangpy'] = None"
+    source = f"{hide}; import runpy; runpy.run_module('torch_anymps.info', run_name='__main__')"
+    done = run_python(source)
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("torch.compile:")]
+    assert "Slang compiler, which is not installed: pip install 'torch-anymps[compile]'" in line
+
+
+def test_the_package_has_what_torch_compile_needs():
+    from torch_anymps import _load
+
+    library = _load.package_file(_load.LIBRARY).parent  # the built package, installed or build/site
+    for name in ("_launcher.abi3.so", "pointwise_table.json", "kernels.bin", "inductor/__init__.py"):
+        assert (library / name).is_file(), name
+    shaders = {path.name for path in (library / "shaders" / "lib").glob("*.slang")}
+    assert {"inductor.slang", "math.slang", "dtype.slang", "pointwise_functions.slang"} <= shaders
+    requirements = importlib.metadata.requires("torch-anymps") or []
+    if requirements:  # build/site has no list of them
+        assert any(r.startswith("slangpy") and "compile" in r for r in requirements)
 
 
 def test_optimum_quanto_builds_no_metal_extension(run_python, mps, tmp_path):

@@ -42,9 +42,20 @@ def main() -> int:
     rows = _device_rows(json.loads(torch.ops.anymps.device_info()))
     rows += [(f"Vulkan device {i}", line) for i, line in enumerate(torch.ops.anymps.device_list())]
     rows.append(("kernels", str(len(torch.ops.anymps.kernel_names()))))
+    rows.append(("torch.compile", _compiler()))
     for label, value in [*rows, *_patch_rows()]:
         print(f"{label + ':':<22}{value}")
     return 0
+
+
+def _compiler() -> str:
+    """What generates code for torch.compile, or why nothing does and what to install."""
+    from torch_anymps.inductor import runtime
+
+    try:
+        return f"Slang {runtime.compiler_version()}"
+    except RuntimeError as error:
+        return str(error)
 
 
 def _device_rows(info: dict) -> list[tuple[str, str]]:

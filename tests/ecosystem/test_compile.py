@@ -1,4 +1,4 @@
-"""torch.compile: graphs are captured and run by our kernels; inductor hands those with mps tensors to aot_eager."""
+"""torch.compile as people call it; without the Slang compiler, aot_eager and one warning."""
 
 import pytest
 import torch
@@ -46,7 +46,6 @@ def agree(function, *arguments, **options):
     torch.testing.assert_close(torch.compile(function, **options)(*arguments), function(*arguments))
 
 
-@pytest.mark.filterwarnings("ignore:torch.compile's inductor backend generates no code")
 @pytest.mark.parametrize(
     "options",
     [{}, {"dynamic": True}, {"fullgraph": True}, {"mode": "reduce-overhead"}, {"mode": "max-autotune"}]
@@ -60,7 +59,6 @@ def test_the_default_backend_runs_every_kind_of_graph(options):
     agree(lambda a, b: (a.sum() + 1, b.to("mps").cumsum(0)), torch.ones(3), torch.ones(4), **options)  # mixed
 
 
-@pytest.mark.filterwarnings("ignore:torch.compile's inductor backend generates no code")
 def test_training_with_a_compiled_module_and_a_compiled_optimizer():
     def losses(compiled):
         torch.manual_seed(0)
@@ -83,7 +81,6 @@ def test_training_with_a_compiled_module_and_a_compiled_optimizer():
     assert losses(True) == pytest.approx(losses(False), rel=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:torch.compile's inductor backend generates no code")
 def test_compiled_flex_attention():
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -93,29 +90,38 @@ def test_compiled_flex_attention():
     torch.testing.assert_close(torch.compile(flex_attention)(q, k, v, block_mask=mask), expected)
 
 
-def test_one_warning_a_process(run_python):
-    source = """
-import torch, warnings
+WITHOUT_SLANG = """
+import sys, torch, warnings
+sys.modules["slangpy"] = None  # as if it were not installed
 warnings.simplefilter("always")
+"""
+
+
+def test_without_the_slang_compiler_one_warning_and_aot_eager(run_python):
+    source = WITHOUT_SLANG + """
 for function in (torch.sin, lambda x: x.sum() + 1, lambda x: x.mean() * 2):
-    torch.compile(function)(torch.ones(3, device="mps"))
+    x = torch.ones(3, device="mps", requires_grad=True)
+    result = torch.compile(function)(x)
+    torch.testing.assert_close(result, function(x))
+    result.sum().backward()
+print(x.grad.tolist(), torch.compile(lambda x: x + 1)(torch.ones(2)).tolist())
 """
     done = run_python(source)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("inductor backend generates no code for the mps device of torch-anymps") == 1
+    assert done.stdout == f"{[2 * torch.tensor(1 / 3).item()] * 3} [2.0, 2.0]\n"
+    assert done.stderr.count("torch.compile needs the Slang compiler") == 1
+    assert "pip install 'torch-anymps[compile]'" in done.stderr
 
 
-def test_what_needs_code_says_that_there_is_none(tmp_path):
-    from torch._inductor.compile_fx import compile_fx_inner
-    from torch.fx.experimental.proxy_tensor import make_fx
-
+@pytest.mark.parametrize("program", [False, True])
+def test_what_needs_cpp_says_that_there_is_none(tmp_path, program):
     x = torch.ones(2, 3, device="mps")
-    program = torch.export.export(nn.Linear(3, 2, device="mps"), (x,))
-    with pytest.raises(RuntimeError, match="Inductor generates no code for the mps device of torch-anymps"):
-        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
-    graph = make_fx(lambda x: (x.sum(),), tracing_mode="fake")(x)
-    with pytest.raises(RuntimeError, match="Inductor generates no code for the mps device of torch-anymps"):
-        compile_fx_inner(graph, [torch._subclasses.FakeTensorMode().from_tensor(x)])
+    with pytest.raises(Exception, match="AOTInductor and cpp_wrapper need C.. that calls kernels of mps"):
+        if program:
+            exported = torch.export.export(nn.Linear(3, 2, device="mps"), (x,))
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+        else:
+            torch.compile(lambda x: x.sin() + 1, options={"cpp_wrapper": True})(x)
 
 
 def test_inductor_for_the_cpu_is_untouched():

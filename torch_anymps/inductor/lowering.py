@@ -10,6 +10,7 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import ops
 
 from .device import device_config
+from .row_lowering import register_rows
 
 aten = torch.ops.aten
 
@@ -111,3 +112,4 @@ def register_decompositions() -> None:
         table[op] = _of_mps(ours, table.get(op))
     # Our kernel at autograd's key hands traced tensors to a composite that stores the mask as floats.
     aten.dropout.default.py_impl(torch._C.DispatchKey.AutogradMPS)(decompositions.dropout)
+    register_rows()

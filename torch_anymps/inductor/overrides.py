@@ -11,7 +11,7 @@ from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_
 from torch._inductor.virtualized import V
 
 from .dtypes import NARROW, REGISTER, common_type, converted, number, operand, register_type, wrapped
-from .rows import expressions, rows
+from .rows import ROW, expressions, rows
 
 # Inductor's name -> the row's, where they differ.
 _ROWS = {
@@ -191,6 +191,17 @@ class SlangOverrides(OpOverrides):
     @staticmethod
     def randint64(seed, offset, low, high):
         return f"randint64({seed}, int64_t({offset}), {operand(low, 'int64_t')}, {operand(high, 'int64_t')})"
+
+    @staticmethod
+    def inline_asm_elementwise(
+        *inputs, asm, constraints=None, dtype=torch.float32, is_pure=True, pack=1, input_dtypes=None
+    ):
+        """Inductor's way to any instruction of a device: here, to any row (row_lowering.py)."""
+        row = rows().get(asm) if constraints == ROW else None
+        if row is None:
+            raise NotImplementedError("inline_asm_elementwise takes the assembly of NVIDIA's GPUs, which mps has not")
+        count = len(row["inputs"])
+        return expressions(row, list(inputs[:count]), list(inputs[count:]))[0]
 
     def load_seed(self, name, offset):
         return V.kernel.load(name, offset)

@@ -13,7 +13,8 @@ from torch_anymps._load import package_file
 from .dtypes import CODE, common_type, operand, register_type, wrapped
 
 TABLE = "pointwise_table.json"
-_BOOL_RULES = ("comparison", "unary_to_bool")
+ROW = "row of pointwise.yaml"  # constraints of ops.inline_asm_elementwise, whose asm then is a row's name
+BOOL_RULES = ("comparison", "unary_to_bool")
 
 
 @functools.cache
@@ -31,6 +32,11 @@ def arithmetic_of(row: dict, kind: str) -> str:
     raise NotImplementedError(f"{row['name']} has no expression for operands of type {kind}")
 
 
+def of_result(row: dict, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a row's result for operands of a common dtype."""
+    return torch.bool if row["rule"] in BOOL_RULES else dtype
+
+
 def expressions(row: dict, operands: list, scalars: list | None = None) -> list[str]:
     """The texts of a row's outputs for operands: variables of a kernel, or numbers, in the order of its inputs."""
     kind = common_type(*operands)
@@ -41,7 +47,7 @@ def expressions(row: dict, operands: list, scalars: list | None = None) -> list[
         names[name] = operand(value, register)
     names.setdefault("alpha", "1")
     names["kCommon"] = CODE.get(_result_dtype(operands), "kF32")
-    result = "bool" if row["rule"] in _BOOL_RULES else register
+    result = "bool" if row["rule"] in BOOL_RULES else register
     texts = []
     for expr in row["expr"][arithmetic]:
         text = re.sub(r"(?<![\w:])[A-Za-z_]\w*(?!\w*::)", lambda m: names.get(m[0], m[0]), expr)

@@ -1,0 +1,77 @@
+"""Operators that Inductor has no lowering for, fused by their rows of pointwise.yaml alone."""
+
+import pytest
+import torch
+from compiled import compiled_agrees, kernel_count
+from torch import special
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def fused_by_rows():
+    """Names of the operators."""
+    from torch_anymps import inductor
+    from torch_anymps.inductor import row_lowering
+
+    inductor.register()
+    return {op.name() for op in row_lowering.registered}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: special.zeta(x + 1.5, n) * 2 - special.zeta(2.5, n) + special.zeta(x + 2, 1.25),
+        lambda x, n: special.i0e(x) + special.i1e(n.int()) + special.log_ndtr(x),
+        lambda x, n: torch.gcd((x * 99).int(), (n * 6).to(torch.int16)) + 1,
+        lambda x, n: torch.angle(x - 0.5) + torch.angle((n - 2).int()),
+        lambda x, n: special.legendre_polynomial_p(x, 3) + special.hermite_polynomial_h(x, n),
+        lambda x, n: torch.igamma(x + 1, n).sum(0),
+    ],
+    ids=["zeta", "bessel", "gcd", "angle", "polynomials", "then a sum"],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_kernel(mps, fused_by_rows, function, dynamic):
+    x, n = torch.rand(6, 8), torch.randint(1, 5, (8,)).float()
+    assert kernel_count(compiled_agrees(function, x, n, dynamic=dynamic)) == 1
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_keep_their_dtype(mps, dtype):
+    compiled_agrees(lambda x: torch.digamma(x) * 3, torch.rand(40).to(dtype) + 1)
+
+
+def test_a_scalar_argument(mps, fused_by_rows):
+    function = lambda x: torch.ops.aten.softshrink_backward(x, x - 0.5, 0.25) + 1
+    assert kernel_count(compiled_agrees(function, torch.rand(6, 8))) == 1
+
+
+def test_gradients(mps):
+    compiled_agrees(lambda x: special.log_ndtr(x).sin(), torch.randn(40, requires_grad=True), backward=True)
+
+
+def test_which_operators(fused_by_rows):
+    """Those that PyTorch would call as they are, and none of those that it can fuse."""
+    assert {"aten::special_zeta", "aten::special_zeta.self_scalar", "aten::gcd", "aten::special_i0e"} <= fused_by_rows
+    assert not {"aten::add.Tensor", "aten::erf", "aten::gelu", "aten::hypot"} & fused_by_rows
+
+
+def test_the_cpu_is_untouched(fused_by_rows):
+    x = torch.rand(5) + 2
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(lambda x: special.zeta(x, 1.0) * 2)(x), special.zeta(x, 1.0) * 2)
+
+
+def test_complex_numbers_are_called_eager(mps):
+    x = torch.randn(4, dtype=torch.complex64)
+    compiled_agrees(lambda x: torch.angle(x) + 1, x)
+
+
+def test_assembly_of_other_devices_is_refused(mps):
+    from torch._higher_order_ops.inline_asm_elementwise import inline_asm_elementwise
+
+    def function(x):
+        return inline_asm_elementwise(x, asm_str="mov.b32 $0, $1;", constraints="=r,r", dtype=torch.float32)
+
+    with pytest.raises(Exception, match="NVIDIA"):
+        torch.compile(function)(torch.ones(4, device=mps))
