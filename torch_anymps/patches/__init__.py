@@ -18,6 +18,7 @@ NAMES = (
     "torch_foreach",
     "torch_optim",
     "torch_inductor",
+    "torch_inductor_replay",
     "torch_flop_counter",
     "lightning",
     "optimum_quanto",
