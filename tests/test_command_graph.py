@@ -208,7 +208,6 @@ DRAWS = {
     "randperm": lambda d: torch.randperm(300, device=d),
     "bernoulli": lambda d: torch.bernoulli(torch.full((999,), 0.3, device=d)),
     "dropout": lambda d: F.dropout(torch.ones(2000, device=d), 0.5),
-    "poisson": lambda d: torch.poisson(torch.full((100,), 4.0, device=d)),
     "exponential": lambda d: torch.empty(100, device=d).exponential_(),
     "gamma": lambda d: torch._standard_gamma(torch.full((100,), 2.0, device=d)),
     "attention": lambda d: F.scaled_dot_product_attention(*torch.ones(3, 1, 2, 40, 16, device=d), dropout_p=0.5),
