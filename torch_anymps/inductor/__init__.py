@@ -20,6 +20,7 @@ def register() -> None:
     from . import config
     from .device import device_config
     from .lowering import register_decompositions
+    from .replay import ReplayPolicy
     from .runtime import compiler_version
     from .scheduling import SlangScheduling, SlangWrapper
 
@@ -28,6 +29,8 @@ def register() -> None:
     config.generator = _generator_version()
     register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
     inductor_config.layout_optimization = False  # our convolutions give what is contiguous, whatever was asked for
+    if inductor_config.cudagraph_policy is None:
+        inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()
 
 
