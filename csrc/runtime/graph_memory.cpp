@@ -9,11 +9,18 @@
 
 #include "runtime/allocator.h"
 #include "runtime/command_encoder.h"
+#include "runtime/command_graph.h"
+#include "runtime/kernel_profile.h"
 #include "runtime/stream.h"
 #include "runtime/unified_memory.h"
 
 namespace anymps::runtime {
 namespace {
+
+// Not while a graph is captured, which takes kernels alone, nor while a profile is taken, which shows each.
+bool may_replay() {
+    return capturing() == nullptr && !profiling();
+}
 
 // The tensors of one captured graph. For one thread at a time.
 class GraphMemory final : public torch::CustomClassHolder {
@@ -32,8 +39,10 @@ class GraphMemory final : public torch::CustomClassHolder {
         }
     }
 
+    // Whether a replay is possible now, and reads and writes these tensors.
     bool matches(const std::vector<at::Tensor>& fixed) const {
-        return std::equal(fixed.begin(), fixed.end(), fixed_.begin(), fixed_.end(),
+        return may_replay() &&
+               std::equal(fixed.begin(), fixed.end(), fixed_.begin(), fixed_.end(),
                           [](const at::Tensor& tensor, const void* address) {
                               return tensor.const_data_ptr() == address;
                           });
@@ -99,6 +108,7 @@ class GraphMemory final : public torch::CustomClassHolder {
 };
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("may_replay() -> bool", may_replay);
     m.class_<GraphMemory>("GraphMemory")
         .def(torch::init<std::vector<at::Tensor>, std::vector<at::Tensor>>())
         .def("matches", &GraphMemory::matches)

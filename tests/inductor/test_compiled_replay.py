@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
+import torch_anymps
 from torch_anymps.inductor import replay
 from torch_anymps.inductor.replay import MAX_CAPTURES, MAX_MOVED_BYTES, ReplayPolicy
 
@@ -160,10 +161,12 @@ def test_several_forwards_before_their_backwards(mps):
         torch.testing.assert_close(p.grad, q.grad)
 
 
-def test_dropout_draws_as_in_eager_code_and_backward_agrees(mps):
+def test_dropout_draws_as_without_replay_and_backward_agrees(mps):
     net = net_of(mps, dropout=0.5)
+    net[1].eval()
     compiled = replayed(net)
-    x = torch.randn(8, 16, device=mps, requires_grad=True)
+    torch.manual_seed(5)
+    x = torch.ones(8, 16, device=mps, requires_grad=True)
     results = []
     for _ in range(5):
         y = compiled(x)
@@ -172,9 +175,7 @@ def test_dropout_draws_as_in_eager_code_and_backward_agrees(mps):
     assert replay_counts() == [[4], [4]]
     for (y, _), (z, _) in zip(results, results[1:], strict=False):
         assert not torch.equal(y, z)
-    torch.manual_seed(5)
-    y = compiled(x)
-    gradient = torch.autograd.grad(y.sum(), x)[0]
+    y, gradient = results[0]  # ran as it is
     torch.manual_seed(5)
     again = compiled(x)
     torch.testing.assert_close(again, y)
@@ -225,12 +226,58 @@ def test_parameters_that_move_are_captured_again(mps):
         for _ in range(3):
             torch.testing.assert_close(compiled(x), net(x))
         assert replay_counts() == [[3, 2]]
-        for _ in range(MAX_CAPTURES + 2):
+        assert [len(capture.copied) for capture in functions[0].captures] == [2, 1]  # the input; the weight, too
+        for _ in range(5):
             kept = net[0].weight.data
             net[0].weight.data = torch.randn(32, 16, device=mps)
             torch.testing.assert_close(compiled(x), net(x))
             assert kept.shape == (32, 16)
-    assert len(functions[0].captures) <= MAX_CAPTURES
+    assert replay_counts() == [[8, 2]]
+
+
+def test_inputs_that_are_written_at_ever_new_addresses(mps):
+    compiled = replayed(lambda cache: cache.add_(1))
+    caches = [torch.zeros(4, device=mps) for _ in range(MAX_CAPTURES + 4)]
+    with torch.no_grad():
+        for _ in range(2):
+            for cache in caches:
+                compiled(cache)
+    assert [cache.tolist() for cache in caches] == [[2.0] * 4] * len(caches)
+    assert len(functions[0].captures) == MAX_CAPTURES
+
+
+def test_inference_mode_and_no_grad_share_a_capture(mps):
+    compiled = replayed(lambda x: x.sin() + 1)
+    for mode in (torch.inference_mode, torch.no_grad) * 3:
+        with mode():
+            x = torch.randn(9, device=mps)
+            torch.testing.assert_close(compiled(x), x.sin() + 1)
+
+
+def test_inside_of_a_graph_of_the_users(mps):
+    compiled = replayed(lambda x: x * 2)
+    x = torch.ones(3, device=mps)
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(x)
+        graph = torch.accelerator.Graph()
+        with graph:
+            y = compiled(x) + 1
+    x.fill_(5)
+    graph.replay()
+    assert y.tolist() == [11.0] * 3
+
+
+def test_a_profile_shows_the_kernels(mps):
+    compiled = replayed(lambda x: (x * 2).sin())
+    x = torch.ones(300, device=mps)
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(x)
+        with torch_anymps.profile() as profile:
+            compiled(x)
+    assert "sin" in profile.table()
+    assert replay_counts() == [[2]]
 
 
 def test_a_capture_for_each_size(mps):

@@ -1,7 +1,8 @@
 """torch.compile(mode="reduce-overhead") on mps: compiled graphs are captured once and replayed.
 
 A compiled graph (a function here) runs as it is at first, is captured at the second call and replayed from then on. It
-may have several captures: one for each set of sizes and of addresses of inputs that are read in place.
+may have several captures: one for each set of sizes and of addresses of inputs that are read in place. While a profile
+is taken, or a graph that it would be a part of is captured, it runs as it is.
 
 Outputs of a replay are the capture's own memory. Those that still live at the next replay are given memory of their
 own first (nobody sees a difference), or, where that would copy too much, the graph runs without a replay.
@@ -68,6 +69,8 @@ class _Function:
         for capture in self.captures:
             if capture.key == key and capture.matches(inputs):
                 return capture.run(inputs)
+        if not torch.ops.anymps.may_replay():
+            return self.model(inputs)
         last = self.last_addresses.get(key)
         self.last_addresses[key] = [x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
         if last is None or len(self.captures) == MAX_CAPTURES:
@@ -83,17 +86,19 @@ class _Function:
         self.captures.insert(0, capture)
         return capture.run(inputs)
 
-    def reads_in_place(self, index: int, tensor: torch.Tensor, last_address: int) -> bool:
-        """Whether an input will most likely be at this address again."""
+    def reads_in_place(self, index: int, tensor: torch.Tensor, last_address: int, key) -> bool:
+        """Whether an input will most likely be at this address again (or is written, so that it cannot be copied)."""
         if index in self.mutated:
             return True
         owner = _captured_by.get(tensor.untyped_storage().data_ptr())
         if owner is not None:
             return owner is not self
-        if index not in self.static:
-            return False
+        address = tensor.data_ptr()
+        others = (capture.addresses.get(index, address) for capture in self.captures if capture.key == key)
+        if index not in self.static or any(other != address for other in others):
+            return False  # it has moved once
         # Of a backward, Inductor calls everything static that the forward saved.
-        return not self.is_backward or isinstance(tensor, torch.nn.Parameter) or tensor.data_ptr() == last_address
+        return not self.is_backward or isinstance(tensor, torch.nn.Parameter) or address == last_address
 
 
 class _Capture:
@@ -110,12 +115,14 @@ class _Capture:
                 continue
             if x.device.type != "mps":
                 raise RuntimeError(f"an input on {x.device}")
-            if function.reads_in_place(i, x, last_addresses[i]):
+            if function.reads_in_place(i, x, last_addresses[i], key):
                 self.fixed.append(i)
             else:
                 self.copied.append(i)
-                arguments[i] = static_input(x)
+                with torch.inference_mode(False):  # the next call may be outside of it
+                    arguments[i] = static_input(x)
         fixed = [inputs[i] for i in self.fixed]
+        self.addresses = {i: x.data_ptr() for i, x in zip(self.fixed, fixed, strict=True)}
         self.buffers = [arguments[i] for i in self.copied]
         self.expanded = [get_expanded_dims(x) for x in self.buffers]
         self.graph = torch.accelerator.Graph()
