@@ -330,10 +330,10 @@ def test_kernel_errors_of_a_replay_raise_at_the_next_synchronization(mps):
 
 
 def test_memory_cached_elsewhere_may_be_freed_while_the_graph_names_it(mps):
-    """vkCmdCopyBuffer names a buffer: it lives as long as the graph, whatever becomes of the tensor in it."""
-    x = torch.ones(8 << 20, device=mps)
-    graph, y = captured(lambda: x.clone())
-    del x
+    """What a graph reads stays where it is, though nobody may have it any more."""
+    kept = [torch.ones(8 << 20, device=mps)]
+    graph, y = captured(lambda: kept[0].clone() + kept[0])
+    kept.clear()
     gc.collect()
     torch.mps.empty_cache()
     graph.replay()

@@ -42,9 +42,9 @@ class Allocator final : public c10::DeviceAllocator {
     size_t reserved_bytes() const;        // taken from the driver
     // What programs should stay under: half of unified memory, 95 % of a card's own.
     size_t recommended_bytes() const;
-    // A pool for the allocations of a capture: the one of this id, or a new one for {0, 0}. What is freed in it
-    // is handed out to captures of the same pool only, until release_pool() was called as often as this; then
-    // its memory is everybody's.
+    // A pool for the allocations of a capture: the one of this id, or a new one for {0, 0}. What is freed in
+    // it is handed out to captures of the same pool only, until release_pool() was called as often as this;
+    // then its memory is everybody's.
     c10::MempoolId_t retain_pool(c10::MempoolId_t id);
     void release_pool(c10::MempoolId_t id);
     // Limits reserved_bytes to fraction * recommended_bytes(); 0 < fraction <= 2.

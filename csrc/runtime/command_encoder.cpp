@@ -96,7 +96,8 @@ class CommandEncoder::Impl {
     void record_deferred() { deferred_.record_all(); }
 
     ArgumentRing::Slice reserve(uint64_t bytes) {
-        if (graph_) [[unlikely]] return graph_->reserve(bytes);
+        if (graph_) [[unlikely]]
+            return graph_->reserve(bytes);
         ArgumentRing::Slice slice;
         while (!ring_.reserve(bytes, &slice)) {
             submit();
@@ -130,8 +131,9 @@ class CommandEncoder::Impl {
 
     void upload(uint64_t dst, const std::byte* src, uint64_t bytes) {
         if (graph_) [[unlikely]] {
-            TORCH_CHECK(bytes <= ArgumentRing::kMaxBytes, "A copy of ", bytes, " bytes from the host is not "
-                        "permitted while a graph is captured, which keeps at most ", ArgumentRing::kMaxBytes);
+            TORCH_CHECK(bytes <= ArgumentRing::kMaxBytes, "A copy of ", bytes,
+                        " bytes from the host is not permitted while a graph is captured: it keeps at most ",
+                        ArgumentRing::kMaxBytes);
             return upload_by_ring(dst, bytes_at(src, bytes));
         }
         if (std::byte* host = host_pointer(dst, bytes); host && idle()) {
@@ -321,7 +323,8 @@ class CommandEncoder::Impl {
 
     // Whether a command of this kernel (or of none) can be recorded at once: all before it are.
     bool can_record(const vulkan::Pipeline* pipeline) {
-        if (graph_) [[unlikely]] return true;  // which has no deferred commands: pipelines are built now
+        if (graph_) [[unlikely]]
+            return true;  // which has no deferred commands: pipelines are built now
         if (!deferred_.empty()) [[unlikely]] {
             deferred_.record_built();
             if (!deferred_.empty()) return false;
@@ -408,7 +411,8 @@ class CommandEncoder::Impl {
     }
 
     void recorded(std::string_view name) {
-        if (graph_) [[unlikely]] return graph_->recorded(name);
+        if (graph_) [[unlikely]]
+            return graph_->recorded(name);
         const uint32_t commands = ++stream_.commands;
         const bool check = commands % kCheckEvery == 0 || waited_.exchange(false, std::memory_order_relaxed);
         if (commands >= kBatch || (check && semaphore_.value() >= submission_)) submit();

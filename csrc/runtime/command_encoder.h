@@ -37,8 +37,8 @@ struct ErrorSlot {
 };
 
 // One in-order stream of commands of the device. Owner: runtime::Stream. Every method may be called from any
-// thread; a call is recorded whole before the next one. Commands of a thread that captures a graph are recorded
-// there instead, and what would submit or wait raises RuntimeError (runtime/command_graph.h).
+// thread; a call is recorded whole before the next one. Commands of a thread that captures a graph are
+// recorded there instead, and what would submit or wait raises RuntimeError (runtime/command_graph.h).
 class CommandEncoder {
   public:
     explicit CommandEncoder(const vulkan::Device& device);

@@ -84,7 +84,8 @@ void CommandGraph::capture_begin(c10::MempoolId_t pool) {
 }
 
 void CommandGraph::capture_end() {
-    TORCH_CHECK(state_ == State::kCapturing && capturing() == this, "This thread does not capture this graph");
+    TORCH_CHECK(state_ == State::kCapturing && capturing() == this,
+                "This thread does not capture this graph");
     stop_capture();
     encoder().graph_barrier(recording_);
     state_ = State::kCaptured;

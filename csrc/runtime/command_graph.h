@@ -40,10 +40,10 @@ struct PhiloxBase {
 
 // A sequence of commands. Begin, end, replay and reset are for one thread at a time.
 //
-// A capture is bound to the thread that begins it and to threads that work for it, as autograd's do (those that
-// take over c10's thread-local state). What they ask of the device is recorded and not run, and what they
-// allocate comes from the graph's pool. The work of other threads goes to the stream meanwhile, as always, and
-// never gets into the graph; they may capture graphs of their own at the same time.
+// A capture is bound to the thread that begins it and to threads that work for it, as autograd's do (those
+// that take over c10's thread-local state). What they ask of the device is recorded and not run, and what
+// they allocate comes from the graph's pool. The work of other threads goes to the stream meanwhile, as
+// always, and never gets into the graph; they may capture graphs of their own at the same time.
 //
 // What needs the device to run (a synchronization, a copy to the host, an event) or too much memory of the
 // graph (an upload of more than ArgumentRing::kMaxBytes) raises RuntimeError during a capture, which goes on
@@ -82,8 +82,8 @@ class CommandGraph {
     // Keeps memory that a command uses, even when the allocator gives its segment back.
     void retain(std::shared_ptr<const vulkan::Buffer> buffer);
 
-    // While it is captured, for others: a place in the sequence that each replay takes from the generator, and
-    // slots that are zeros at this point of every replay.
+    // While it is captured, for others: a place in the sequence that each replay takes from the generator,
+    // and slots that are zeros at this point of every replay.
     PhiloxState reserve_philox(MPSGeneratorImpl& generator, uint64_t blocks);
     uint64_t zeroed_words(uint64_t slots);
 

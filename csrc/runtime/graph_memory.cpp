@@ -25,8 +25,8 @@ bool may_replay() {
 // The tensors of one captured graph. For one thread at a time.
 class GraphMemory final : public torch::CustomClassHolder {
   public:
-    // fixed: inputs that the graph reads and writes where they are. outputs: as captured, none of them a view of
-    // an input.
+    // fixed: inputs that the graph reads and writes where they are. outputs: as captured, none of them a view
+    // of an input.
     GraphMemory(const std::vector<at::Tensor>& fixed, std::vector<at::Tensor> outputs)
         : outputs_(std::move(outputs)) {
         for (const auto& tensor : fixed) fixed_.push_back(tensor.const_data_ptr());
@@ -41,11 +41,10 @@ class GraphMemory final : public torch::CustomClassHolder {
 
     // Whether a replay is possible now, and reads and writes these tensors.
     bool matches(const std::vector<at::Tensor>& fixed) const {
-        return may_replay() &&
-               std::equal(fixed.begin(), fixed.end(), fixed_.begin(), fixed_.end(),
-                          [](const at::Tensor& tensor, const void* address) {
-                              return tensor.const_data_ptr() == address;
-                          });
+        return may_replay() && std::equal(fixed.begin(), fixed.end(), fixed_.begin(), fixed_.end(),
+                                          [](const at::Tensor& tensor, const void* address) {
+                                              return tensor.const_data_ptr() == address;
+                                          });
     }
 
     // Of outputs that were given out and still live: what the next replay would overwrite.
@@ -99,7 +98,8 @@ class GraphMemory final : public torch::CustomClassHolder {
   private:
     struct Given {
         c10::Storage captured;
-        c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // of the tensors last given out
+        // Of the tensors last given out.
+        c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
     };
     std::vector<const void*> fixed_;
     std::vector<at::Tensor> outputs_;

@@ -124,7 +124,7 @@ def test_training_steps_are_those_of_eager_code(mps, set_to_none):
     for step in range(12):
         batch = slice(step % 2, None, 2)
         torch.compiler.cudagraph_mark_step_begin()
-        for n, call, o in ((net, compiled, optimizer), (twin, twin, other)):
+        for call, o in ((compiled, optimizer), (twin, other)):
             o.zero_grad(set_to_none=set_to_none)
             loss = F.cross_entropy(call(x[batch]), y[batch])
             loss.backward()
