@@ -182,6 +182,23 @@ def test_dropout_draws_as_without_replay_and_backward_agrees(mps):
     torch.testing.assert_close(torch.autograd.grad(again.sum(), x)[0], gradient)
 
 
+def test_attention_with_dropout_is_replayed_in_both_directions(mps):
+    def function(q):
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=0.3) * 2
+
+    compiled = replayed(function)
+    q = torch.randn(1, 2, 33, 16, device=mps, requires_grad=True)
+    for seed in range(7):
+        torch.manual_seed(seed)
+        y = compiled(q)
+        (gradient,) = torch.autograd.grad(y.square().sum(), q)
+        torch.manual_seed(seed)
+        expected = function(q)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), q)[0])
+    assert replay_counts() == [[6], [5]]
+
+
 def test_graph_breaks_pass_tensors_on_without_copies(mps):
     def function(x, w):
         y = (x @ w).relu()

@@ -22,6 +22,7 @@ from torch._inductor.compile_fx import (
 )
 
 MAX_CAPTURES = 8  # of one function: each has memory of its own
+MAX_KEYS = 64  # of which a function remembers that they were there before
 MAX_MOVED_BYTES = 16 << 20  # of outputs that still live; a run without a replay is cheaper than a longer copy
 
 # By address of a captured output's storage: the function that has captured it.
@@ -59,19 +60,20 @@ class _Function:
         self.captures: list[_Capture] = []
         self.last_addresses: dict[object, list[int]] = {}  # of the inputs of the last call, by key
         self.may_replay = True
+        self.on_host: list[int] | None = None  # inputs that are no tensors of mps
 
     def __call__(self, inputs: list):
         if not self.may_replay:
             return self.model(inputs)
-        # Threads that call one function at the same time need outputs of their own; autograd has one for all.
-        sizes = tuple(x for x in inputs if not isinstance(x, torch.Tensor))
-        key = sizes if self.is_backward else (threading.get_ident(), *sizes)
+        key = self.key_of(inputs)
         for capture in self.captures:
             if capture.key == key and capture.matches(inputs):
                 return capture.run(inputs)
         if not torch.ops.anymps.may_replay():
             return self.model(inputs)
         last = self.last_addresses.get(key)
+        if len(self.last_addresses) == MAX_KEYS:
+            self.last_addresses.clear()
         self.last_addresses[key] = [x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
         if last is None or len(self.captures) == MAX_CAPTURES:
             return self.model(inputs)
@@ -79,12 +81,25 @@ class _Function:
             capture = _Capture(self, key, inputs, last)
         except RuntimeError as error:
             # Nothing has run: what was captured is forgotten.
-            self.may_replay = False
-            reason = cudagraph_utils.format_default_skip_message(str(error).split("\n")[0])
-            cudagraph_utils.log_cudagraph_skip_and_bump_counter(reason)
+            self.give_up(str(error).split("\n")[0])
             return self.model(inputs)
         self.captures.insert(0, capture)
         return capture.run(inputs)
+
+    def key_of(self, inputs: list) -> tuple:
+        """What a capture has as constants: the host's values, which kernels are given as arguments."""
+        if self.on_host is None:
+            self.on_host = [i for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor) or not x.is_mps]
+            if any(isinstance(inputs[i], torch.Tensor) and inputs[i].numel() > 1 for i in self.on_host):
+                self.give_up("an input on the CPU")
+        values = [x.item() if isinstance(x := inputs[i], torch.Tensor) and x.numel() == 1 else x for i in self.on_host]
+        # Threads that call one function at the same time need outputs of their own; autograd has one for all.
+        return (0 if self.is_backward else threading.get_ident(), *values)
+
+    def give_up(self, reason: str) -> None:
+        self.may_replay = False
+        reason = cudagraph_utils.format_default_skip_message(reason)
+        cudagraph_utils.log_cudagraph_skip_and_bump_counter(reason)
 
     def reads_in_place(self, index: int, tensor: torch.Tensor, last_address: int, key) -> bool:
         """Whether an input will most likely be at this address again (or is written, so that it cannot be copied)."""
@@ -111,10 +126,8 @@ class _Capture:
         self.copied: list[int] = []
         arguments = list(inputs)
         for i, x in enumerate(inputs):
-            if not isinstance(x, torch.Tensor):
+            if i in function.on_host:
                 continue
-            if x.device.type != "mps":
-                raise RuntimeError(f"an input on {x.device}")
             if function.reads_in_place(i, x, last_addresses[i], key):
                 self.fixed.append(i)
             else:
@@ -132,14 +145,18 @@ class _Capture:
         finally:
             self.graph.capture_end()
         of_input = {x.untyped_storage().data_ptr(): i for x, i in zip(fixed, self.fixed, strict=True)}
-        self.template: list = []  # an output, or (index of an input, size, stride, offset from the input's), or None
+        self.template: list = []  # outputs: _GIVEN, _Alias or what does not change
         captured = []
         for x in outputs:
             if not isinstance(x, torch.Tensor):
                 self.template.append(x)
                 continue
-            if x.device.type != "mps":
-                raise RuntimeError(f"an output on {x.device}")
+            if not x.is_mps:
+                # Attention says where its random numbers begin: for a capture, where replays write that.
+                if x.numel() != 1 or x.dtype != torch.int64:
+                    raise RuntimeError(f"an output on {x.device}")
+                self.template.append(x)
+                continue
             i = of_input.get(x.untyped_storage().data_ptr()) if x.numel() else None
             if i is None:
                 captured.append(x)
@@ -170,6 +187,8 @@ class _Capture:
                 x = next(given)
             elif isinstance(x, _Alias):
                 x = x.of(inputs[x.index])
+            elif isinstance(x, torch.Tensor):
+                x = x.clone()
             result.append(x)
         inputs.clear()
         return result
