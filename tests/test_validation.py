@@ -28,6 +28,15 @@ F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
 F.embedding(torch.tensor([1, 2], device="mps"), q[0, 0]).sum().backward()
 big = torch.randn(3, 1 << 20).to("mps")
 assert torch.equal(big.cpu(), big.clone().cpu())
+graph = torch.accelerator.Graph()
+with graph:
+    b = F.dropout(a @ a.t(), 0.5).softmax(0).clone() + torch.cat([a, a], 1).sum()
+    c = F.conv2d(torch.rand(1, 4, 8, 8, device="mps"), torch.tensor([[[[2.0]]] * 4]).to("mps"))
+for _ in range(3):
+    graph.replay()
+    graph.replay()
+    a += b.sum()
+assert b.isfinite().all().item() and c.isfinite().all().item()
 print("finished")
 """
 

@@ -30,7 +30,7 @@ def measure(device):
             compiled = torch.compile(model)
             for kind, module in (("eager", model), ("compiled", compiled)):
 
-                def step(module=module):
+                def step(module=module, loss_of=loss_of, optimizer=optimizer, amp=amp):
                     with torch.autocast(device, torch.bfloat16, enabled=amp):
                         loss = loss_of(module)
                     optimizer.zero_grad()
@@ -47,7 +47,6 @@ def measure(device):
                     figures[key] = 1e3 * peer.median_seconds(step, device, peer.stream_length(step, device, 0.3), 5)
                 except Exception as error:
                     print(f"{key} on {device}: {type(error).__name__}: {error}"[:600], file=sys.stderr, flush=True)
-            del model, loss_of, optimizer, compiled
     return figures
 
 

@@ -7,6 +7,7 @@
 
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
+#include "runtime/command_graph.h"
 #include "runtime/device.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
@@ -75,13 +76,16 @@ void change(StatArray& stat, StatType pool, size_t amount, bool increase) {
 }  // namespace
 
 struct Allocator::Segment {
-    explicit Segment(size_t bytes) : buffer(device(), bytes, vulkan::MemoryKind::Device) {
+    Segment(size_t bytes, PrivatePool* owner)
+        : buffer(std::make_shared<vulkan::Buffer>(device(), bytes, vulkan::MemoryKind::Device)),
+          owner(owner) {
         map_buffer(buffer);
     }
-    ~Segment() { unmap_buffer(buffer); }
-    bool small() const { return buffer.bytes() == kSmallSegment; }
+    ~Segment() { unmap_buffer(*buffer); }
+    bool small() const { return buffer->bytes() == kSmallSegment; }
     StatType pool() const { return small() ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
-    vulkan::Buffer buffer;
+    std::shared_ptr<vulkan::Buffer> buffer;
+    PrivatePool* owner;  // or nullptr
 };
 
 // A part of a segment; neighbours are linked so that free ones merge.
@@ -102,7 +106,8 @@ bool Allocator::BySize::operator()(const Block* a, const Block* b) const {
 Allocator::Allocator() = default;
 
 Allocator::Pool& Allocator::pool_of(const Segment& segment) {
-    return segment.small() ? small_ : large_;
+    Pools& pools = segment.owner ? *segment.owner : shared_;
+    return segment.small() ? pools.small : pools.large;
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
@@ -112,7 +117,9 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     Block* block;
     {
         std::lock_guard lock(mutex_);
-        block = take(round_up(bytes, kMinBlock), bytes);
+        PrivatePool* owner = nullptr;
+        if (const CommandGraph* graph = capturing()) owner = &private_.at(graph->pool());
+        block = take(round_up(bytes, kMinBlock), bytes, owner);
     }
     return {reinterpret_cast<void*>(block->address), block, &delete_block, where};
 }
@@ -150,8 +157,9 @@ bool Allocator::simplify(c10::DataPtr& pointer) {
     return true;
 }
 
-Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
-    Pool& pool = rounded <= kSmallBlock ? small_ : large_;
+Allocator::Block* Allocator::take(size_t rounded, size_t requested, PrivatePool* owner) {
+    Pools& pools = owner ? *owner : shared_;
+    Pool& pool = rounded <= kSmallBlock ? pools.small : pools.large;
     Block key{nullptr, 0, rounded};
     auto found = pool.lower_bound(&key);
     // A big block is not broken up for a much smaller tensor: the next big tensor would need a new segment.
@@ -161,11 +169,11 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
         block = *found;
         pool.erase(found);
     } else {
-        block = new_segment(rounded, requested);
+        block = new_segment(rounded, requested, owner);
         if (!block) {
             ++stats_.num_alloc_retries;
             free_cached_segments();
-            block = new_segment(rounded, requested);
+            block = new_segment(rounded, requested, owner);
         }
         if (!block) raise_out_of_memory(requested);
     }
@@ -177,14 +185,14 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested) {
 }
 
 // nullptr when the watermark or the driver refuses.
-Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested) {
+Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested, PrivatePool* owner) {
     const size_t bytes = segment_bytes(rounded);
     if (const size_t limit = limit_bytes(); limit && reserved_bytes() + bytes > limit) return nullptr;
     if (bytes > largest_buffer())
         raise_invalid_size(requested, "maxBufferSize", device_info().max_buffer_bytes);
     std::unique_ptr<Segment> segment;
     try {
-        segment = std::make_unique<Segment>(bytes);
+        segment = std::make_unique<Segment>(bytes, owner);
     } catch (const vulkan::Error& error) {
         if (error.out_of_memory()) return nullptr;
         throw;
@@ -192,7 +200,7 @@ Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested) {
     ++stats_.num_device_alloc;
     change(stats_.segment, segment->pool(), 1, true);
     change(stats_.reserved_bytes, segment->pool(), bytes, true);
-    auto* block = new Block{segment.get(), segment->buffer.address(), bytes};
+    auto* block = new Block{segment.get(), segment->buffer->address(), bytes};
     segments_.push_back(std::move(segment));
     return block;
 }
@@ -234,8 +242,9 @@ void Allocator::release(Block* block) {
 }
 
 void Allocator::free_cached_segments() {
+    const OutsideCapture outside;  // private pools keep theirs, which graphs use
     bool waited = false;
-    for (Pool* pool : {&small_, &large_}) {
+    for (Pool* pool : {&shared_.small, &shared_.large}) {
         for (auto it = pool->begin(); it != pool->end();) {
             Block* block = *it;
             if (block->previous || block->next) {
@@ -251,10 +260,32 @@ void Allocator::free_cached_segments() {
             delete block;
             ++stats_.num_device_free;
             change(stats_.segment, segment->pool(), 1, false);
-            change(stats_.reserved_bytes, segment->pool(), segment->buffer.bytes(), false);
+            change(stats_.reserved_bytes, segment->pool(), segment->buffer->bytes(), false);
             std::erase_if(segments_, [&](const auto& s) { return s.get() == segment; });
         }
     }
+}
+
+c10::MempoolId_t Allocator::retain_pool(c10::MempoolId_t id) {
+    std::lock_guard lock(mutex_);
+    if (id == c10::MempoolId_t{0, 0}) {
+        while (private_.contains({next_pool_, 0})) ++next_pool_;
+        id = {next_pool_++, 0};
+    }
+    ++private_[id].users;
+    return id;
+}
+
+void Allocator::release_pool(c10::MempoolId_t id) {
+    std::lock_guard lock(mutex_);
+    const auto found = private_.find(id);
+    if (--found->second.users > 0) return;
+    for (const auto& segment : segments_) {
+        if (segment->owner == &found->second) segment->owner = nullptr;
+    }
+    shared_.small.merge(found->second.small);
+    shared_.large.merge(found->second.large);
+    private_.erase(found);
 }
 
 void Allocator::count(Block* block, bool allocate) {

@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,6 +42,11 @@ class Allocator final : public c10::DeviceAllocator {
     size_t reserved_bytes() const;        // taken from the driver
     // What programs should stay under: half of unified memory, 95 % of a card's own.
     size_t recommended_bytes() const;
+    // A pool for the allocations of a capture: the one of this id, or a new one for {0, 0}. What is freed in
+    // it is handed out to captures of the same pool only, until release_pool() was called as often as this;
+    // then its memory is everybody's.
+    c10::MempoolId_t retain_pool(c10::MempoolId_t id);
+    void release_pool(c10::MempoolId_t id);
     // Limits reserved_bytes to fraction * recommended_bytes(); 0 < fraction <= 2.
     void set_memory_fraction(double fraction);
 
@@ -51,11 +57,17 @@ class Allocator final : public c10::DeviceAllocator {
         bool operator()(const Block* a, const Block* b) const;
     };
     using Pool = std::set<Block*, BySize>;
+    struct Pools {
+        Pool small, large;  // free blocks
+    };
+    struct PrivatePool : Pools {
+        size_t users = 0;
+    };
 
     static void delete_block(void* block);
     static void delete_address(void* address);
-    Block* take(size_t rounded, size_t requested);
-    Block* new_segment(size_t rounded, size_t requested);
+    Block* take(size_t rounded, size_t requested, PrivatePool* owner);
+    Block* new_segment(size_t rounded, size_t requested, PrivatePool* owner);
     Block* split(Block* block, size_t bytes);
     void release(Block* block);
     void free_cached_segments();
@@ -65,7 +77,9 @@ class Allocator final : public c10::DeviceAllocator {
     Pool& pool_of(const Segment& segment);
 
     mutable std::mutex mutex_;
-    Pool small_, large_;  // free blocks
+    Pools shared_;
+    std::map<c10::MempoolId_t, PrivatePool> private_;
+    c10::CaptureId_t next_pool_ = 1;
     std::vector<std::unique_ptr<Segment>> segments_;
     std::unordered_map<void*, Block*> simplified_;  // by address
     c10::CachingDeviceAllocator::DeviceStats stats_;

@@ -5,7 +5,7 @@
 namespace anymps::runtime {
 
 ArgumentRing::ArgumentRing(const vulkan::Device& device) : buffer_(device, kBytes, vulkan::MemoryKind::Ring) {
-    map_buffer(buffer_);
+    map_buffer({std::shared_ptr<void>(), &buffer_});  // which lives as long as the process
 }
 
 bool ArgumentRing::reserve(uint64_t bytes, Slice* slice) {
@@ -16,7 +16,7 @@ bool ArgumentRing::reserve(uint64_t bytes, Slice* slice) {
     if (head_ + skip + bytes - tail_ > kBytes) return false;
     head_ += skip;
     const uint64_t offset = head_ % kBytes;
-    *slice = {buffer_.address() + offset, buffer_.host() + offset, offset};
+    *slice = {buffer_.address() + offset, buffer_.host() + offset, offset, &buffer_};
     head_ += bytes;
     return true;
 }

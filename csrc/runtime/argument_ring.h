@@ -19,7 +19,8 @@ class ArgumentRing {
     struct Slice {
         uint64_t address;
         std::byte* host;
-        uint64_t offset;  // in buffer()
+        uint64_t offset;  // in the buffer
+        const vulkan::Buffer* buffer;
     };
     // bytes <= kMaxBytes, 16-byte aligned. False when the ring is full: submit, wait for oldest(), reclaim.
     bool reserve(uint64_t bytes, Slice* slice);
@@ -28,7 +29,6 @@ class ArgumentRing {
     void reclaim(uint64_t completed_submission);
     // The serial to wait for to free some of it; 0 when nothing was closed.
     uint64_t oldest() const { return closed_.empty() ? 0 : closed_.front().submission; }
-    const vulkan::Buffer& buffer() const { return buffer_; }
 
   private:
     struct Closed {

@@ -12,6 +12,7 @@
 
 #include "runtime/address_map.h"
 #include "runtime/argument_ring.h"
+#include "runtime/command_graph.h"
 #include "runtime/deferred_commands.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
@@ -65,7 +66,7 @@ Grid Grid::linear(uint64_t groups) {
     return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
 }
 
-// Members are guarded by mutex_ but for the semaphore and waited_.
+// Members are guarded by mutex_ but for the semaphore and waited_. Commands go to graph_ where that is set.
 class CommandEncoder::Impl {
   public:
     explicit Impl(const vulkan::Device& device)
@@ -95,6 +96,8 @@ class CommandEncoder::Impl {
     void record_deferred() { deferred_.record_all(); }
 
     ArgumentRing::Slice reserve(uint64_t bytes) {
+        if (graph_) [[unlikely]]
+            return graph_->reserve(bytes);
         ArgumentRing::Slice slice;
         while (!ring_.reserve(bytes, &slice)) {
             submit();
@@ -127,6 +130,12 @@ class CommandEncoder::Impl {
     }
 
     void upload(uint64_t dst, const std::byte* src, uint64_t bytes) {
+        if (graph_) [[unlikely]] {
+            TORCH_CHECK(bytes <= ArgumentRing::kMaxBytes, "A copy of ", bytes,
+                        " bytes from the host is not permitted while a graph is captured: it keeps at most ",
+                        ArgumentRing::kMaxBytes);
+            return upload_by_ring(dst, bytes_at(src, bytes));
+        }
         if (std::byte* host = host_pointer(dst, bytes); host && idle()) {
             std::memcpy(host, src, bytes);
             return;
@@ -151,7 +160,7 @@ class CommandEncoder::Impl {
     void upload_by_ring(uint64_t dst, std::span<const std::byte> bytes) {
         const ArgumentRing::Slice slice = reserve(bytes.size());
         std::memcpy(slice.host, bytes.data(), bytes.size());
-        copy_regions(dst, ring_.buffer().handle(), slice.offset, slice.address, bytes.size());
+        copy_regions(dst, slice.buffer->handle(), slice.offset, slice.address, bytes.size());
     }
 
     // Records the copy of one part into staging memory and submits it.
@@ -206,37 +215,55 @@ class CommandEncoder::Impl {
     void write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
         VkCommandBuffer commands = prepare({});
         barrier(commands, kDeviceStages, kReads | kWrites);
-        hazards_.clear();
+        stream_.hazards.clear();
         device_.api().vkCmdResetQueryPool(commands, pool.handle(), index, 1);
         // At the end of the pipe: the top would be written before earlier kernels have run.
         device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.handle(),
                                           index);
-        recorded();
+        recorded({});
     }
 
-    uint64_t submit() {
-        if (!recording_) return submission_;
+    uint64_t submit(VkCommandBuffer graph = VK_NULL_HANDLE) {
+        if (!recording_ && !graph) return submission_;
         const auto& api = device_.api();
-        CommandBuffer& current = buffers_.back();
-        // Makes the writes visible to the next submission and to the host.
-        barrier(current.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT,
-                kReads | kWrites | VK_ACCESS_HOST_READ_BIT);
-        hazards_.clear();
-        recording_ = false;
-        VK_CHECK(api.vkEndCommandBuffer(current.handle));
-        current.submission = ++submission_;
+        VkCommandBuffer handles[2];
+        uint32_t count = 0;
+        ++submission_;
+        if (recording_) {
+            CommandBuffer& current = buffers_.back();
+            graph_barrier(stream_);
+            recording_ = false;
+            VK_CHECK(api.vkEndCommandBuffer(current.handle));
+            current.submission = submission_;
+            handles[count++] = current.handle;
+        }
+        if (graph) handles[count++] = graph;
         VkSemaphore semaphore = semaphore_.handle();
         VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
         timeline.signalSemaphoreValueCount = 1;
         timeline.pSignalSemaphoreValues = &submission_;
         VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
-        submit.commandBufferCount = 1;
-        submit.pCommandBuffers = &current.handle;
+        submit.commandBufferCount = count;
+        submit.pCommandBuffers = handles;
         submit.signalSemaphoreCount = 1;
         submit.pSignalSemaphores = &semaphore;
         VK_CHECK(api.vkQueueSubmit(device_.queue(), 1, &submit, VK_NULL_HANDLE));
         ring_.close(submission_);
         return submission_;
+    }
+
+    uint64_t replay(const Recording& graph, std::span<const PhiloxBase> bases) {
+        record_deferred();
+        for (const PhiloxBase& base : bases)
+            upload_by_ring(base.address, bytes_at(&base.state, sizeof(base.state)));
+        return submit(graph.handle);
+    }
+
+    // Makes what was written visible to the next submission and to the host.
+    void graph_barrier(Recording& recording) {
+        barrier(recording.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT,
+                kReads | kWrites | VK_ACCESS_HOST_READ_BIT);
+        recording.hazards.clear();
     }
 
     // Raises what kernels have reported since the last time.
@@ -274,6 +301,7 @@ class CommandEncoder::Impl {
     }
 
     std::mutex mutex_;
+    CommandGraph* graph_ = nullptr;  // what the caller captures
     const vulkan::Device& device_;
     vulkan::TimelineSemaphore semaphore_;
 
@@ -295,6 +323,8 @@ class CommandEncoder::Impl {
 
     // Whether a command of this kernel (or of none) can be recorded at once: all before it are.
     bool can_record(const vulkan::Pipeline* pipeline) {
+        if (graph_) [[unlikely]]
+            return true;  // which has no deferred commands: pipelines are built now
         if (!deferred_.empty()) [[unlikely]] {
             deferred_.record_built();
             if (!deferred_.empty()) return false;
@@ -326,7 +356,7 @@ class CommandEncoder::Impl {
         VkCommandBuffer commands = prepare({});
         barrier(commands, kDeviceStages | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
                 kReads | kWrites | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
-        hazards_.clear();
+        recording().hazards.clear();
         record(launch.pipeline.name(), 0, launch.accesses, [&](VkCommandBuffer commands) {
             bind(commands, launch.pipeline, push);
             device_.api().vkCmdDispatchIndirect(commands, counts.buffer->handle(), counts.offset);
@@ -335,9 +365,10 @@ class CommandEncoder::Impl {
 
     void bind(VkCommandBuffer commands, const vulkan::Pipeline& pipeline, std::span<const std::byte> push) {
         const auto& api = device_.api();
-        if (const VkPipeline handle = pipeline.handle(); handle != bound_) {
+        VkPipeline& bound = recording().bound;
+        if (const VkPipeline handle = pipeline.handle(); handle != bound) {
             api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, handle);
-            bound_ = handle;
+            bound = handle;
         }
         api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                static_cast<uint32_t>((push.size() + 3) & ~size_t{3}), push.data());
@@ -351,18 +382,23 @@ class CommandEncoder::Impl {
                                            nullptr);
     }
 
+    Recording& recording() { return graph_ ? graph_->recording() : stream_; }
+
     VkCommandBuffer prepare(std::span<const Access> accesses) {
-        if (!recording_) begin();
-        VkCommandBuffer commands = buffers_.back().handle;
-        if (hazards_.add(accesses)) barrier(commands, kDeviceStages, kReads | kWrites);
-        return commands;
+        if (!recording_ && !graph_) begin();
+        if (graph_) [[unlikely]] {
+            for (const Access& access : accesses) graph_->retain(share_buffer(access.address));
+        }
+        Recording& current = recording();
+        if (current.hazards.add(accesses)) barrier(current.handle, kDeviceStages, kReads | kWrites);
+        return current.handle;
     }
 
     // Records one command that reads and writes what `accesses` says.
     template <class Command>
     void record(std::string_view name, uint64_t groups, std::span<const Access> accesses, Command command) {
         VkCommandBuffer commands = prepare(accesses);
-        if (KernelProfile* profile = active_profile()) [[unlikely]] {
+        if (KernelProfile* profile = graph_ ? nullptr : active_profile()) [[unlikely]] {
             barrier(commands, kDeviceStages, kReads | kWrites);
             profile->collect(semaphore_.value());
             profile->begin(commands, submission_ + 1);
@@ -371,13 +407,15 @@ class CommandEncoder::Impl {
         } else {
             command(commands);
         }
-        recorded();
+        recorded(name);
     }
 
-    void recorded() {
-        ++commands_;
-        const bool check = commands_ % kCheckEvery == 0 || waited_.exchange(false, std::memory_order_relaxed);
-        if (commands_ >= kBatch || (check && semaphore_.value() >= submission_)) submit();
+    void recorded(std::string_view name) {
+        if (graph_) [[unlikely]]
+            return graph_->recorded(name);
+        const uint32_t commands = ++stream_.commands;
+        const bool check = commands % kCheckEvery == 0 || waited_.exchange(false, std::memory_order_relaxed);
+        if (commands >= kBatch || (check && semaphore_.value() >= submission_)) submit();
     }
 
     void begin() {
@@ -396,8 +434,9 @@ class CommandEncoder::Impl {
         info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
         VK_CHECK(api.vkBeginCommandBuffer(buffers_.back().handle, &info));
         recording_ = true;
-        commands_ = 0;
-        bound_ = VK_NULL_HANDLE;
+        stream_.handle = buffers_.back().handle;
+        stream_.commands = 0;
+        stream_.bound = VK_NULL_HANDLE;
     }
 
     CommandBuffer create() {
@@ -429,10 +468,8 @@ class CommandEncoder::Impl {
     std::deque<CommandBuffer> buffers_;  // oldest submission first; the back one is being recorded
     std::atomic<bool> waited_{false};
     bool recording_ = false;
-    uint32_t commands_ = 0;
-    VkPipeline bound_ = VK_NULL_HANDLE;
+    Recording stream_;
     uint64_t submission_ = 0;
-    Hazards hazards_;
     DeferredCommands deferred_;
     ArgumentRing ring_;
     vulkan::Buffer errors_;
@@ -441,43 +478,55 @@ class CommandEncoder::Impl {
     std::list<Staging> staging_;                                // oldest use first
 };
 
+// The lock of one call, which goes to the graph that its thread captures.
+class CommandEncoder::Call {
+  public:
+    explicit Call(Impl& impl) : lock_(impl.mutex_), impl_(impl) { impl_.graph_ = capturing(); }
+    ~Call() { impl_.graph_ = nullptr; }
+
+  private:
+    std::lock_guard<std::mutex> lock_;
+    Impl& impl_;
+};
+
 CommandEncoder::CommandEncoder(const vulkan::Device& device) : impl_(std::make_unique<Impl>(device)) {}
 CommandEncoder::~CommandEncoder() = default;
 
 void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
                               Grid grid, std::span<const Access> accesses) {
-    std::lock_guard lock(impl_->mutex_);
+    const Call call(*impl_);
     impl_->launch({pipeline, bytes_at(push, push_bytes), false, grid, 0, accesses});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       Grid grid, std::span<const Access> accesses) {
-    std::lock_guard lock(impl_->mutex_);
+    const Call call(*impl_);
     impl_->launch({pipeline, bytes_at(args, bytes), true, grid, 0, accesses});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       uint64_t grid, std::span<const Access> accesses) {
-    std::lock_guard lock(impl_->mutex_);
+    const Call call(*impl_);
     impl_->launch({pipeline, bytes_at(args, bytes), true, {}, grid, accesses});
 }
 
 void CommandEncoder::copy(uint64_t dst, uint64_t src, uint64_t bytes) {
     if (bytes == 0) return;
-    std::lock_guard lock(impl_->mutex_);
+    const Call call(*impl_);
     impl_->in_order([impl = impl_.get(), dst, src, bytes] { impl->copy(dst, src, bytes); });
 }
 
 void CommandEncoder::upload(uint64_t dst, const void* src, uint64_t bytes) {
     if (bytes == 0) return;
-    std::lock_guard lock(impl_->mutex_);
+    const Call call(*impl_);
     impl_->upload(dst, static_cast<const std::byte*>(src), bytes);
 }
 
 void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
     if (bytes == 0) return;
+    check_not_capturing("Copying from the mps device to the host");
     {
-        std::lock_guard lock(impl_->mutex_);
+        const Call call(*impl_);
         impl_->record_deferred();
         impl_->download(static_cast<std::byte*>(dst), src, bytes);
     }
@@ -486,20 +535,31 @@ void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
 
 void CommandEncoder::fill(uint64_t dst, uint8_t byte, uint64_t bytes) {
     if (bytes == 0) return;
-    std::lock_guard lock(impl_->mutex_);
+    const Call call(*impl_);
     impl_->in_order([impl = impl_.get(), dst, byte, bytes] { impl->fill(dst, byte, bytes); });
 }
 
 void CommandEncoder::write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
-    std::lock_guard lock(impl_->mutex_);
+    check_not_capturing("An event with a time");
+    const Call call(*impl_);
     impl_->record_deferred();
     impl_->write_timestamp(pool, index);
 }
 
 uint64_t CommandEncoder::submit() {
-    std::lock_guard lock(impl_->mutex_);
+    check_not_capturing("A synchronization or an event");
+    const Call call(*impl_);
     impl_->record_deferred();
     return impl_->submit();
+}
+
+uint64_t CommandEncoder::replay(const Recording& graph, std::span<const PhiloxBase> bases) {
+    const Call call(*impl_);
+    return impl_->replay(graph, bases);
+}
+
+void CommandEncoder::graph_barrier(Recording& graph) {
+    impl_->graph_barrier(graph);
 }
 
 void CommandEncoder::wait(uint64_t submission) {

@@ -20,6 +20,9 @@ class QueryPool;
 
 namespace anymps::runtime {
 
+struct PhiloxBase;
+struct Recording;
+
 // Workgroup counts. Never more than 65,535 in a dimension: use linear() for one long dimension.
 struct Grid {
     uint32_t x = 1, y = 1, z = 1;
@@ -34,7 +37,8 @@ struct ErrorSlot {
 };
 
 // One in-order stream of commands of the device. Owner: runtime::Stream. Every method may be called from any
-// thread; a call is recorded whole before the next one.
+// thread; a call is recorded whole before the next one. Commands of a thread that captures a graph are
+// recorded there instead, and what would submit or wait raises RuntimeError (runtime/command_graph.h).
 class CommandEncoder {
   public:
     explicit CommandEncoder(const vulkan::Device& device);
@@ -71,6 +75,11 @@ class CommandEncoder {
     // Sends what is recorded to the queue; returns the serial number by which all of it will have completed.
     uint64_t submit();
 
+    // Submits a graph after what is recorded; its random numbers begin where `bases` say. Returns its serial.
+    uint64_t replay(const Recording& graph, std::span<const PhiloxBase> bases);
+    // Orders a graph's commands behind and before those of other submissions: its first and last command.
+    void graph_barrier(Recording& graph);
+
     // Blocks until a serial has completed. Does not raise device asserts.
     void wait(uint64_t submission);
     bool completed(uint64_t submission) const;
@@ -88,6 +97,7 @@ class CommandEncoder {
     ErrorSlot message_slot(const std::string& message);
 
   private:
+    class Call;
     class Impl;
     std::unique_ptr<Impl> impl_;
 };

@@ -10,6 +10,7 @@
 
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
+#include "runtime/command_graph.h"
 #include "runtime/generator.h"
 #include "runtime/sparse_members.h"
 #include "runtime/stream.h"
@@ -50,6 +51,7 @@ bool holds_tensors(const c10::IValue& value) {
 
 // A CPU generator that stands for the next numbers of an mps generator (the default one when there is none).
 at::Generator continue_on_cpu(const std::optional<at::Generator>& generator) {
+    check_not_capturing("An operator that draws its random numbers on the CPU");
     const PhiloxState state = reserve_philox(generator, kNumbersPerBlock);
     // splitmix64's finalizer: neighbouring offsets must not give neighbouring seeds.
     uint64_t mixed = state.seed + 0x9e3779b97f4a7c15 * (state.offset + 1);

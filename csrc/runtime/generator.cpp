@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "runtime/command_graph.h"
 #include "runtime/stream.h"
 
 namespace anymps::runtime {
@@ -20,6 +21,7 @@ MPSGeneratorImpl::MPSGeneratorImpl(uint64_t seed)
     : c10::GeneratorImpl(mps_device(), c10::DispatchKeySet(c10::DispatchKey::MPS)), seed_(seed) {}
 
 void MPSGeneratorImpl::set_current_seed(uint64_t seed) {
+    check_not_capturing("Seeding a generator");
     seed_ = seed;
     offset_ = 0;
 }
@@ -30,6 +32,7 @@ uint64_t MPSGeneratorImpl::seed() {
 }
 
 void MPSGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
+    check_not_capturing("Setting a generator's state");
     at::detail::check_rng_state(new_state);
     TORCH_CHECK(new_state.numel() == kStateBytes, "RNG state is wrong size");
     const auto* bytes = static_cast<const char*>(new_state.data());
@@ -47,7 +50,7 @@ c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
 }
 
 PhiloxState MPSGeneratorImpl::reserve(uint64_t blocks) {
-    const PhiloxState state{seed_, offset_};
+    const PhiloxState state{seed_, offset_ & ~kPhiloxInMemory};
     offset_ += blocks;
     return state;
 }
@@ -68,7 +71,9 @@ const at::Generator& default_generator() {
 PhiloxState reserve_philox(const std::optional<at::Generator>& generator, uint64_t numbers) {
     auto* impl = at::get_generator_or_default<MPSGeneratorImpl>(generator, default_generator());
     const std::lock_guard lock(impl->mutex_);
-    return impl->reserve((numbers + kNumbersPerBlock - 1) / kNumbersPerBlock);
+    const uint64_t blocks = (numbers + kNumbersPerBlock - 1) / kNumbersPerBlock;
+    if (CommandGraph* graph = capturing()) return graph->reserve_philox(*impl, blocks);
+    return impl->reserve(blocks);
 }
 
 }  // namespace anymps::runtime

@@ -13,6 +13,9 @@ namespace anymps::runtime {
 // What a kernel needs to draw numbers: block i of a draw is Philox(key = seed, counter = offset + i).
 using PhiloxState = shaders::lib::philox::PhiloxState;
 
+// In an offset: the seed is the address of the PhiloxState to which the rest of the offset is added.
+inline constexpr uint64_t kPhiloxInMemory = 1ull << 63;
+
 // Four 32-bit numbers come from one block of Philox.
 inline constexpr uint64_t kNumbersPerBlock = 4;
 
@@ -47,6 +50,7 @@ class MPSGeneratorImpl final : public c10::GeneratorImpl {
 const at::Generator& default_generator();
 
 // Reserves enough of the sequence for `numbers` 32-bit numbers, from the given generator or the default one.
+// While a graph is captured the result says where kernels find what a replay reserves (philox.slang).
 // Thread-safe. Raises RuntimeError when the generator belongs to another device.
 PhiloxState reserve_philox(const std::optional<at::Generator>& generator, uint64_t numbers);
 

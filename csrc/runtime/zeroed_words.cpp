@@ -8,6 +8,7 @@
 
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
+#include "runtime/command_graph.h"
 #include "runtime/device.h"
 #include "vulkan/buffer.h"
 
@@ -36,7 +37,7 @@ Chunk unused_chunk(std::vector<Chunk>& chunks) {
     if (found != chunks.end()) return *found;
     auto chunk = std::make_shared<vulkan::Buffer>(device(), kChunkBytes, vulkan::MemoryKind::Device);
     chunks.push_back(chunk);
-    map_buffer(*chunk);
+    map_buffer(chunk);
     return chunk;
 }
 
@@ -44,6 +45,10 @@ Chunk unused_chunk(std::vector<Chunk>& chunks) {
 
 ZeroedWords::ZeroedWords(uint64_t slots) {
     TORCH_INTERNAL_ASSERT(slots > 0 && slots <= kChunkSlots);
+    if (CommandGraph* graph = capturing()) {  // zeros in every replay; the graph keeps them
+        address_ = graph->zeroed_words(slots);
+        return;
+    }
     CommandEncoder& commands = encoder();  // raises in a forked child, whose mutex may be locked
     static Pool& pool = *new Pool;         // the device may be gone before a static object is destroyed
     std::lock_guard lock(pool.mutex);

@@ -98,7 +98,9 @@ warnings.simplefilter("always")
 
 
 def test_without_the_slang_compiler_one_warning_and_aot_eager(run_python):
-    source = WITHOUT_SLANG + """
+    source = (
+        WITHOUT_SLANG
+        + """
 for function in (torch.sin, lambda x: x.sum() + 1, lambda x: x.mean() * 2):
     x = torch.ones(3, device="mps", requires_grad=True)
     result = torch.compile(function)(x)
@@ -106,6 +108,7 @@ for function in (torch.sin, lambda x: x.sum() + 1, lambda x: x.mean() * 2):
     result.sum().backward()
 print(x.grad.tolist(), torch.compile(lambda x: x + 1)(torch.ones(2)).tolist())
 """
+    )
     done = run_python(source)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{[2 * torch.tensor(1 / 3).item()] * 3} [2.0, 2.0]\n"

@@ -43,8 +43,11 @@ def _run(call, inputs, leaves, backward):
     result = call(*inputs)
     if not backward:
         return result, []
-    loss = sum((t.float() * torch.arange(1, t.numel() + 1, device=t.device).view(t.shape).sin()).sum()
-               for t in tensors_in(result) if t.is_floating_point())
+    loss = sum(
+        (t.float() * torch.arange(1, t.numel() + 1, device=t.device).view(t.shape).sin()).sum()
+        for t in tensors_in(result)
+        if t.is_floating_point()
+    )
     return result, list(torch.autograd.grad(loss, leaves))
 
 

@@ -61,8 +61,11 @@ def test_transposed_convolution_of_one_spatial_dimension(mps):
         return F.conv_transpose1d(x.cos(), w, stride=2).exp()
 
     compiled_agrees(
-        block, torch.randn(2, 3, 9, requires_grad=True), torch.randn(3, 4, 3).mul(0.1).requires_grad_(),
-        backward=True, tolerance=2e-3,
+        block,
+        torch.randn(2, 3, 9, requires_grad=True),
+        torch.randn(3, 4, 3).mul(0.1).requires_grad_(),
+        backward=True,
+        tolerance=2e-3,
     )
 
 

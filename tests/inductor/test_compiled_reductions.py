@@ -1,4 +1,4 @@
-"""Reductions in generated kernels: alone, several in one loop, along rows and columns, with what precedes and follows."""
+"""Reductions in generated kernels: alone, several in a loop, along rows and columns, with what is around them."""
 
 import pytest
 import torch
@@ -68,9 +68,7 @@ def test_layer_norm_with_activation_and_residual(mps, width, dtype):
 
 def test_norms_backward(mps):
     a, w, b = (torch.randn(s, requires_grad=True) for s in ((64, 96), (96,), (96,)))
-    compiled_agrees(
-        lambda a, w, b: F.gelu(F.layer_norm(a, (96,), w, b)) + a, a, w, b, backward=True, tolerance=1e-4
-    )
+    compiled_agrees(lambda a, w, b: F.gelu(F.layer_norm(a, (96,), w, b)) + a, a, w, b, backward=True, tolerance=1e-4)
     compiled_agrees(
         lambda a, w: a * torch.rsqrt(a.pow(2).mean(-1, keepdim=True) + 1e-6) * w, a, w, backward=True, tolerance=1e-4
     )

@@ -20,6 +20,7 @@ def register() -> None:
     from . import config
     from .device import device_config
     from .lowering import register_decompositions
+    from .replay import ReplayPolicy
     from .runtime import compiler_version
     from .scheduling import NoCppWrapper, SlangScheduling, SlangWrapper
 
@@ -28,6 +29,8 @@ def register() -> None:
     config.generator = _generator_version()
     register_backend_for_device("mps", SlangScheduling, SlangWrapper, NoCppWrapper, WrapperFxCodegen, None, config)
     inductor_config.layout_optimization = False  # the memory format is the caller's choice
+    if inductor_config.cudagraph_policy is None:
+        inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()
 
 

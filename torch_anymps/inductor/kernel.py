@@ -205,9 +205,9 @@ class SlangKernel(Reductions, SIMDKernel):
 
     def launch_config(self) -> tuple:
         """What the launcher needs: tensors, written (bits), integers, those that count rows, rows a workgroup."""
-        written = sum(
-            1 << i for i, t in enumerate(self.tensors) if t.name.startswith(("out_ptr", "in_out_ptr"))
-        ) | sum(1 << i for i, t in enumerate(self.tensors) if t.buffer in self.mutations)
+        written = sum(1 << i for i, t in enumerate(self.tensors) if t.name.startswith(("out_ptr", "in_out_ptr"))) | sum(
+            1 << i for i, t in enumerate(self.tensors) if t.buffer in self.mutations
+        )
         count = len(self.integers)
         trees = self.active_range_trees()
         grid = tuple(count + i for i, tree in enumerate(trees) if not tree.is_reduction)

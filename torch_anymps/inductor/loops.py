@@ -114,8 +114,8 @@ class LoopWriter:
             for kind, name in fields:
                 code.writeline(f"{kind} {name};")
         code.writeline("}")
-        size = 8 * (len(kernel.tensors) + len(kernel.integers) + len(self.trees) + self.tiled + 2 * len(kernel.messages))
-        by_address = size > PUSH_CONSTANT_BYTES
+        words = len(kernel.tensors) + len(kernel.integers) + len(self.trees) + self.tiled + 2 * len(kernel.messages)
+        by_address = 8 * words > PUSH_CONSTANT_BYTES
         code.writeline('[shader("compute")] [numthreads(kWorkgroup, 1, 1)]')
         code.writeline(f"void main_kernel(uniform Args{'*' if by_address else ''} args)")
         code.writeline("{")
@@ -135,7 +135,7 @@ class LoopWriter:
 
     def _position(self) -> None:
         """Which rows, or elements, are the thread's."""
-        kernel, code, index = self.kernel, self.code, self.index
+        code, index = self.code, self.index
         geometry = self.geometry
         if self.tiled:
             code.writeline(f"let tiles = (xnumel + {TILE - 1}) / {TILE};")
@@ -151,9 +151,8 @@ class LoopWriter:
         total = " * ".join(f"{t.prefix}numel" for t in self.outer) or f"{index}(1)"
         code.writeline(f"let total = {total};")
         if not self.is_reduction:
-            code.writeline(
-                f"let position = ({index}(group_index()) * {geometry.workgroup} + {index}(thread_index())) * {self.width};"
-            )
+            thread = f"{index}(group_index()) * {geometry.workgroup} + {index}(thread_index())"
+            code.writeline(f"let position = ({thread}) * {self.width};")
             code.writeline("if (position >= total)")
             code.writeline("    return;")
             return

@@ -115,6 +115,7 @@ class SlangPrinter(ExprPrinter):
 
     def _print_BooleanFalse(self, expr):
         return "false"
+
     def _unary(self, expr, name):
         return f"m::{name}(float({self._print(expr.args[0])}))"
 

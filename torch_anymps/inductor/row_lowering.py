@@ -11,7 +11,6 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 from .dtypes import REGISTER
 from .rows import ROW, arithmetic_of, of_result, rows
 
-
 registered: list[torch._ops.OpOverload] = []  # by register_rows
 
 

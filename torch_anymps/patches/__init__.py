@@ -20,6 +20,7 @@ NAMES = (
     "torch_convolution",
     "torch_flex_attention",
     "torch_inductor",
+    "torch_inductor_replay",
     "torch_flop_counter",
     "lightning",
     "optimum_quanto",

@@ -6,6 +6,7 @@
 
 #include "ops/attention/attention.h"
 #include "ops/matmul/tiles.h"
+#include "runtime/command_graph.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -57,6 +58,7 @@ struct AllLayouts {
 
 // Both at once: whoever reads them waits for all pipelines that are still being compiled.
 AllLayouts measured() {
+    const runtime::OutsideCapture outside;
     const auto& info = runtime::device().info();
     at::Tensor half, bfloat;
     if (info.cooperative_matrix) half = launch(shaders::fragment_layout::fragment_layout_f16);

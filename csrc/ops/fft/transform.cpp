@@ -17,6 +17,7 @@
 
 #include "kernels/extents.h"
 #include "kernels/launch_config.h"
+#include "runtime/command_graph.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -166,6 +167,7 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
 // exp(-2 pi i k / n) at n + k for n = 1, 2, 4, ..., 8192; never freed.
 const Tensor& line_roots() {
     static const Tensor& table = *new Tensor([] {
+        const runtime::OutsideCapture outside;
         constexpr int64_t kMaxRoots = 2 * kLinePoints;
         std::vector<float> roots(2);
         for (int64_t n = 1; n <= kMaxRoots; n *= 2) {

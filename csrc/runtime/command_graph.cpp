@@ -1,0 +1,196 @@
+#include "runtime/command_graph.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "runtime/address_map.h"
+#include "runtime/allocator.h"
+#include "runtime/command_encoder.h"
+#include "runtime/device.h"
+#include "vulkan/buffer.h"
+#include "vulkan/check.h"
+
+namespace anymps::runtime {
+namespace {
+
+constexpr uint64_t kArgumentBytes = 256ull << 10;  // of one buffer, unless more is needed at once
+constexpr uint64_t kAlignment = 16;
+
+constexpr std::string_view kCaptureName = "anymps graph capture";
+constexpr c10::DebugInfoKind kCapture(&kCaptureName);
+
+thread_local int t_outside = 0;
+
+}  // namespace
+
+std::atomic<int> captures{0};
+
+// What c10's thread-local state carries to threads that work for the capture. It may outlive the capture.
+struct CommandGraph::Capture final : c10::DebugInfoBase {
+    std::atomic<CommandGraph*> graph;
+};
+
+CommandGraph* find_capture() {
+    if (t_outside != 0) return nullptr;
+    auto* capture = static_cast<CommandGraph::Capture*>(c10::ThreadLocalDebugInfo::get(kCapture));
+    return capture ? capture->graph.load(std::memory_order_acquire) : nullptr;
+}
+
+void check_not_capturing(const char* what) {
+    TORCH_CHECK(capturing() == nullptr, what,
+                " is not permitted while a graph is captured: its commands run only when it is replayed");
+}
+
+OutsideCapture::OutsideCapture() {
+    ++t_outside;
+}
+
+OutsideCapture::~OutsideCapture() {
+    --t_outside;
+}
+
+CommandGraph::~CommandGraph() {
+    release();
+}
+
+void CommandGraph::capture_begin(c10::MempoolId_t pool) {
+    TORCH_CHECK(capturing() == nullptr, "This thread captures a graph already");
+    TORCH_CHECK(state_ == State::kEmpty,
+                "This graph has been captured already: reset() it, or capture another one");
+    const vulkan::Device& device = runtime::device();
+    const auto& api = device.api();
+    VkCommandPoolCreateInfo create{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+    create.queueFamilyIndex = device.info().queue_family;
+    VK_CHECK(api.vkCreateCommandPool(device.handle(), &create, nullptr, &command_pool_));
+    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+    allocate.commandPool = command_pool_;
+    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    allocate.commandBufferCount = 1;
+    VK_CHECK(api.vkAllocateCommandBuffers(device.handle(), &allocate, &recording_.handle));
+    VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // several replays may be pending
+    VK_CHECK(api.vkBeginCommandBuffer(recording_.handle, &begin));
+    encoder().graph_barrier(recording_);
+    pool_ = allocator().retain_pool(pool);
+    state_ = State::kCapturing;
+    capture_ = std::make_shared<Capture>();
+    capture_->graph.store(this, std::memory_order_release);
+    c10::ThreadLocalDebugInfo::_push(kCapture, capture_);
+    captures.fetch_add(1);
+}
+
+void CommandGraph::capture_end() {
+    TORCH_CHECK(state_ == State::kCapturing && capturing() == this,
+                "This thread does not capture this graph");
+    stop_capture();
+    encoder().graph_barrier(recording_);
+    state_ = State::kCaptured;
+    VK_CHECK(runtime::device().api().vkEndCommandBuffer(recording_.handle));
+}
+
+void CommandGraph::stop_capture() {
+    captures.fetch_sub(1);
+    capture_->graph.store(nullptr, std::memory_order_release);
+    capture_.reset();
+    try {
+        c10::ThreadLocalDebugInfo::_pop(kCapture);
+    } catch (const c10::Error&) {
+        // Another thread, or something was pushed above: what stays there names no graph any more.
+    }
+}
+
+void CommandGraph::replay() {
+    TORCH_CHECK(state_ == State::kCaptured, "This graph has not been captured");
+    check_not_capturing("A replay of another graph");
+    std::vector<PhiloxBase> bases;
+    for (Draws& draws : draws_) {
+        auto* generator = at::check_generator<MPSGeneratorImpl>(draws.generator);
+        const std::lock_guard lock(generator->mutex_);
+        bases.push_back({draws.base.address(), generator->reserve(draws.blocks)});
+    }
+    submission_ = encoder().replay(recording_, bases);
+}
+
+void CommandGraph::reset() {
+    release();
+}
+
+void CommandGraph::release() noexcept {
+    if (state_ == State::kCapturing) stop_capture();
+    if (command_pool_ == VK_NULL_HANDLE) return;
+    if (!in_bad_fork()) {
+        try {
+            encoder().wait(submission_);
+        } catch (const std::exception&) {
+            // The device is lost: nothing is pending.
+        }
+        runtime::device().api().vkDestroyCommandPool(runtime::device().handle(), command_pool_, nullptr);
+        zeroed_.clear();
+        if (pool_ != c10::MempoolId_t{0, 0}) allocator().release_pool(pool_);
+    }
+    state_ = State::kEmpty;
+    command_pool_ = VK_NULL_HANDLE;
+    recording_ = {};
+    submission_ = 0;
+    pool_ = {0, 0};
+    for (const auto& buffer : arguments_) unmap_buffer(*buffer);
+    arguments_.clear();
+    arguments_used_ = 0;
+    retained_.clear();
+    names_.clear();
+    draws_.clear();
+    zeroed_used_ = 0;
+}
+
+ArgumentRing::Slice CommandGraph::reserve(uint64_t bytes) {
+    bytes = (bytes + kAlignment - 1) & ~(kAlignment - 1);
+    if (arguments_.empty() || arguments_used_ + bytes > arguments_.back()->bytes()) {
+        arguments_.push_back(std::make_shared<vulkan::Buffer>(
+            runtime::device(), std::max(bytes, kArgumentBytes), vulkan::MemoryKind::Ring));
+        map_buffer(arguments_.back());
+        arguments_used_ = 0;
+    }
+    const vulkan::Buffer& buffer = *arguments_.back();
+    const uint64_t offset = std::exchange(arguments_used_, arguments_used_ + bytes);
+    return {buffer.address() + offset, buffer.host() + offset, offset, &buffer};
+}
+
+void CommandGraph::recorded(std::string_view name) {
+    ++recording_.commands;
+    if (keeps_names_) names_.emplace_back(name);
+}
+
+void CommandGraph::retain(std::shared_ptr<const vulkan::Buffer> buffer) {
+    retained_.insert(std::move(buffer));
+}
+
+PhiloxState CommandGraph::reserve_philox(MPSGeneratorImpl& generator, uint64_t blocks) {
+    const std::lock_guard lock(mutex_);
+    auto draws = std::find_if(draws_.begin(), draws_.end(), [&](const Draws& d) {
+        return d.generator.unsafeGetGeneratorImpl() == &generator;
+    });
+    if (draws == draws_.end()) {
+        const OutsideCapture outside;
+        auto kept = c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(&generator);
+        draws = draws_.insert(draws_.end(), {at::Generator(std::move(kept)), ZeroedWords(1)});
+    }
+    return {draws->base.address(), kPhiloxInMemory | std::exchange(draws->blocks, draws->blocks + blocks)};
+}
+
+uint64_t CommandGraph::zeroed_words(uint64_t slots) {
+    constexpr uint64_t kBytes = ZeroedWords::kMaxSlots * ZeroedWords::kSlotBytes;
+    const std::lock_guard lock(mutex_);
+    if (zeroed_.empty() || zeroed_used_ + slots > ZeroedWords::kMaxSlots) {
+        zeroed_.push_back(allocator().allocate(kBytes));
+        encoder().fill(reinterpret_cast<uint64_t>(zeroed_.back().get()), 0, kBytes);
+        zeroed_used_ = 0;
+    }
+    const uint64_t first = std::exchange(zeroed_used_, zeroed_used_ + slots);
+    return reinterpret_cast<uint64_t>(zeroed_.back().get()) + first * ZeroedWords::kSlotBytes;
+}
+
+}  // namespace anymps::runtime
