@@ -117,6 +117,30 @@ def test_work_of_other_threads_is_not_captured(mps):
     assert other.tolist() == [50.0] * 100
 
 
+def test_threads_capture_graphs_of_their_own_at_the_same_time(mps):
+    meet = threading.Barrier(2, timeout=60)
+    results = {}
+
+    def capture(number):
+        x = torch.zeros(50, device=mps)
+        meet.wait()
+        graph = torch.accelerator.Graph()
+        graph.capture_begin()
+        for _ in range(20):
+            x += number
+            meet.wait()
+        graph.capture_end()
+        graph.replay()
+        results[number] = x.tolist()
+
+    threads = [threading.Thread(target=capture, args=(n,)) for n in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {1: [20.0] * 50, 2: [40.0] * 50}
+
+
 def test_a_whole_training_step_backward_included(mps):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).to(mps)
