@@ -125,6 +125,19 @@ def test_the_compiler_builds_every_kernel(gpu, run_above, table):
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("gpu", COMPILERS)
+def test_generated_kernels_do_not_spill(gpu, run_above):
+    """Those of torch.compile: element-wise ones, and rows and columns, with gradients."""
+    compiler = COMPILERS[gpu]
+    env = {"ANYMPS_PIPELINE_STATISTICS": "1", "MESA_SHADER_CACHE_DISABLE": "true"}
+    result = json.loads(run_above(compiler, "generated_builds.py", **env).stdout.splitlines()[-1])
+    assert compiler.name in result["device"] and len(result["statistics"]) > 25
+    label = next(name for name in compiler.spills if name in next(iter(result["statistics"].values())))
+    spills = [label] if compiler.forbidden is None else [label, compiler.forbidden]
+    assert not [name for name, values in result["statistics"].items() if any(values[s] > 0 for s in spills)]
+
+
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("gpu", [name for name, compiler in COMPILERS.items() if compiler.shim is not None])
 def test_what_operators_launch_is_valid(gpu, run_above):
     """Sizes of workgroups and subgroups, shared memory and constants as operators choose them, within what the device
