@@ -17,6 +17,7 @@ def pointwise_table(rows: list, dtypes: dict) -> str:
                     "expr": functor.exprs,
                     "dtypes": [dtype for kind in functor.exprs for dtype in dtypes[kind]],
                     "choice": {row.choice: choice} if row.choice else {},
+                    "heavy": "kHeavy" in row.flags,
                 }
             )
     return json.dumps(table, indent=1) + "\n"

@@ -58,6 +58,7 @@ class SlangKernel(Reductions, SIMDKernel):
         self.results: OrderedSet[CSEVariable] = OrderedSet()
         self.messages: list[str] = []  # of errors that the kernel reports
         self.in_range: set[str] = set()  # indices that were checked already
+        self.is_heavy = False  # a functor of some hundred instructions, of which the text has one copy only
         self.is_single_operation = _operation_count(self.features) <= 1
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:

@@ -39,7 +39,7 @@ class LoopWriter:
     def _is_transposition(self) -> bool:
         """Whether a load is contiguous along y where stores are along x: threads then take squares of both."""
         kernel, device = self.kernel, device_config()
-        if self.is_reduction or device.vector == 1 or [t.prefix for t in self.outer] != ["x", "y"]:
+        if self.is_reduction or device.vector == 1 or kernel.is_heavy or [t.prefix for t in self.outer] != ["x", "y"]:
             return False
         y = self.outer[1]
         if not V.graph.sizevars.statically_known_multiple_of(y.numel, device.vector):
@@ -49,7 +49,7 @@ class LoopWriter:
     def _width(self) -> int:
         """Elements a thread takes at once: 4 where that makes an access wide, 1 otherwise."""
         kernel, device = self.kernel, device_config()
-        if device.vector == 1 or (self.is_reduction and self.geometry.lanes == 0):
+        if device.vector == 1 or kernel.is_heavy or (self.is_reduction and self.geometry.lanes == 0):
             return 1
         if not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector):
             return 1
@@ -64,7 +64,7 @@ class LoopWriter:
         """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
         kernel = self.kernel
         loops = [p for p in kernel.phases if p.in_loop]
-        if device_config().software or not isinstance(self.tree.numel, sympy.Integer):
+        if device_config().software or kernel.is_heavy or not isinstance(self.tree.numel, sympy.Integer):
             return 0
         step = self.geometry.step * self.width
         count = -(-int(self.tree.numel) // step)

@@ -7,6 +7,7 @@ import json
 import re
 
 import torch
+from torch._inductor.virtualized import V
 
 from torch_anymps._load import package_file
 
@@ -19,7 +20,7 @@ BOOL_RULES = ("comparison", "unary_to_bool")
 
 @functools.cache
 def rows() -> dict[str, dict]:
-    """Rows by the name of their kernels: {"name", "ops", "rule", "inputs", "scalars", "expr", "dtypes", "choice"}."""
+    """Rows by the name of their kernels: what csrc/ops/pointwise.yaml says of each, as JSON objects."""
     return {row["name"]: row for row in json.loads(package_file(TABLE).read_text())}
 
 
@@ -41,6 +42,7 @@ def expressions(row: dict, operands: list, scalars: list | None = None) -> list[
     """The texts of a row's outputs for operands: variables of a kernel, or numbers, in the order of its inputs."""
     kind = common_type(*operands)
     arithmetic = arithmetic_of(row, kind)
+    V.kernel.is_heavy |= row["heavy"]
     register = "float" if arithmetic == "float" else "int" if kind == "bool" else kind
     names = {name: operand(value, register) for name, value in zip(row["inputs"], operands, strict=True)}
     for name, value in zip(row["scalars"], scalars or [], strict=True):
