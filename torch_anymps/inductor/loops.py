@@ -10,6 +10,7 @@ from .access import vector_type
 from .device import device_config
 from .dtypes import REGISTER, STORAGE
 from .geometry import MAX_CACHED_LOADS, MAX_UNROLLED_LINES, pointwise_geometry, reduction_geometry
+from .shared_values import SharedValues
 
 PUSH_CONSTANT_BYTES = 128
 TILE = 32  # elements of x, and of y, of a workgroup that transposes
@@ -33,6 +34,7 @@ class LoopWriter:
         self.rows_per_group = self.geometry.rows if self.is_reduction else self.geometry.workgroup * self.width
         self.cached = self._cached_loads() if self.is_reduction else 0
         self.kept: dict = {}
+        self.reused = SharedValues(kernel.phases, self.cached) if self.cached else None
 
     # --- decisions
 
@@ -231,13 +233,17 @@ class LoopWriter:
             code.writelines(indexing)
             for phase in phases:
                 code.writelines([line for owner, line in inside if owner is phase])
-                code.writelines(phase.compute)
+                code.writelines(self._compute(phase))
                 for store in filter(kernel.is_live, phase.stores):
                     name = names.get(id(store))
                     code.writeline(f"{name}[j] = {store.value};" if name else f"{guard}{self._store(store)}")
         code.writeline("}")
         for store, name in after:
             code.writeline(f"{guard}store4({store.pointer}, {self.kernel.kexpr(store.index)}, {name});")
+
+    def _compute(self, phase) -> list[str]:
+        """The lines of a phase, of which some are values that an earlier loop has kept."""
+        return self.reused.lines(phase, self.width) if self.reused and phase.in_loop else phase.compute
 
     def _load(self, load, kept: str | None = None) -> str:
         if kept is not None:
@@ -273,6 +279,7 @@ class LoopWriter:
             kind = vector_type(load.dtype) if wide else REGISTER[load.dtype]
             self.code.writeline(f"{kind} {name}[{self.cached}];")
             self.keep[key] = [name, False]
+        self.code.writelines(self.reused.declarations(self.width))
 
     def _loop(self, phase) -> None:
         code, tree, geometry = self.code, self.tree, self.geometry
@@ -319,7 +326,7 @@ class LoopWriter:
             return
         for load in phase.loads:
             code.writeline(f"let {load.var} = {self._load(load, self.kept.get(load.key))};")
-        code.writelines(phase.compute)
+        code.writelines(self._compute(phase))
         for store in filter(self.kernel.is_live, phase.stores):
             code.writeline(f"if (inside) {self._store(store)}")
 

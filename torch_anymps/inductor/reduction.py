@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch._inductor.codegen.common import CSEVariable
+from torch._inductor.virtualized import V
 
 from .dtypes import REGISTER, operand, register_type, wrapped
 
@@ -93,7 +94,10 @@ def _combination(dtype, src_dtype, reduction_type, value) -> tuple[str, str]:
     if reduction_type == "any":
         return "bool", "Maximum<bool>"
     if reduction_type in ("max", "min"):
-        return kind, f"{'Maximum' if reduction_type == 'max' else 'Minimum'}<{kind}>"
+        name = "Maximum" if reduction_type == "max" else "Minimum"
+        if kind == "float" and not V.kernel.is_single_operation:
+            return kind, f"Fast{name}"
+        return kind, f"{name}<{kind}>"
     if reduction_type == "xor_sum":
         kind = "int" if kind == "bool" else kind
         return kind, f"ExclusiveOr<{kind}>"
