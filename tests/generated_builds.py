@@ -82,11 +82,13 @@ def main() -> None:
     from torch_anymps.inductor.device import device_config
 
     def collect(name, config, messages, source):
-        sources[f"{case}: {name}"] = source.strip("\n")
+        sources[f"{current[-1]}: {name}"] = source.strip("\n")
         return lambda *args: None
 
+    current = []
     runtime.kernel = collect
     for case, (function, *inputs) in CASES.items():
+        current.append(case)
         with FakeTensorMode() as fake, V.set_fake_mode(fake):
             tensors = [make() for make in inputs]
             flat = lambda *t, f=function: tree_leaves(f(*t))  # noqa: E731
