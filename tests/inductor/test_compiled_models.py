@@ -68,8 +68,9 @@ def mlp():
     return WithLoss(nn.Sequential(nn.Linear(12, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.0), nn.Linear(32, 3)))
 
 
-def test_mlp():
-    check(mlp(), [labelled(10, 12)] * 3, fullgraph=True)
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_mlp(mode):
+    check(mlp(), [labelled(10, 12)] * 4, fullgraph=True, mode=mode)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

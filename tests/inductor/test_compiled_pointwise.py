@@ -161,3 +161,16 @@ def test_bitcasts(mps):
     compiled_agrees(lambda a: (a.view(torch.int16) ^ 1).view(torch.bfloat16), torch.randn(64).bfloat16())
     compiled_agrees(lambda a: (a.view(torch.int16) & -2).view(torch.float16), torch.randn(64).half())
     compiled_agrees(lambda a: a.view(torch.uint8) + 1, torch.randint(-128, 127, (64,), dtype=torch.int8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_called_and_its_neighbours_are_fused(mps, dtype):
+    def function(x):
+        low = (x * 2 + 1).to(dtype)
+        return low.t().float().sin() + 1, low
+
+    assert kernel_count(compiled_agrees(lambda x: function(x)[0], torch.randn(6, 8))) == 2
+    torch.testing.assert_close(
+        torch.compile(function)(torch.arange(8.0, device=mps)[None])[1].float().cpu(),
+        function(torch.arange(8.0)[None])[1].float(),
+    )

@@ -75,3 +75,22 @@ def test_assembly_of_other_devices_is_refused(mps):
 
     with pytest.raises(Exception, match="NVIDIA"):
         torch.compile(function)(torch.ones(4, device=mps))
+
+
+def test_every_row_gives_the_bits_of_its_eager_operator(mps, fused_by_rows):
+    from torch_anymps.inductor.row_lowering import registered
+
+    nan, inf = float("nan"), float("inf")
+    x = torch.cat([torch.randn(40) * 3, torch.tensor([0.0, -0.0, 1.0, -1.0, nan, inf, -inf, 0.5])]).to(mps)
+    n = torch.randint(0, 6, x.shape, device=mps).float()
+    calls = []
+    for op in registered:
+        tensors = iter((x.nan_to_num(0, 7, -7).int(), n.int()) if "gcd" in op.name() else (x, n))
+        of_type = {"Tensor": lambda _, t=tensors: next(t), "number": lambda name: 2 if name == "n" else 1.5}
+        calls.append((op, [of_type[str(a.type)](a.name) for a in op._schema.arguments]))
+    for first in range(0, len(calls), 18):
+        part = calls[first : first + 18]
+        torch._dynamo.reset()
+        results = torch.compile(lambda part=part: [op(*arguments) for op, arguments in part])()
+        for (op, arguments), result in zip(part, results, strict=True):
+            torch.testing.assert_close(result, op(*arguments), rtol=0, atol=0, equal_nan=True, msg=op.name())

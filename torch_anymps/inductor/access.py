@@ -1,4 +1,4 @@
-"""Loads and stores of a generated kernel, and which of them may be four elements wide."""
+"""Loads and stores of a generated kernel, and which of them may be vectorized: four elements at once."""
 
 from __future__ import annotations
 

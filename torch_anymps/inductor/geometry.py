@@ -9,7 +9,7 @@ from torch._inductor.virtualized import V
 from .device import device_config
 
 # Loads of a thread that keep a row in registers, and lines of a loop's body times its copies that are worth it.
-MAX_CACHED_LOADS = 8
+MAX_PERSISTENT_LOADS = 8
 MAX_UNROLLED_LINES = 2000
 
 
@@ -17,23 +17,23 @@ MAX_UNROLLED_LINES = 2000
 class Geometry:
     """Threads of a workgroup, and of them those of a row.
 
-    lanes: neighbours that share a row, a power of two up to a subgroup or the whole workgroup; 0: columns.
-    columns: with lanes 0, neighbours that have a row each; the rest of the workgroup shares their elements.
+    threads_per_row: neighbours that share a row, a power of two up to a subgroup or the whole workgroup; 0: columns.
+    columns: with threads_per_row 0, neighbours that have a row each; the rest of the workgroup shares their elements.
     """
 
     workgroup: int
-    lanes: int = 1
+    threads_per_row: int = 1
     columns: int = 1
 
     @property
     def rows(self) -> int:
         """Rows of a workgroup."""
-        return self.workgroup // self.lanes if self.lanes else self.columns
+        return self.workgroup // self.threads_per_row if self.threads_per_row else self.columns
 
     @property
     def step(self) -> int:
         """Threads that share a row."""
-        return self.lanes or self.workgroup // self.columns
+        return self.threads_per_row or self.workgroup // self.columns
 
 
 def power_of_two(n: int) -> int:
@@ -60,7 +60,7 @@ def reduction_geometry(kernel, tree) -> Geometry:
         return _columns(device, rows, size)
     loads = max(size // device.vector, 1)
     fill = 4 * device.compute_units * device.workgroup  # threads that keep the device busy
-    if loads <= device.subgroup * MAX_CACHED_LOADS and rows * min(loads, device.subgroup) >= fill // 4:
+    if loads <= device.subgroup * MAX_PERSISTENT_LOADS and rows * min(loads, device.subgroup) >= fill // 4:
         return Geometry(device.workgroup, min(power_of_two(2 * loads - 1), device.subgroup))
     if loads <= device.subgroup // 2:
         return Geometry(device.workgroup, power_of_two(2 * loads - 1))

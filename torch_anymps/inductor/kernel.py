@@ -219,7 +219,7 @@ class SlangKernel(Reductions, SIMDKernel):
     def is_live(self, store: Store) -> bool:
         return not is_removed(self, store.buffer)
 
-    def is_wide(self, tree, access: Load | Store) -> bool:
+    def is_vectorized(self, tree, access: Load | Store) -> bool:
         """Whether four neighbours along a range are one access."""
         return stride_of(self, tree, access.index) == 1 and is_aligned(self, tree, access.buffer, access.index)
 
@@ -227,7 +227,7 @@ class SlangKernel(Reductions, SIMDKernel):
         """By how much an index differs between the first two elements of a range."""
         return self.get_strides_of_load(index)[tree.index_sym()]
 
-    def is_shared(self, tree, access: Load) -> bool:
+    def is_broadcast(self, tree, access: Load) -> bool:
         """Whether four neighbours along a range have one element."""
         return stride_of(self, tree, access.index) == 0
 

@@ -9,7 +9,7 @@ from torch._inductor.virtualized import V
 from .access import vector_type
 from .device import device_config
 from .dtypes import REGISTER, STORAGE
-from .geometry import MAX_CACHED_LOADS, MAX_UNROLLED_LINES, pointwise_geometry, reduction_geometry
+from .geometry import MAX_PERSISTENT_LOADS, MAX_UNROLLED_LINES, pointwise_geometry, reduction_geometry
 from .shared_values import SharedValues
 
 PUSH_CONSTANT_BYTES = 128
@@ -32,9 +32,9 @@ class LoopWriter:
         self.geometry = reduction_geometry(kernel, self.tree) if self.is_reduction else pointwise_geometry()
         self.width = device_config().vector if self.tiled else self._width()
         self.rows_per_group = self.geometry.rows if self.is_reduction else self.geometry.workgroup * self.width
-        self.cached = self._cached_loads() if self.is_reduction else 0
-        self.kept: dict = {}
-        self.reused = SharedValues(kernel.phases, self.cached) if self.cached else None
+        self.persistent = self._persistent_loads() if self.is_reduction else 0
+        self.in_registers: dict = {}
+        self.reused = SharedValues(kernel.phases, self.persistent) if self.persistent else None
 
     # --- decisions
 
@@ -46,23 +46,23 @@ class LoopWriter:
         y = self.outer[1]
         if not V.graph.sizevars.statically_known_multiple_of(y.numel, device.vector):
             return False
-        return any(kernel.is_wide(y, load) for phase in kernel.phases for load in phase.loads)
+        return any(kernel.is_vectorized(y, load) for phase in kernel.phases for load in phase.loads)
 
     def _width(self) -> int:
         """Elements a thread takes at once: 4 where that makes an access wide, 1 otherwise."""
         kernel, device = self.kernel, device_config()
-        if device.vector == 1 or kernel.is_heavy or (self.is_reduction and self.geometry.lanes == 0):
+        if device.vector == 1 or kernel.is_heavy or (self.is_reduction and self.geometry.threads_per_row == 0):
             return 1
         if not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector):
             return 1
         phases = [p for p in kernel.phases if p.in_loop or not self.is_reduction]
         stores = [s for p in phases for s in p.stores if kernel.is_live(s)]
         loads = [x for p in phases for x in p.loads]
-        if not self.is_reduction and not all(kernel.is_wide(self.tree, s) for s in stores):
+        if not self.is_reduction and not all(kernel.is_vectorized(self.tree, s) for s in stores):
             return 1
-        return device.vector if any(kernel.is_wide(self.tree, a) for a in [*stores, *loads]) else 1
+        return device.vector if any(kernel.is_vectorized(self.tree, a) for a in [*stores, *loads]) else 1
 
-    def _cached_loads(self) -> int:
+    def _persistent_loads(self) -> int:
         """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
         kernel = self.kernel
         loops = [p for p in kernel.phases if p.in_loop]
@@ -71,7 +71,7 @@ class LoopWriter:
         step = self.geometry.step * self.width
         count = -(-int(self.tree.numel) // step)
         lines = sum(len(p.compute) + len(p.loads) for p in loops)
-        if count > MAX_CACHED_LOADS or count * self.width * lines > MAX_UNROLLED_LINES:
+        if count > MAX_PERSISTENT_LOADS or count * self.width * lines > MAX_UNROLLED_LINES:
             return 0
         return count
 
@@ -81,7 +81,7 @@ class LoopWriter:
         kernel, code = self.kernel, self.code
         code.writeline("import lib.inductor;")
         if self.is_reduction:
-            code.writeline(f"static const uint kLanes = {self.geometry.lanes};  // threads of a row; 0: by columns")
+            code.writeline(f"static const uint kThreadsPerRow = {self.geometry.threads_per_row};  // 0: by columns")
             code.writeline(f"static const uint kColumns = {self.geometry.columns};")
         self._arguments()
         with code.indent():
@@ -89,7 +89,7 @@ class LoopWriter:
             if self.is_reduction:
                 for line in kernel.row_indexing:
                     code.writeline(line)
-                self._keep()
+                self._declare_persistent()
                 for phase in kernel.phases:
                     self._loop(phase) if phase.in_loop else self._once(phase)
             else:
@@ -100,9 +100,9 @@ class LoopWriter:
     def _arguments(self) -> None:
         kernel, code = self.kernel, self.code
         fields = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
-        wide = {"float": "float", "bool": "int64_t"}
+        passed_as = {"float": "float", "bool": "int64_t"}
         for name, kind, _ in kernel.integers:
-            fields.append((wide.get(kind, "int64_t"), name))
+            fields.append((passed_as.get(kind, "int64_t"), name))
             if kind == "float":
                 fields.append(("float", f"{name}_unused"))
         fields += [("int64_t", f"{t.prefix}numel") for t in self.trees]
@@ -158,8 +158,8 @@ class LoopWriter:
             code.writeline("if (position >= total)")
             code.writeline("    return;")
             return
-        if geometry.lanes:
-            row, lane = f"thread_index() / {geometry.lanes}", f"thread_index() % {geometry.lanes}"
+        if geometry.threads_per_row:
+            row, lane = f"thread_index() / {geometry.threads_per_row}", f"thread_index() % {geometry.threads_per_row}"
         else:
             row, lane = f"thread_index() % {geometry.columns}", f"thread_index() / {geometry.columns}"
         code.writeline(f"let own_row = {index}(group_index()) * {geometry.rows} + {index}({row});")
@@ -193,7 +193,7 @@ class LoopWriter:
             for phase in body:
                 self._elements(phase)
             return
-        self._wide(body, f"(position + {self.index}(j))", kernel.row_indexing, outer=True)
+        self._vectorized(body, f"(position + {self.index}(j))", kernel.row_indexing, outer=True)
 
     def _elements(self, phase) -> None:
         for load in phase.loads:
@@ -202,22 +202,22 @@ class LoopWriter:
         for store in filter(self.kernel.is_live, phase.stores):
             self.code.writeline(self._store(store))
 
-    def _wide(self, phases: list, position: str, indexing: list[str], outer: bool, guard: str = "") -> None:
+    def _vectorized(self, phases: list, position: str, indexing: list[str], outer: bool, guard: str = "") -> None:
         """Loads of four elements, a loop over them, stores of four elements."""
         kernel, code, tree = self.kernel, self.code, self.tree
         inside, after = [], []
         for phase in phases:
             for load in phase.loads:
-                kept = self.kept.get(load.key)
-                if kernel.is_wide(tree, load):
-                    code.writeline(f"let wide_{load.var} = {self._load(load, kept)};")
-                    inside.append((phase, f"let {load.var} = wide_{load.var}[j];"))
-                elif kernel.is_shared(tree, load):
+                kept = self.in_registers.get(load.key)
+                if kernel.is_vectorized(tree, load):
+                    code.writeline(f"let vec_{load.var} = {self._load(load, kept)};")
+                    inside.append((phase, f"let {load.var} = vec_{load.var}[j];"))
+                elif kernel.is_broadcast(tree, load):
                     code.writeline(f"let {load.var} = {self._load(load, kept)};")
                 else:
                     inside.append((phase, f"let {load.var} = {self._load(load)};"))
             for store in filter(kernel.is_live, phase.stores):
-                if kernel.is_wide(tree, store):
+                if kernel.is_vectorized(tree, store):
                     name = f"out{next(kernel.ids)}"
                     code.writeline(f"{vector_type(store.dtype)} {name};")
                     after.append((store, name))
@@ -248,17 +248,17 @@ class LoopWriter:
     def _load(self, load, kept: str | None = None) -> str:
         if kept is not None:
             return kept
-        wide = self.width > 1 and self.kernel.is_wide(self.tree, load)
-        return f"{'load4' if wide else 'load'}({load.pointer}, {self.kernel.kexpr(load.index)})"
+        vectorized = self.width > 1 and self.kernel.is_vectorized(self.tree, load)
+        return f"{'load4' if vectorized else 'load'}({load.pointer}, {self.kernel.kexpr(load.index)})"
 
     def _store(self, store) -> str:
         return f"store({store.pointer}, {self.kernel.kexpr(store.index)}, {store.value});"
 
     # --- loops over a row
 
-    def _keep(self) -> None:
+    def _declare_persistent(self) -> None:
         """Registers for what more than one loop reads."""
-        if not self.cached:
+        if not self.persistent:
             return
         kernel = self.kernel
         loops = [p for p in kernel.phases if p.in_loop]
@@ -267,18 +267,18 @@ class LoopWriter:
         for phase in loops:
             for load in phase.loads:
                 seen.setdefault(load.key, []).append(load)
-        self.keep: dict = {}
+        self.row_arrays: dict = {}
         for key, loads in seen.items():
             load = loads[0]
             if len(loads) < 2 or load.pointer in stored:
                 continue
-            if self.width > 1 and not (kernel.is_wide(self.tree, load) or kernel.is_shared(self.tree, load)):
+            if self.width > 1 and not (kernel.is_vectorized(self.tree, load) or kernel.is_broadcast(self.tree, load)):
                 continue
             name = f"row_{load.var}"
-            wide = self.width > 1 and kernel.is_wide(self.tree, load)
-            kind = vector_type(load.dtype) if wide else REGISTER[load.dtype]
-            self.code.writeline(f"{kind} {name}[{self.cached}];")
-            self.keep[key] = [name, False]
+            vectorized = self.width > 1 and kernel.is_vectorized(self.tree, load)
+            kind = vector_type(load.dtype) if vectorized else REGISTER[load.dtype]
+            self.code.writeline(f"{kind} {name}[{self.persistent}];")
+            self.row_arrays[key] = [name, False]
         self.code.writelines(self.reused.declarations(self.width))
 
     def _loop(self, phase) -> None:
@@ -287,10 +287,10 @@ class LoopWriter:
         code.writelines(phase.prologue)
         if phase.indexing or phase.loads or phase.compute or phase.stores:
             name = f"{tree.prefix}base"
-            whole = self.cached and int(tree.numel) == self.cached * step
-            if self.cached:
+            whole = self.persistent and int(tree.numel) == self.persistent * step
+            if self.persistent:
                 code.writeline("[ForceUnroll]")
-                code.writeline(f"for (int n = 0; n < {self.cached}; ++n)")
+                code.writeline(f"for (int n = 0; n < {self.persistent}; ++n)")
                 code.writeline("{")
             else:
                 code.writeline(
@@ -298,13 +298,13 @@ class LoopWriter:
                 )
                 code.writeline("{")
             with code.indent():
-                if self.cached:
+                if self.persistent:
                     code.writeline(f"let {name} = lane * {self.width} + {self.index}(n) * {step};")
                     if not whole:
                         code.writeline(f"if ({name} < {tree.prefix}numel)")
                         code.writeline("{")
                 self._row_elements(phase, name)
-                if self.cached and not whole:
+                if self.persistent and not whole:
                     code.writeline("}")
             code.writeline("}")
         code.writelines(phase.epilogue)
@@ -314,18 +314,18 @@ class LoopWriter:
         code, tree = self.code, self.tree
         code.writeline(f"let {tree.name} = {name};")
         code.writelines(phase.indexing)
-        self.kept = {}
+        self.in_registers = {}
         for load in phase.loads:
-            if self.cached and (keep := self.keep.get(load.key)) is not None:
+            if self.persistent and (keep := self.row_arrays.get(load.key)) is not None:
                 if not keep[1]:
                     code.writeline(f"{keep[0]}[n] = {self._load(load)};")
                     keep[1] = True
-                self.kept[load.key] = f"{keep[0]}[n]"
+                self.in_registers[load.key] = f"{keep[0]}[n]"
         if self.width > 1:
-            self._wide([phase], f"{name} + {self.index}(j)", phase.indexing, outer=False, guard="if (inside) ")
+            self._vectorized([phase], f"{name} + {self.index}(j)", phase.indexing, outer=False, guard="if (inside) ")
             return
         for load in phase.loads:
-            code.writeline(f"let {load.var} = {self._load(load, self.kept.get(load.key))};")
+            code.writeline(f"let {load.var} = {self._load(load, self.in_registers.get(load.key))};")
         code.writelines(self._compute(phase))
         for store in filter(self.kernel.is_live, phase.stores):
             code.writeline(f"if (inside) {self._store(store)}")

@@ -97,9 +97,20 @@ def _with_logical_index(original):
     return make_reduction_inner
 
 
+def _without_float8(original):
+    """Operators that read or write float8 tensors of mps are called, as those of complex numbers are."""
+
+    def unsupported_input_tensor(t, node=None):
+        is_float8 = t.dtype.is_floating_point and t.dtype.itemsize == 1
+        return (is_float8 and t.device.type == "mps") or original(t, node)
+
+    return unsupported_input_tensor
+
+
 def register_decompositions() -> None:
     from torch._inductor import decomposition, lowering
 
+    lowering.unsupported_input_tensor = _without_float8(lowering.unsupported_input_tensor)
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
     lowering._make_reduction_inner = _with_logical_index(lowering._make_reduction_inner)
 

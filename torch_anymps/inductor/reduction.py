@@ -63,7 +63,7 @@ class Reductions:
         return tuple(self._result(f"{acc}_row.{part}", F32) for part in ("mean()", "squares", "count"))
 
     def _of_row(self, combine: str, value: str) -> str:
-        return f"row_reduce<{combine}>({value}, kLanes, kColumns)"
+        return f"row_reduce<{combine}>({value}, kThreadsPerRow, kColumns)"
 
     def _result(self, text: str, dtype: torch.dtype) -> CSEVariable:
         var = self.cse.newvar(dtype=dtype)

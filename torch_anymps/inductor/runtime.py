@@ -15,6 +15,10 @@ from .device import device_config
 WITHOUT_COMPILER = (
     "torch.compile on mps needs the Slang compiler, which is not installed: pip install 'torch-anymps[compile]'."
 )
+PYTHON_ONLY = (
+    "AOTInductor and torch._inductor.config.cpp_wrapper are not supported on mps: "
+    "modules with its generated kernels are written in Python only."
+)
 
 
 @functools.cache

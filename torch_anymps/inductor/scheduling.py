@@ -73,7 +73,4 @@ class NoCppWrapper(PythonWrapperCodegen):
 
     @staticmethod
     def create(*args, **kwargs):
-        raise NotImplementedError(
-            "AOTInductor and torch._inductor.config.cpp_wrapper are not supported on mps: "
-            "modules with its generated kernels are written in Python only."
-        )
+        raise NotImplementedError(runtime.PYTHON_ONLY)

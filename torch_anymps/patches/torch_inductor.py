@@ -11,10 +11,6 @@ WARNING = (
     "'torch-anymps[compile]'): graphs with mps tensors are run operator by operator, as by "
     'torch.compile(backend="aot_eager"), which does not warn.'
 )
-PYTHON_ONLY = (
-    "AOTInductor and cpp_wrapper need C++ that calls kernels of mps, which torch-anymps does not generate: use "
-    "torch.compile, or torch.export and the module of its program."
-)
 
 
 def apply(module, replace):
@@ -22,7 +18,7 @@ def apply(module, replace):
         # Inductor registers its own writers only where there are none yet.
         replace(module, "init_backend_registration", _with_slang(module.init_backend_registration))
     else:
-        replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V, module.config))
+        replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V))
 
 
 @functools.cache
@@ -46,16 +42,17 @@ def _with_slang(register_backends):
     return register
 
 
-def _with_aot_eager(compile_graph, virtualized, inductor_config):
+def _with_aot_eager(compile_graph, virtualized):
     """Inductor's compilation of one graph, after its inputs and outputs were flattened, where Slang is missing."""
 
     @functools.wraps(compile_graph)
     def compile_or_capture(model, example_inputs, *args, **kwargs):
-        in_cpp = virtualized.aot_compilation or inductor_config.cpp_wrapper
-        if (_has_compiler() and not in_cpp) or not _has_mps(model, example_inputs):
+        if _has_compiler() or not _has_mps(model, example_inputs):
             return compile_graph(model, example_inputs, *args, **kwargs)
-        if in_cpp:
-            raise RuntimeError(PYTHON_ONLY)
+        if virtualized.aot_compilation:  # the result is a library on disk
+            from torch_anymps.inductor.runtime import PYTHON_ONLY
+
+            raise NotImplementedError(PYTHON_ONLY)
         from torch._dynamo.backends.debugging import aot_eager
 
         _warn_once()
