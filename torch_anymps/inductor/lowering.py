@@ -98,8 +98,10 @@ def _with_logical_index(original):
 
 
 def register_decompositions() -> None:
-    from torch._inductor import decomposition, lowering
+    from torch._inductor import decomposition, lowering, utils
 
+    big_gpu = utils.is_big_gpu
+    utils.is_big_gpu = lambda device=0: getattr(device, "type", "") != "mps" and big_gpu(device)  # would warn
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
     lowering._make_reduction_inner = _with_logical_index(lowering._make_reduction_inner)
 
