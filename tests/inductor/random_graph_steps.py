@@ -54,8 +54,10 @@ def binary(d: Drawing) -> None:
     b = a and d.fitting(a)
     if not b:
         return
-    text = d.random.choice(("({0} + {1})", "({0} - {1})", "({0} * {1})", "({0} / (1 + {1}.abs()))", "torch.lerp({0}, {1}, 0.3)",
-                            "torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "torch.addcmul({0}, {1}, {0})"))
+    text = d.random.choice((
+        "({0} + {1})", "({0} - {1})", "({0} * {1})", "({0} / (1 + {1}.abs()))", "torch.lerp({0}, {1}, 0.3)",
+        "torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "torch.addcmul({0}, {1}, {0})",
+    ))  # fmt: skip
     error = (a.error + b.error) * max(1.0, 2 * a.most, 2 * b.most)
     d.add(text, max(error, ROUNDING[a.tensor.dtype] * max(a.most, b.most, 1.0) ** 2), a, b)
 
@@ -65,7 +67,8 @@ def integer_binary(d: Drawing) -> None:
     b = a and d.fitting(a, lambda v: not v.is_float)
     if b:
         sign = d.random.choice(("+", "*", "-", "&", "|", "^"))
-        d.add(d.random.choice((f"({{0}} {sign} {{1}})", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})")), 0.0, a, b)
+        texts = (f"({{0}} {sign} {{1}})", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})")
+        d.add(d.random.choice(texts), 0.0, a, b)
 
 
 def comparison(d: Drawing) -> None:
@@ -108,7 +111,7 @@ def reduction(d: Drawing) -> None:
     if kind == "var" and n == 1 or kind == "norm" and v.most == 0:
         return
     slope = {"sum": n, "cumsum": n, "var": 8 * v.most, "norm": n**0.5}.get(kind, 2)
-    own = {"sum": n * v.most, "cumsum": n * v.most, "var": 8 * v.most**2, "norm": n**0.5 * v.most}.get(kind, 4 * max(v.most, 1))
+    own = slope * v.most if kind in ("sum", "cumsum", "var", "norm") else 4 * max(v.most, 1)
     exact = kind in ("amax", "amin")
     d.add(f"{{0}}.{kind}({dim}{keep})", v.error if exact else slope * v.error + rounding * own, v)
 
@@ -135,10 +138,12 @@ def view(d: Drawing) -> None:
     text = r.choice((
         f"{{0}}.transpose({i}, {j})", "{0}.flatten()", f"{{0}}[{around}::2]", f"{{0}}[{around}{start}]",
         f"{{0}}[{around}{start}:]", f"{{0}}.flip({i})", f"{{0}}.unsqueeze({i})", f"{{0}}.roll({start}, {i})",
-        "{0}.squeeze()", f"{{0}}.unsqueeze({i}).expand({'-1, ' * i}3{', -1' * (rank - i)})", f"{{0}}.repeat_interleave(2, {i})",
+        "{0}.squeeze()", f"{{0}}.unsqueeze({i}).expand({'-1, ' * i}3{', -1' * (rank - i)})",
+        f"{{0}}.repeat_interleave(2, {i})",
         "{0}.diagonal(0, 0, -1)", f"{{0}}.unfold({i}, {max(n // 2, 1)}, 1)", f"torch.cat(({{0}}, {{0}}), {i})",
-        f"torch.stack(({{0}}, {{0}}), {i})", f"{{0}}.movedim({i}, {j})", f"{{0}}.tril({start - 1})", f"{{0}}.triu({start})",
-        "F.pad({0}, (1, 2))", "F.pad({0}, (-1, 3), value=1)", f"{{0}}.reshape(-1, {n})", f"{{0}}.narrow({i}, 0, {max(n // 2, 1)})",
+        f"torch.stack(({{0}}, {{0}}), {i})", f"{{0}}.movedim({i}, {j})", f"{{0}}.tril({start - 1})",
+        f"{{0}}.triu({start})", "F.pad({0}, (1, 2))", "F.pad({0}, (-1, 3), value=1)", f"{{0}}.reshape(-1, {n})",
+        f"{{0}}.narrow({i}, 0, {max(n // 2, 1)})",
     ))  # fmt: skip
     d.add(text, v.error, v)
 
@@ -160,7 +165,7 @@ def indexing(d: Drawing) -> None:
     sizes = list(v.tensor.shape) if kind in ("gather", "scatter_add") else [count]
     index = d.argument(torch.randint(-n if kind in ("index", "index_put") else 0, n, sizes, generator=d.generator))
     around = ":, " * dim
-    sum_error = 0.0 if is_exact(v) and not v.is_float else v.error * 20 + (ROUNDING.get(v.tensor.dtype, 0) * v.most * 80)
+    sum_error = v.error * 20 + ROUNDING.get(v.tensor.dtype, 0.0) * v.most * 80
     text, error = {
         "index_select": (f"{{0}}.index_select({dim}, {{1}})", v.error),
         "index": (f"{{0}}[{around}{{1}}]", v.error),
@@ -180,7 +185,8 @@ def made(d: Drawing) -> None:
         i = d.random.randrange(v.tensor.dim())
         text = d.random.choice((
             f"torch.arange({{0}}.shape[{i}], device={{0}}.device)", "torch.full_like({0}, 3)", "torch.zeros_like({0})",
-            f"torch.eye({{0}}.shape[{i}], device={{0}}.device)", f"torch.linspace(0, 1, {{0}}.shape[{i}], device={{0}}.device)",
+            f"torch.eye({{0}}.shape[{i}], device={{0}}.device)",
+            f"torch.linspace(0, 1, {{0}}.shape[{i}], device={{0}}.device)",
         ))  # fmt: skip
         d.add(text, 1e-6 if "linspace" in text else 0.0, v)
 
