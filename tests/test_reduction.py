@@ -124,6 +124,13 @@ def test_strides(name, layout):
         check(op(actual_input, dim=dim), op(expected_input, dim=dim))
 
 
+@pytest.mark.parametrize("order", [0, -41.0, 41.0, float("inf")])
+def test_norms_of_one_element_are_magnitudes(order):
+    x = torch.tensor([[0.01, -40.0, 0.0, 2.0]])
+    for dim in (0, (0,)):
+        check(torch.linalg.vector_norm(x.to("mps"), order, dim), torch.linalg.vector_norm(x, order, dim))
+
+
 @pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, -1, float("inf"), float("-inf")])
 @pytest.mark.parametrize("dim", [None, 0, 1, (0, 2), ()])
 def test_norms(order, dim):

@@ -139,12 +139,15 @@ void vector_norm(const Tensor& self, double order, OptionalIntArrayRef dim, cons
     const DimMask dims = kernels::dim_mask(self, dim);
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     check_norm_of_nothing(self, order, dim);
-    const ReductionRow& row = order == 0            ? rows::norm_0
-                              : order == 1          ? rows::norm_1
-                              : order == 2          ? rows::norm_2
-                              : order == kInfinity  ? rows::norm_inf
-                              : order == -kInfinity ? rows::norm_minus_inf
-                                                    : rows::norm_p;
+    // Of one element its magnitude, also where its power overflows.
+    bool single = order != 0;
+    for (int64_t d = 0; d < self.dim(); ++d) single &= !dims[d] || self.size(d) == 1;
+    const ReductionRow& row = order == 0             ? rows::norm_0
+                              : order == 1 || single ? rows::norm_1
+                              : order == 2           ? rows::norm_2
+                              : order == kInfinity   ? rows::norm_inf
+                              : order == -kInfinity  ? rows::norm_minus_inf
+                                                     : rows::norm_p;
     kernels::reduce(row, self, dims, {result}, {static_cast<float>(order), static_cast<float>(1 / order)});
 }
 

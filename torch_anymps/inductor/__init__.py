@@ -22,12 +22,12 @@ def register() -> None:
     from .lowering import register_decompositions
     from .replay import ReplayPolicy
     from .runtime import compiler_version
-    from .scheduling import NoCppWrapper, SlangScheduling, SlangWrapper
+    from .scheduling import SlangScheduling, SlangWrapper
 
     config.compiler = compiler_version()
     config.device = repr(device_config())
     config.generator = _generator_version()
-    register_backend_for_device("mps", SlangScheduling, SlangWrapper, NoCppWrapper, WrapperFxCodegen, None, config)
+    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
     inductor_config.layout_optimization = False  # the memory format is the caller's choice
     if inductor_config.cudagraph_policy is None:
         inductor_config.cudagraph_policy = ReplayPolicy()

@@ -115,7 +115,7 @@ class SlangKernel(Reductions, SIMDKernel):
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         if not (lower or upper) or str(expr) in self.in_range:
             return
-        index, bound = self.index_to_str(expr), self.index_to_str(size)
+        index, bound = self.index_to_str(self.prepare_indexing(expr)), self.index_to_str(size)
         tests = [f"{index} < 0"] * lower + [f"{index} >= {bound}"] * upper
         self._report(" || ".join(tests), f"index out of bounds: expected 0 <= index < {size}")
 

@@ -56,6 +56,15 @@ def _of_mps(ours, original):
     return decompose
 
 
+def repeat_interleave(repeat, output_size=None):
+    """Inductor's own, which leaves mps out: positions never leave the input, whatever the size that was promised."""
+    if type(output_size) is not int:
+        return NotImplemented
+    position = torch.arange(output_size, device=repeat.device)
+    found = torch.searchsorted(repeat.cumsum(0), position, out_int32=repeat.dtype == torch.int32, right=True)
+    return torch.clamp(found, max=repeat.size(0) - 1)
+
+
 # Elements of a row that a workgroup keeps in registers: a second pass over it costs nothing.
 _MAX_ROW_IN_REGISTERS = 8192
 
@@ -108,9 +117,11 @@ def _without_float8(original):
 
 
 def register_decompositions() -> None:
-    from torch._inductor import decomposition, lowering
+    from torch._inductor import decomposition, lowering, utils
 
     lowering.unsupported_input_tensor = _without_float8(lowering.unsupported_input_tensor)
+    big_gpu = utils.is_big_gpu
+    utils.is_big_gpu = lambda device=0: getattr(device, "type", "") != "mps" and big_gpu(device)  # would warn
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
     lowering._make_reduction_inner = _with_logical_index(lowering._make_reduction_inner)
 
@@ -119,8 +130,10 @@ def register_decompositions() -> None:
         (aten.linear_backward.default, linear_backward),
         (aten.gelu.default, gelu),
         (aten.gelu_backward.default, gelu_backward),
+        (aten.repeat_interleave.Tensor, repeat_interleave),
     ):
         table[op] = _of_mps(ours, table.get(op))
+    decomposition.fast_random_decomps.cache_clear()  # a copy of the table
     # Our kernel at autograd's key hands traced tensors to a composite that stores the mask as floats.
     aten.dropout.default.py_impl(torch._C.DispatchKey.AutogradMPS)(decompositions.dropout)
     register_rows()

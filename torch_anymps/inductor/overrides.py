@@ -29,6 +29,7 @@ _ROWS = {
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
+_ROUNDED = {torch.float16: "rounded_f16", torch.bfloat16: "rounded_bf16"}
 
 
 class SlangOverrides(OpOverrides):
@@ -44,11 +45,20 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def to_dtype(x, dtype, src_dtype=None, use_compute_types=True):
+        """Values of 16 bits stay float in registers, as in Triton's kernels; casts to 16 bits round what is cast again.
+
+        use_compute_types: False where eager's rounding is asked for at once.
+        """
+        is_variable = isinstance(x, CSEVariable)
+        source = x.dtype if src_dtype is None and is_variable else src_dtype
+        if is_variable and source == dtype == x.dtype and use_compute_types:
+            return x
+        if hasattr(x, "is_cast") and source in _ROUNDED:
+            x = V.kernel.cse.generate(V.kernel.compute, f"{_ROUNDED[source]}({x})", dtype=source)
         text = converted(x, src_dtype, dtype)
-        # As in Triton's kernels, values of 16 bits stay float in registers unless eager's rounding is asked for.
-        if not use_compute_types and dtype in (torch.float16, torch.bfloat16):
-            text = f"rounded_{'f16' if dtype == torch.float16 else 'bf16'}({text})"
-        return text
+        if dtype not in _ROUNDED:
+            return text
+        return _cast(text, dtype) if use_compute_types else f"{_ROUNDED[dtype]}({text})"
 
     @staticmethod
     def to_dtype_bitcast(x, dtype, src_dtype):
@@ -163,7 +173,7 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def polygamma(n, x):
-        return f"m::polygamma(int({n}), {operand(x, 'float')})"
+        return f"polygamma(int({n}), {operand(x, 'float')})"
 
     @staticmethod
     def frexp(x):
@@ -205,6 +215,19 @@ class SlangOverrides(OpOverrides):
 
     def load_seed(self, name, offset):
         return V.kernel.load(name, offset)
+
+
+def _cast(text: str, dtype: torch.dtype) -> CSEVariable:
+    """A variable of 16 bits that is rounded where it is stored, or cast to another type."""
+    kernel = V.kernel
+    key = f"{dtype} {text}"
+    var = kernel.cse.try_get(key)
+    if var is None:
+        var = kernel.cse.newvar(dtype=dtype)
+        var.is_cast = True
+        kernel.cse.put(key, var)
+        kernel.compute.writeline(f"let {var} = {text};")
+    return var
 
 
 def _converted_text(text: str, dtype: torch.dtype) -> str:

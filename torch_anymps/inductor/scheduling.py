@@ -66,11 +66,3 @@ class SlangWrapper(PythonWrapperCodegen):
             return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
         sizes, strides = (self.codegen_python_shape_tuple(x) for x in (shape, stride))
         return f"{name} = empty_strided_mps({sizes}, {strides}, {dtype})"
-
-
-class NoCppWrapper(PythonWrapperCodegen):
-    """In the place of what writes a graph's C++ module."""
-
-    @staticmethod
-    def create(*args, **kwargs):
-        raise NotImplementedError(runtime.PYTHON_ONLY)

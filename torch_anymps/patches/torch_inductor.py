@@ -18,7 +18,7 @@ def apply(module, replace):
         # Inductor registers its own writers only where there are none yet.
         replace(module, "init_backend_registration", _with_slang(module.init_backend_registration))
     else:
-        replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V))
+        replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V, module.config))
 
 
 @functools.cache
@@ -28,28 +28,36 @@ def _has_compiler() -> bool:
     return runtime.compiler_library() is not None
 
 
+def _register() -> None:
+    import torch
+
+    if _has_compiler() and torch.backends.mps.is_available():
+        from torch_anymps import inductor
+
+        inductor.register()
+
+
 def _with_slang(register_backends):
     @functools.wraps(register_backends)
     def register():
-        import torch
-
-        if _has_compiler() and torch.backends.mps.is_available():
-            from torch_anymps import inductor
-
-            inductor.register()
+        _register()
         register_backends()
 
     return register
 
 
-def _with_aot_eager(compile_graph, virtualized):
-    """Inductor's compilation of one graph, after its inputs and outputs were flattened, where Slang is missing."""
+def _with_aot_eager(compile_graph, virtualized, inductor_config):
+    """Inductor's compilation of one graph, after its inputs and outputs were flattened; not where Slang is missing."""
 
     @functools.wraps(compile_graph)
     def compile_or_capture(model, example_inputs, *args, **kwargs):
-        if _has_compiler() or not _has_mps(model, example_inputs):
+        in_cpp = virtualized.aot_compilation or inductor_config.cpp_wrapper
+        if not _has_mps(model, example_inputs):
             return compile_graph(model, example_inputs, *args, **kwargs)
-        if virtualized.aot_compilation:  # the result is a library on disk
+        if _has_compiler() and not in_cpp:
+            _register()  # before the graph is traced, by the decompositions that there are
+            return compile_graph(model, example_inputs, *args, **kwargs)
+        if in_cpp:
             from torch_anymps.inductor.runtime import PYTHON_ONLY
 
             raise NotImplementedError(PYTHON_ONLY)
