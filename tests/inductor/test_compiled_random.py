@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from random_graphs import difference, random_graph
 
