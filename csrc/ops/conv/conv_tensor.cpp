@@ -9,6 +9,7 @@
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "kernels/geometry.h"
@@ -75,16 +76,17 @@ uint32_t channels_of_tile(const ConvTensor& image) {
     return static_cast<uint32_t>(std::clamp<uint64_t>(channels, kGranule, most));
 }
 
-// The one stride that leads through all positions, or 0 where there is none.
+// The one stride that leads through all positions, or 0 where there is none: of expanded tensors, too.
 int64_t position_stride(const ConvTensor& image) {
-    int64_t first = 0, next = 0;
+    std::optional<int64_t> first;
+    int64_t next = 0;
     for (int axis = 2; axis >= 0; --axis) {
         if (image.sizes[axis] == 1) continue;
-        if (first == 0) first = next = image.strides[axis];
+        if (!first) first = next = image.strides[axis];
         if (image.strides[axis] != next) return 0;
         next *= image.sizes[axis];
     }
-    return first == 0 ? 1 : first;
+    return first.value_or(1);
 }
 
 // True where the positions of a channel follow one another.
