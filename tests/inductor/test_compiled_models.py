@@ -179,7 +179,8 @@ def test_bert():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "vocab_size": 64}
     model = BertForSequenceClassification(BertConfig(**sizes, **off))
-    check(LanguageModel(model), [(tokens(4), torch.tensor([0, 1, 1, 0]))] * 3)
+    # Adam takes steps of one size whatever a gradient is: those that are rounding errors go either way.
+    check(LanguageModel(model), [(tokens(4), torch.tensor([0, 1, 1, 0]))] * 3, tolerance=1e-2)
 
 
 def llama():
