@@ -21,6 +21,7 @@ class DeviceConfig:
     subgroup: int
     vector: int
     compute_units: int
+    float_atomics: bool  # it adds to floats in memory by itself
 
 
 @functools.cache
@@ -36,4 +37,5 @@ def device_config() -> DeviceConfig:
         subgroup=subgroup,
         vector=1 if software else 4,
         compute_units=info["compute_units"],
+        float_atomics=info["features"]["atomics"],
     )

@@ -92,7 +92,8 @@ class SlangKernel(Reductions, SIMDKernel):
         text = converted(value, None, dtype)
         if mode == "atomic_add":
             self.cse_clear_loads(pointer)
-            self.stores.writeline(f"atomic_add({pointer}, {self.index_to_str(index)}, {text});")
+            native = "_native" if dtype == torch.float32 and device_config().float_atomics else ""
+            self.stores.writeline(f"atomic_add{native}({pointer}, {self.index_to_str(index)}, {text});")
         elif mode is not None:
             raise NotImplementedError(f"store with mode {mode}")
         else:
