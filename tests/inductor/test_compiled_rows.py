@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from compiled import compiled_agrees, kernel_count
 from torch import special
 
@@ -94,3 +95,12 @@ def test_every_row_gives_the_bits_of_its_eager_operator(mps, fused_by_rows):
         results = torch.compile(lambda part=part: [op(*arguments) for op, arguments in part])()
         for (op, arguments), result in zip(part, results, strict=True):
             torch.testing.assert_close(result, op(*arguments), rtol=0, atol=0, equal_nan=True, msg=op.name())
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_is_its_row_forward_and_backward(mps, approximate):
+    x = torch.randn(33, 40, requires_grad=True)
+    codes = compiled_agrees(lambda t: F.gelu(t * 2, approximate=approximate), x, backward=True, tolerance=1e-5)
+    text = "".join(codes)
+    row = "m::gelu_tanh" if approximate == "tanh" else "gelu"
+    assert f"{row}(" in text and f"{row}_backward(" in text

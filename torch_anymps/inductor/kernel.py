@@ -13,7 +13,7 @@ from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from .access import Load, Store, is_aligned, is_removed, stride_of, vector_type
+from .access import Load, Store, is_aligned, is_removed, stride_of
 from .device import device_config
 from .dtypes import REGISTER, STORAGE, converted
 from .loops import TILE, LoopWriter
@@ -250,6 +250,3 @@ def _operation_count(features) -> int:
 def _lines(buffer: IndentedBuffer) -> list[str]:
     text = buffer.getvalue()
     return text.rstrip("\n").split("\n") if text.strip() else []
-
-
-__all__ = ["Phase", "SlangKernel", "device_config", "vector_type"]

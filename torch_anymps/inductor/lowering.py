@@ -5,12 +5,11 @@ from __future__ import annotations
 import sympy
 import torch
 from torch._decomp import decompositions
-from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import ops
 
 from .device import device_config
-from .row_lowering import register_rows
+from .row_lowering import PREFERRED, register_rows
 
 aten = torch.ops.aten
 
@@ -23,25 +22,6 @@ def linear_backward(self, grad_output, weight, output_mask):
         grad.t() @ x if output_mask[1] else None,
         grad.sum(0) if output_mask[2] else None,
     )
-
-
-@pw_cast_for_opmath
-def gelu(self, approximate="none"):
-    """x times the normal distribution function at x, or sigmoid's approximation of it: as the eager kernels have it."""
-    if approximate == "tanh":
-        return self * torch.sigmoid(1.59576912 * (self + 0.044715 * self * self * self))
-    return self * torch.special.ndtr(self)
-
-
-@pw_cast_for_opmath
-def gelu_backward(grad_output, self, approximate="none"):
-    if approximate == "tanh":
-        square = self * self
-        s = torch.sigmoid(1.59576912 * (self + 0.044715 * square * self))
-        slope = 1.59576912 * (1 + 0.134145 * square)
-        return grad_output * (s + self * slope * s * (1 - s))
-    density = 0.398942280 * torch.exp(-0.5 * self * self)
-    return grad_output * (torch.special.ndtr(self) + self * density)
 
 
 def _of_mps(ours, original):
@@ -63,6 +43,11 @@ def repeat_interleave(repeat, output_size=None):
     position = torch.arange(output_size, device=repeat.device)
     found = torch.searchsorted(repeat.cumsum(0), position, out_int32=repeat.dtype == torch.int32, right=True)
     return torch.clamp(found, max=repeat.size(0) - 1)
+
+
+def _kept(*_, **__):
+    """No decomposition."""
+    return NotImplemented
 
 
 # Elements of a row that a workgroup keeps in registers: a second pass over it costs nothing.
@@ -128,8 +113,7 @@ def register_decompositions() -> None:
     table = decomposition.decompositions
     for op, ours in (
         (aten.linear_backward.default, linear_backward),
-        (aten.gelu.default, gelu),
-        (aten.gelu_backward.default, gelu_backward),
+        *((op, _kept) for op in PREFERRED),
         (aten.repeat_interleave.Tensor, repeat_interleave),
     ):
         table[op] = _of_mps(ours, table.get(op))

@@ -11,6 +11,8 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 from .dtypes import REGISTER
 from .rows import ROW, arithmetic_of, of_result, rows
 
+# Their rows are shorter than PyTorch's decompositions, and give what eager kernels give.
+PREFERRED = (torch.ops.aten.gelu.default, torch.ops.aten.gelu_backward.default)
 registered: list[torch._ops.OpOverload] = []  # by register_rows
 
 
@@ -23,7 +25,8 @@ def register_rows() -> None:
         for op in _functional_overloads(row):
             variants.setdefault(op, []).append(row)
     for op, of_op in variants.items():
-        if op in decomposition.decompositions or (op in lowering.lowerings and op not in lowering.fallbacks):
+        has_lowering = op in lowering.lowerings and op not in lowering.fallbacks
+        if op not in PREFERRED and (op in decomposition.decompositions or has_lowering):
             continue
         call = lowering.lowerings.get(op) or lowering.fallback_handler(op, add_to_fallback_set=False)
         lowering.register_lowering(op, type_promotion_kind=None)(_lowering(op, of_op, call))
