@@ -99,14 +99,17 @@ def test_errors(mps, raises_as_on_the_cpu):
         options = {name: value(ones) if callable(value) else value for name, value in others.items()}
         return torch._scaled_mm(ones(m, k).to(dtype), ones(16, n).to(dtype), *(ones(*s) for s in scales), **options)
 
-    # The CPU's names of the factors depend on which kernel its instructions allow.
+    # What the CPU says of these depends on which kernel its instructions allow.
+    on_mps = lambda *shape: torch.ones(shape, device=mps)  # noqa: E731
     with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes cannot be multiplied \(4x15 and 16x6\)"):
-        call(lambda *shape: torch.ones(shape, device=mps), k=15, out_dtype=torch.float32)
-    raises_as_on_the_cpu(lambda ones: call(ones, dtype=torch.float32, out_dtype=torch.float32))
+        call(on_mps, k=15, out_dtype=torch.float32)
+    with pytest.raises(RuntimeError, match="Expected mat1 to be Float8 matrix got Float"):
+        call(on_mps, dtype=torch.float32, out_dtype=torch.float32)
     raises_as_on_the_cpu(lambda ones: call(ones, bias=lambda ones: ones(5), out_dtype=torch.float32))
     raises_as_on_the_cpu(lambda ones: call(ones, scales=((3, 1), (1, 6)), out_dtype=torch.float32))
     raises_as_on_the_cpu(lambda ones: call(ones, scales=((4, 1), (1, 5)), out_dtype=torch.float32))
-    raises_as_on_the_cpu(lambda ones: call(ones, out_dtype=torch.float32, out=lambda ones: ones(4, 6).half()))
+    with pytest.raises(RuntimeError, match="out_dtype must match output matrix type"):
+        call(on_mps, out_dtype=torch.float32, out=lambda ones: ones(4, 6).half())
     with pytest.raises(ValueError, match="Invalid scaling configuration"):
         blocks = F.ScalingType.BlockWise1x128
         ones = torch.ones(4, 1, device=mps)

@@ -160,7 +160,8 @@ def test_symbolic_traces(mps):
     torch.manual_seed(0)
     graph = make_fx(step, tracing_mode="symbolic")(*given(2, 3))
     other = given(5, 6)
-    torch.testing.assert_close(graph(*other), step(*other), rtol=1e-4, atol=1e-5)
+    # Gradients are up to 300, so that what is left of a sum has errors of 300 roundings.
+    torch.testing.assert_close(graph(*other), step(*other), rtol=1e-4, atol=1e-3)
 
 
 def test_distributed_tensors(mps):
