@@ -111,14 +111,18 @@ def converted(value, src: torch.dtype | None, dst: torch.dtype) -> str:
     if kind == "bool":
         return operand(value, "bool")
     if have == "float" and kind != "float":
-        if dst in NARROW:
-            return f"wrap_{NARROW[dst]}(to_narrow({value}))"
-        return {"int": "to_int", "uint": "to_uint", "int64_t": "to_int64", "uint64_t": "to_uint64"}[kind] + f"({value})"
+        return integer_of(str(value), dst)
     text = str(value) if have == kind else f"{kind}({value})"
     source = value.dtype if src is None and isinstance(value, CSEVariable) else src
-    if dst in NARROW and source not in (dst, torch.bool):
-        text = f"wrap_{NARROW[dst]}({text})"
-    return text
+    return text if source in (dst, torch.bool) else wrapped(text, dst)
+
+
+def integer_of(text: str, dtype: torch.dtype) -> str:
+    """A float as a number of an integer dtype, truncated as eager conversions do."""
+    if dtype in NARROW:
+        return wrapped(f"to_narrow({text})", dtype)
+    functions = {"int": "to_int", "uint": "to_uint", "int64_t": "to_int64", "uint64_t": "to_uint64"}
+    return f"{functions[REGISTER[dtype]]}({text})"
 
 
 def wrapped(text: str, dtype: torch.dtype | None) -> str:

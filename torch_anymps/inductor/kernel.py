@@ -26,7 +26,7 @@ from .reduction import Reductions
 class Phase:
     """A loop over the elements of a row, or what is done once a row (or, without reductions, an element)."""
 
-    in_loop: bool
+    in_loop: bool = False
     indexing: list[str] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     compute: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class SlangKernel(Reductions, SIMDKernel):
         super().__init__(tiling, **kwargs)
         self.ids = itertools.count()
         self.phases: list[Phase] = []
-        self.phase = Phase(in_loop=self.inside_reduction)
+        self.phase = Phase()
         self.row_indexing: list[str] = []
         self.results: OrderedSet[CSEVariable] = OrderedSet()
         self.messages: list[str] = []  # of errors that the kernel reports
@@ -142,9 +142,8 @@ class SlangKernel(Reductions, SIMDKernel):
         (self.phase.indexing if entry.root.is_reduction else self.row_indexing).append(line)
 
     def codegen_body(self) -> None:
-        phase, self.phase = self.phase, Phase(in_loop=True)
+        phase, self.phase = self.phase, Phase()
         phase.in_loop = self.inside_reduction
-        self.phase.in_loop = self.inside_reduction
         phase.compute += _lines(self.loads) + _lines(self.compute) + _lines(self.stores)
         for buffer in (self.loads, self.compute, self.stores):
             buffer.clear()
@@ -186,11 +185,7 @@ class SlangKernel(Reductions, SIMDKernel):
 
     def call_kernel(self, name: str, node=None, deallocate_ws: bool = True) -> None:
         wrapper = V.graph.wrapper_code
-        for size in self.args.sizevars:
-            wrapper.ensure_size_computed(size)
-        tensors, integers = self._arguments()
-        outer = {inner: str(call) for call, inner in self._outer_names()}
-        args = [outer[t.name] for t in tensors] + [call for _, _, call in integers]
+        args = [t.buffer for t in self.tensors] + [call for _, _, call in self.integers]
         for tree in self.active_range_trees():
             numel = tree.numel
             plain = isinstance(numel, (sympy.Integer, sympy.Symbol, int))
@@ -201,15 +196,11 @@ class SlangKernel(Reductions, SIMDKernel):
             name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=[type(a) for a in args]
         )
 
-    def _outer_names(self):
-        _, calls, signature, _ = self.args.python_argdefs()
-        return [(call, arg.name) for call, arg in zip(calls, signature, strict=True)]
-
     def launch_config(self) -> tuple:
         """What the launcher needs: tensors, written (bits), integers, those that count rows, rows a workgroup."""
-        written = sum(1 << i for i, t in enumerate(self.tensors) if t.name.startswith(("out_ptr", "in_out_ptr"))) | sum(
-            1 << i for i, t in enumerate(self.tensors) if t.buffer in self.mutations
-        )
+        outputs = ("out_ptr", "in_out_ptr")
+        is_written = [t.name.startswith(outputs) or t.buffer in self.mutations for t in self.tensors]
+        written = sum(1 << i for i, yes in enumerate(is_written) if yes)
         count = len(self.integers)
         trees = self.active_range_trees()
         grid = tuple(count + i for i, tree in enumerate(trees) if not tree.is_reduction)

@@ -100,9 +100,8 @@ class LoopWriter:
     def _arguments(self) -> None:
         kernel, code = self.kernel, self.code
         fields = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
-        passed_as = {"float": "float", "bool": "int64_t"}
         for name, kind, _ in kernel.integers:
-            fields.append((passed_as.get(kind, "int64_t"), name))
+            fields.append(("float" if kind == "float" else "int64_t", name))
             if kind == "float":
                 fields.append(("float", f"{name}_unused"))
         fields += [("int64_t", f"{t.prefix}numel") for t in self.trees]
@@ -195,12 +194,12 @@ class LoopWriter:
             return
         self._vectorized(body, f"(position + {self.index}(j))", kernel.row_indexing, outer=True)
 
-    def _elements(self, phase) -> None:
+    def _elements(self, phase, guard: str = "") -> None:
         for load in phase.loads:
-            self.code.writeline(f"let {load.var} = {self._load(load)};")
-        self.code.writelines(phase.compute)
+            self.code.writeline(f"let {load.var} = {self._load(load, self.in_registers.get(load.key))};")
+        self.code.writelines(self._compute(phase))
         for store in filter(self.kernel.is_live, phase.stores):
-            self.code.writeline(self._store(store))
+            self.code.writeline(f"{guard}{self._store(store)}")
 
     def _vectorized(self, phases: list, position: str, indexing: list[str], outer: bool, guard: str = "") -> None:
         """Loads of four elements, a loop over them, stores of four elements."""
@@ -321,25 +320,20 @@ class LoopWriter:
                     code.writeline(f"{keep[0]}[n] = {self._load(load)};")
                     keep[1] = True
                 self.in_registers[load.key] = f"{keep[0]}[n]"
+        guard = "if (inside) "
         if self.width > 1:
-            self._vectorized([phase], f"{name} + {self.index}(j)", phase.indexing, outer=False, guard="if (inside) ")
-            return
-        for load in phase.loads:
-            code.writeline(f"let {load.var} = {self._load(load, self.in_registers.get(load.key))};")
-        code.writelines(self._compute(phase))
-        for store in filter(self.kernel.is_live, phase.stores):
-            code.writeline(f"if (inside) {self._store(store)}")
+            self._vectorized([phase], f"{name} + {self.index}(j)", phase.indexing, outer=False, guard=guard)
+        else:
+            self._elements(phase, guard)
 
     def _once(self, phase) -> None:
         """What a row needs between its loops: every thread of it computes it, the first one stores it."""
         for load in phase.loads:
-            pointer, index = load.pointer, self.kernel.kexpr(load.index)
-            self.code.writeline(f"let {load.var} = load({pointer}, {index});")
+            self.code.writeline(f"let {load.var} = {self._load(load)};")
         self.code.writelines(phase.compute)
         self.code.writelines(phase.epilogue)
         self._row_stores(phase)
 
     def _row_stores(self, phase) -> None:
-        live = [s for s in [*phase.row_stores, *([] if phase.in_loop else phase.stores)] if self.kernel.is_live(s)]
-        for store in live:
+        for store in filter(self.kernel.is_live, phase.row_stores):
             self.code.writeline(f"if (first) {self._store(store)}")

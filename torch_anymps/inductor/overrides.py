@@ -10,7 +10,7 @@ from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, OpOverri
 from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_index_symbol
 from torch._inductor.virtualized import V
 
-from .dtypes import NARROW, REGISTER, common_type, converted, number, operand, register_type, wrapped
+from .dtypes import NARROW, REGISTER, common_type, converted, integer_of, number, operand, register_type, wrapped
 from .rows import ROW, expressions, rows
 
 # Inductor's name -> the row's, where they differ.
@@ -23,9 +23,6 @@ _ROWS = {
     "mod": "fmod",
     "gammainc": "igamma",
     "gammaincc": "igammac",
-    "and_": "bitwise_and",
-    "or_": "bitwise_or",
-    "xor": "bitwise_xor",
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
@@ -79,15 +76,15 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def floor_to_int(x, dtype):
-        return _converted_text(f"m::floor({x})", dtype)
+        return integer_of(f"m::floor({x})", dtype)
 
     @staticmethod
     def ceil_to_int(x, dtype):
-        return _converted_text(f"m::ceil({x})", dtype)
+        return integer_of(f"m::ceil({x})", dtype)
 
     @staticmethod
     def round_to_int(x, dtype):
-        return _converted_text(f"m::round({x})", dtype)
+        return integer_of(f"m::round({x})", dtype)
 
     @staticmethod
     def index_expr(expr, dtype):
@@ -228,14 +225,6 @@ def _cast(text: str, dtype: torch.dtype) -> CSEVariable:
         kernel.cse.put(key, var)
         kernel.compute.writeline(f"let {var} = {text};")
     return var
-
-
-def _converted_text(text: str, dtype: torch.dtype) -> str:
-    if dtype in NARROW:
-        return f"wrap_{NARROW[dtype]}(to_narrow({text}))"
-    functions = {"int": "to_int", "uint": "to_uint", "int64_t": "to_int64", "uint64_t": "to_uint64"}
-    kind = REGISTER[dtype]
-    return text if kind == "float" else f"{functions[kind]}({text})"
 
 
 def _arithmetic(sign: str, a, b) -> str:

@@ -50,8 +50,11 @@ class SlangPrinter(ExprPrinter):
     def _print_Max(self, expr):
         return self._chain(expr, "max")
 
+    def _call(self, expr, function, convert="{}"):
+        return f"{function}({', '.join(convert.format(self._print(a)) for a in expr.args)})"
+
     def _print_Abs(self, expr):
-        return f"abs({self._print(expr.args[0])})"
+        return self._call(expr, "abs")
 
     def _print_Where(self, expr):
         c, p, q = (self.parenthesize(arg, PRECEDENCE["Atom"] - 0.5) for arg in expr.args)
@@ -61,45 +64,41 @@ class SlangPrinter(ExprPrinter):
         return str(int(expr)) if expr.is_integer else f"{float(expr)!r}f"
 
     def _print_ToFloat(self, expr):
-        return f"float({self._print(expr.args[0])})"
+        return self._call(expr, "float")
 
     def _print_IntTrueDiv(self, expr):
-        a, b = (self._print(x) for x in expr.args)
-        return f"m::div(float({a}), float({b}))"
+        return self._call(expr, "m::div", "float({})")
 
     def _print_FloatTrueDiv(self, expr):
-        a, b = (self._print(x) for x in expr.args)
-        return f"m::div({a}, {b})"
+        return self._call(expr, "m::div")
 
     def _print_FloorToInt(self, expr):
-        return f"int(floor({self._print(expr.args[0])}))"
+        return f"int({self._call(expr, 'floor')})"
 
     def _print_CeilToInt(self, expr):
-        return f"int(ceil({self._print(expr.args[0])}))"
+        return f"int({self._call(expr, 'ceil')})"
 
     def _print_TruncToInt(self, expr):
-        return f"int(trunc({self._print(expr.args[0])}))"
+        return f"int({self._call(expr, 'trunc')})"
 
     def _print_RoundToInt(self, expr):
-        return f"int(rint({self._print(expr.args[0])}))"
+        return f"int({self._call(expr, 'rint')})"
 
     def _print_RoundDecimal(self, expr):
         a, digits = expr.args
         return f"m::round_decimals({self._print(a)}, {digits})"
 
     def _print_TruncToFloat(self, expr):
-        return f"trunc({self._print(expr.args[0])})"
+        return self._call(expr, "trunc")
 
     _print_floor = _print_FloorToInt
     _print_ceiling = _print_CeilToInt
 
     def _print_PowByNatural(self, expr):
-        a, b = (self._print(x) for x in expr.args)
-        return f"m::pow({a}, {b})"
+        return self._call(expr, "m::pow")
 
     def _print_FloatPow(self, expr):
-        a, b = (self._print(x) for x in expr.args)
-        return f"m::pow(float({a}), float({b}))"
+        return self._call(expr, "m::pow", "float({})")
 
     def _print_Infinity(self, expr):
         return "m::kInfinity"
@@ -116,9 +115,10 @@ class SlangPrinter(ExprPrinter):
     def _print_BooleanFalse(self, expr):
         return "false"
 
-    def _unary(self, expr, name):
-        return f"m::{name}(float({self._print(expr.args[0])}))"
-
 
 for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2", "exp", "log"):
-    setattr(SlangPrinter, f"_print_OpaqueUnaryFn_{_name}", lambda self, expr, name=_name: self._unary(expr, name))
+    setattr(
+        SlangPrinter,
+        f"_print_OpaqueUnaryFn_{_name}",
+        lambda self, expr, name=f"m::{_name}": self._call(expr, name, "float({})"),
+    )

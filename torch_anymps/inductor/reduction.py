@@ -96,7 +96,7 @@ def _combination(dtype, src_dtype, reduction_type, value) -> tuple[str, str]:
     if reduction_type in ("max", "min"):
         name = "Maximum" if reduction_type == "max" else "Minimum"
         if kind == "float" and not V.kernel.is_single_operation:
-            return kind, f"Fast{name}"
+            return kind, "MaxF32" if reduction_type == "max" else "MinF32"
         return kind, f"{name}<{kind}>"
     if reduction_type == "xor_sum":
         kind = "int" if kind == "bool" else kind
