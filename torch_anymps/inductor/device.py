@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +26,7 @@ class DeviceConfig:
 @functools.cache
 def device_config() -> DeviceConfig:
     info = json.loads(torch.ops.anymps.device_info())
-    software = info["kind"] == "software" and os.environ.get("ANYMPS_KERNELS") != "gpu"
+    software = info["kind"] == "software"
     subgroup = info["subgroup_size"]
     return DeviceConfig(
         name=info["name"],
