@@ -31,7 +31,6 @@
 namespace anymps::kernels {
 namespace {
 
-constexpr size_t kPushConstantBytes = 128;
 constexpr unsigned kMaxCompileThreads = 4;
 
 // Never destroyed. A forked child gets nullptr, as the threads are the parent's.
@@ -202,7 +201,7 @@ void anymps_launch_kernel(void* pipeline, const void* args, size_t bytes, uint64
     const auto grid = runtime::Grid::linear(groups);
     const std::span memory(accesses, count);
     const auto& kernel = *static_cast<const vulkan::Pipeline*>(pipeline);
-    if (bytes <= kernels::kPushConstantBytes) {
+    if (bytes <= vulkan::kPushConstantBytes) {
         runtime::encoder().dispatch(kernel, args, bytes, grid, memory);
     } else {
         runtime::encoder().dispatch_pointer(kernel, args, bytes, grid, memory);
