@@ -116,6 +116,16 @@ def test_invariants_of_compressed_tensors(mps, crow, col):
     assert str(actual.value) == str(expected.value)
 
 
+def test_invariants_are_checked_no_longer_than_asked_for(mps):
+    with torch.sparse.check_sparse_tensor_invariants():
+        with pytest.raises(RuntimeError, match="is not satisfied"):
+            torch.sparse_csr_tensor([1, 3], [0, 1, 2], [1.0, 2.0, 3.0], (1, 3), device=mps)
+    torch.sparse.check_sparse_tensor_invariants.disable()  # which is another state than never having been asked
+    wrong = torch.tensor([1, 3], device=mps)
+    tensor = torch.sparse_csr_tensor(wrong, wrong.new_tensor([0, 1, 2]), torch.ones(3, device=mps), (1, 3))
+    assert tensor.crow_indices().tolist() == [1, 3]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_products_of_compressed_matrices(mps, layout, dtype):

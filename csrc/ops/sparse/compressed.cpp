@@ -92,7 +92,7 @@ Tensor unsafe(const Tensor& compressed_indices, const Tensor& plain_indices, con
               std::optional<bool> /*pin_memory*/) {
     TORCH_CHECK(layout,
                 "sparse_compressed_tensor_unsafe expected sparse compressed tensor layout but got none");
-    if (at::globalContext().checkSparseTensorInvariants())
+    if (at::globalContext().checkSparseTensorInvariants().value_or(false))
         validate(compressed_indices, plain_indices, values, C10_AS_INTARRAYREF_SLOW(size), *layout, {});
     return compressed_tensor(*layout, compressed_indices, plain_indices, values, size);
 }

@@ -26,7 +26,7 @@ Tensor sparse_coo_tensor(const Tensor& indices, const Tensor& values, at::IntArr
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory,
                          std::optional<bool> is_coalesced) {
-    if (!is_coalesced.value_or(false) || !at::globalContext().checkSparseTensorInvariants()) {
+    if (!is_coalesced.value_or(false) || !at::globalContext().checkSparseTensorInvariants().value_or(false)) {
         return at::compositeimplicitautograd::sparse_coo_tensor(indices, values, size, dtype, layout, device,
                                                                 pin_memory, is_coalesced);
     }
