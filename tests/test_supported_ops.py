@@ -160,13 +160,16 @@ def test_no_operator_is_computed_on_the_host():
 
 def test_outcomes_of_pytorchs_own_tests_are_sorted():
     sys.path.insert(0, str(ROOT / "tools" / "pytorch_tests"))
-    from run import compare, exceptions
+    from run import compare, exceptions, reason_of
 
     def outcomes(**found):
         return {"outcomes": {f"test_a.py::TestA::{name}": entry for name, entry in found.items()}}
 
     excepted = exceptions()[0]
-    assert all(set(row) == {"test", "reason"} and row["reason"] for row in exceptions())
+    assert all({"test", "reason"} <= set(row) <= {"test", "error", "reason"} and row["reason"] for row in exceptions())
+    rows = [{"test": "a::*", "error": "refused", "reason": "one"}, {"test": "a::b", "reason": "two"}]
+    found = [reason_of(rows, "a::b", "is refused"), reason_of(rows, "a::b", "dies"), reason_of(rows, "a::c", "dies")]
+    assert found == ["one", "two", None]
     passed, failed = {"outcome": "passed"}, {"outcome": "failed", "message": "words"}
     cpu = outcomes(a=passed, b=passed, c_DEVICE_float64=passed, d=passed, e=passed, f=failed, g=passed, h=passed)
     mps = outcomes(

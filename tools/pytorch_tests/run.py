@@ -190,8 +190,14 @@ def needs_float64(key: str, entry: dict) -> bool:
 
 
 def exceptions() -> list[dict[str, str]]:
-    """Rows {test: a pattern of keys, reason}; the first that matches counts."""
+    """Rows {test: a pattern of keys, error: a part of the message (of any, where it is left out), reason}."""
     return yaml.safe_load(EXCEPTIONS.read_text()) or []
+
+
+def reason_of(rows: list[dict[str, str]], key: str, message: str) -> str | None:
+    """The reason of the first row for a failure of the test KEY with MESSAGE."""
+    fits = (row for row in rows if fnmatch.fnmatchcase(key, row["test"]) and row.get("error", "") in message)
+    return next((row["reason"] for row in fits), None)
 
 
 def compare(cpu: dict, mps: dict) -> tuple[dict[str, Counter], Counter, list[str]]:
@@ -214,7 +220,7 @@ def compare(cpu: dict, mps: dict) -> tuple[dict[str, Counter], Counter, list[str
             outcome = "passed"
         elif needs_float64(key, here):
             outcome = "need float64"
-        elif reason := next((row["reason"] for row in listed if fnmatch.fnmatchcase(key, row["test"])), None):
+        elif reason := reason_of(listed, key, here.get("message", "")):
             outcome = "listed"
             reasons[reason] += 1
         else:
