@@ -120,3 +120,10 @@ def test_what_cpp_cannot_lay_out_is_refused(tmp_path, build):  # noqa: F811
     """Slang has no padding at the end of a struct in another; C++ has."""
     text = MADE_UP.replace(" uint16_t rest;", "")
     assert "field small begins in the padding" in headers_of(build, tmp_path, "made_up.slang", text)
+
+
+def test_two_names_of_one_constant_are_refused(tmp_path, build):  # noqa: F811
+    """A host that sets one by its name would set the other as well."""
+    again = "[vk::constant_id(3)] const uint kOther = 1;\n[shader"
+    text = MADE_UP.replace("[shader", again, 1).replace("kWideIndex ? 1", "kWideIndex ? kOther")
+    assert "kWideIndex and kOther have the same id, 3" in headers_of(build, tmp_path, "made_up.slang", text)

@@ -11,7 +11,8 @@ namespace anymps::shader_compiler {
 
 namespace {
 
-constexpr uint32_t kFirstOwnId = 32;  // constants from here on are set by csrc/vulkan/pipeline.cpp
+constexpr uint32_t kFirstNamedId = 2;  // 0 and 1 are the sizes of workgroups and subgroups everywhere
+constexpr uint32_t kFirstOwnId = 32;   // constants from here on are set by csrc/vulkan/pipeline.cpp
 
 struct Scalar {
     const char* name;
@@ -241,16 +242,21 @@ uint64_t Reflector::default_of(slang::VariableLayoutReflection* constant) const 
                        " is neither a number nor the name of one in shaders/lib.");
 }
 
-// Those of the file itself come before those of modules that it imports, where both have the same id.
+// An id has one name in a file and all that it imports: hosts set constants by name.
 void Reflector::add_constants(slang::ProgramLayout* linked) {
     for (unsigned i = 0; i < linked->getParameterCount(); ++i) {
         slang::VariableLayoutReflection* parameter = linked->getParameterByIndex(i);
         if (parameter->getCategory() != slang::ParameterCategory::SpecializationConstant) continue;
         const auto id =
             static_cast<uint32_t>(parameter->getOffset(SLANG_PARAMETER_CATEGORY_SPECIALIZATION_CONSTANT));
-        if (id >= kFirstOwnId ||
-            std::ranges::find(result_.constants, id, &SpecializationConstant::id) != result_.constants.end())
+        if (id >= kFirstOwnId) continue;
+        const auto known = std::ranges::find(result_.constants, id, &SpecializationConstant::id);
+        if (known != result_.constants.end()) {
+            if (id >= kFirstNamedId && known->name != parameter->getName())
+                throw CompileError(file_ + ": the specialization constants " + known->name + " and " +
+                                   parameter->getName() + " have the same id, " + std::to_string(id) + ".");
             continue;
+        }
         const bool is_bool = parameter->getType()->getScalarType() == slang::TypeReflection::ScalarType::Bool;
         result_.constants.push_back({id, parameter->getName(), is_bool, default_of(parameter)});
     }

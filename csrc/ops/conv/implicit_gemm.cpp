@@ -1,6 +1,7 @@
 #include "ops/conv/implicit_gemm.h"
 
 #include <anymps/shaders/conv.h>
+#include <anymps/shaders/conv_nosmem.h>
 #include <anymps/shaders/lib/product.h>
 
 #include <ATen/Context.h>
@@ -178,31 +179,33 @@ void dispatch(std::span<const ImplicitGemm> phases, const Variant& v, const Plan
                              : matrix   ? suffix(plan.arithmetic)
                                         : kernels::suffix(compute);
     const std::string kernel = std::string("conv_") + tile.kernel + (rows ? "_swapped_" : "_") + arithmetic;
-    const FragmentLayout layout = c.algo != ConvAlgo::Staged ? fragment_layout_of(c) : FragmentLayout{};
-    const uint32_t specialization[] = {
-        tile.workgroup,
-        matrix ? matrix_subgroup(info) : info.subgroup_size,
-        c.strided.pairs ? kBf16x2 : kernels::code(c.strided.tensor->scalar_type()),
-        c.im2col.pairs ? kBf16x2 : kernels::code(c.im2col.tensor->scalar_type()),
-        kernels::code(c.target.tensor->scalar_type()),
-        static_cast<uint32_t>(v.strided),
-        static_cast<uint32_t>(v.im2col),
-        c.target.bias != nullptr,
-        v.wide_out,
-        tile.m,
-        layout.a_swapped,
-        layout.b_swapped,
-        layout.acc_swapped,
-        0,
-        v.spatial,
-        v.flat_k,
-        c.g.channels_last,
-        c.k.channels_last,
-        v.checked,
-        matrix && v.swapped,
-        c.strided.amax_state != 0,
-        static_cast<uint32_t>(v.mode)};
-    KernelCall call(kernels::kernel_id(kernel), specialization);
+    const auto prepared = [&]<class Constants>(Constants constants) {
+        constants.workgroup = tile.workgroup;
+        constants.subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size;
+        constants.type_strided = c.strided.pairs ? kBf16x2 : kernels::code(c.strided.tensor->scalar_type());
+        constants.type_im2col = c.im2col.pairs ? kBf16x2 : kernels::code(c.im2col.tensor->scalar_type());
+        constants.type_out = kernels::code(c.target.tensor->scalar_type());
+        constants.layout_strided = static_cast<uint32_t>(v.strided);
+        constants.layout_im2col = static_cast<uint32_t>(v.im2col);
+        constants.has_bias = c.target.bias != nullptr;
+        constants.wide_out = v.wide_out;
+        constants.tile_m = tile.m;
+        constants.spatial = v.spatial;
+        constants.flat_k = v.flat_k;
+        constants.channels_last_row = c.g.channels_last;
+        constants.channels_last_k = c.k.channels_last;
+        constants.checked = v.checked;
+        constants.rows_first = matrix && v.swapped;
+        constants.scaled = c.strided.amax_state != 0;
+        constants.iterator_mode = static_cast<uint32_t>(v.mode);
+        return KernelCall(kernels::kernel_id(kernel), constants.values());
+    };
+    const auto without_smem = [&] {
+        const FragmentLayout layout = fragment_layout_of(c);
+        return prepared(shaders::conv_nosmem::Constants{
+            .a_swapped = layout.a_swapped, .b_swapped = layout.b_swapped, .acc_swapped = layout.acc_swapped});
+    };
+    KernelCall call = c.algo == ConvAlgo::Staged ? prepared(shaders::conv::Constants{}) : without_smem();
     for (const ImplicitGemm& phase : phases) call.read(*phase.strided.tensor);
     call.read(*c.im2col.tensor).write(*c.target.tensor);
     if (c.target.bias != nullptr) call.read(*c.target.bias);

@@ -1,6 +1,6 @@
 #include "ops/conv/nosmem.h"
 
-#include <anymps/shaders/conv_nosmem.h>
+#include <anymps/shaders/conv_nosmem_pack.h>
 
 #include <ATen/ops/empty.h>
 
@@ -32,7 +32,7 @@ at::Tensor fragments(const ImplicitGemm& c, const ConvTensor& weights, bool posi
     const bool pairs = floats && amaxes == nullptr;
     const at::Tensor result = at::empty({panels, blocks, taps, (pairs ? 8 : 4) * kFragment},
                                         weights.tensor.options().dtype(pairs ? at::kBFloat16 : type));
-    shaders::conv_nosmem::NoSmemPackArgs args{};
+    shaders::conv_nosmem_pack::NoSmemPackArgs args{};
     args.to = kernels::address(result);
     args.from = kernels::address(weights.tensor) + c.strided.offset * weights.tensor.element_size();
     args.row_stride = weights.outer_stride;
@@ -51,12 +51,12 @@ at::Tensor fragments(const ImplicitGemm& c, const ConvTensor& weights, bool posi
         args.amax_count = static_cast<uint32_t>(amaxes->count);
     }
     const bool swapped = fragment_layout(pairs ? at::kBFloat16 : type).a_swapped;
-    auto call = shaders::conv_nosmem::conv_nosmem_pack.call({.workgroup = kWarps * 32,
-                                                             .subgroup = 32,
-                                                             .item = floats ? 4u : 2u,
-                                                             .swapped = swapped,
-                                                             .separate = positions,
-                                                             .cut = pairs});
+    auto call = shaders::conv_nosmem_pack::conv_nosmem_pack.call({.workgroup = kWarps * 32,
+                                                                  .subgroup = 32,
+                                                                  .element_size = floats ? 4u : 2u,
+                                                                  .swapped = swapped,
+                                                                  .flat = positions,
+                                                                  .bf16x2 = pairs});
     if (runtime::profiling()) runtime::profile_work(0, c10::str(weights.tensor.sizes()));
     if (amaxes != nullptr) amaxes->read_by(call);
     call.read(weights.tensor).write(result);
