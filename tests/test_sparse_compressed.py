@@ -117,9 +117,8 @@ def test_invariants_of_compressed_tensors(mps, crow, col):
 
 
 def test_invariants_are_checked_no_longer_than_asked_for(mps):
-    with torch.sparse.check_sparse_tensor_invariants():
-        with pytest.raises(RuntimeError, match="is not satisfied"):
-            torch.sparse_csr_tensor([1, 3], [0, 1, 2], [1.0, 2.0, 3.0], (1, 3), device=mps)
+    with torch.sparse.check_sparse_tensor_invariants(), pytest.raises(RuntimeError, match="is not satisfied"):
+        torch.sparse_csr_tensor([1, 3], [0, 1, 2], [1.0, 2.0, 3.0], (1, 3), device=mps)
     torch.sparse.check_sparse_tensor_invariants.disable()  # which is another state than never having been asked
     wrong = torch.tensor([1, 3], device=mps)
     tensor = torch.sparse_csr_tensor(wrong, wrong.new_tensor([0, 1, 2]), torch.ones(3, device=mps), (1, 3))
