@@ -298,6 +298,11 @@ def test_tiny_gradients_survive():
         lambda t: F.linear(t(2, 3), t(4, 3).half()),
         lambda t: torch.dot(t(2), t(2).half()),
         lambda t: torch.mm(t(2, 2), t(2, 2), out=t(2, 2).int()),
+        lambda t: torch.addr(t(2, 3), t(2), t(3), beta=True),
+        lambda t: torch.addr(t(2, 3), t(2), t(3), alpha=1j),
+        lambda t: torch.addr(t(2, 3).int(), t(2).int(), t(3).int(), alpha=0.5),
+        lambda t: t(2, 3).to(torch.complex64).addr_(t(2), t(3), alpha=True),
+        lambda t: torch.addr(t(2, 3), t(2), t(3), beta=True, out=t(2, 3)),
     ],
 )
 def test_wrong_arguments_raise_what_the_cpu_raises(case, raises_as_on_the_cpu):

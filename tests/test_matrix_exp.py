@@ -38,3 +38,15 @@ def test_matrix_exp_of_unusual_matrices(mps):
         torch.testing.assert_close(ours, torch.linalg.matrix_exp(x.float()).to(dtype))
     for x in (torch.ones(2, 3), torch.ones(3), torch.ones(2, 2, dtype=torch.int32), torch.ones(1, 1, dtype=torch.bool)):
         assert_same_error(torch.linalg.matrix_exp, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("terms, shape", [((1, 3), (2, 2)), ((5, 3), (40, 30)), ((3, 1), (2, 3, 4))])
+def test_linear_combinations(mps, dtype, terms, shape):
+    coefficients, x = torch.rand(terms), torch.randn(terms[1], *shape, dtype=dtype)
+    combined = torch._compute_linear_combination
+    expected = combined(x, coefficients)
+    torch.testing.assert_close(combined(x.to(mps), coefficients.to(mps)).cpu(), expected)
+    out = torch.ones(shape[-1], *shape[:-1], terms[0], dtype=dtype, device=mps).transpose(0, -1)
+    torch.testing.assert_close(combined(x.to(mps), coefficients.to(mps), out=out).cpu() - 1, expected)  # is added to
+    assert_same_error(lambda x: combined(x, torch.ones(2, 2, device=x.device)), torch.rand(()))

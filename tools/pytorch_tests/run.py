@@ -125,10 +125,12 @@ def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: flo
         if args.next:
             Path(folder, "known.json").write_text(json.dumps(known))
             command += [f"--next={args.next}", f"--known={folder}/known.json"]
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        paths = [str(HERE), str(test.parent), *map(os.path.abspath, given)]
         environment = {
             "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of compilers beside every worker
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(test.parent), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(paths),
             "PYTORCH_TESTING_DEVICE_ONLY_FOR": args.device,
             "OMP_WAIT_POLICY": "passive",
             "OMP_NUM_THREADS": "1",

@@ -3,12 +3,15 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/ops/_compute_linear_combination.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -73,6 +76,23 @@ Tensor ANYMPS_FUNC(linalg_matrix_exp)(const Tensor& self) {
     const auto dtype = self.scalar_type();
     const Tensor x = as_batch(self.to(at::toOpMathType(dtype)));
     return exp_of_batch(x).view(self.sizes()).to(dtype);
+}
+
+// out [m, ...] += coefficients [m, n] times input [n, ...], dtypes of floats and complex numbers.
+Tensor& ANYMPS_FUNC(_compute_linear_combination_out)(const Tensor& input, const Tensor& coefficients,
+                                                     Tensor& out) {
+    TORCH_CHECK(input.dim() > 0 && input.numel() > 0, "Empty tensor not supported");
+    const Tensor sums = at::addmm(out.reshape({out.size(0), -1}), coefficients.to(input.scalar_type()),
+                                  input.reshape({input.size(0), -1}));
+    return out.copy_(sums.view(out.sizes()));
+}
+
+Tensor ANYMPS_FUNC(_compute_linear_combination)(const Tensor& input, const Tensor& coefficients) {
+    TORCH_CHECK(input.dim() > 0 && input.numel() > 0, "Empty tensor not supported");
+    auto sizes = input.sizes().vec();
+    sizes[0] = coefficients.size(0);
+    Tensor out = at::zeros(sizes, input.options());
+    return at::_compute_linear_combination_out(out, input, coefficients);
 }
 
 }  // namespace anymps::ops
