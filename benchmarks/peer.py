@@ -144,6 +144,8 @@ def run(measure, unit, title, higher_is_better=False, below=None, table=None):
     parser.add_argument("--only", help="measure only the figures that this regular expression finds (families.py)")
     parser.add_argument("--save", action="store_true", help="write the figures into benchmarks/results")
     arguments = parser.parse_args()
+    if arguments.only and arguments.save:
+        parser.error("a result file has all figures: --save does not go with --only")
     if arguments.only:
         os.environ["ANYMPS_BENCHMARK_ONLY"] = arguments.only  # for the children
     if arguments.device:
