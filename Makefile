@@ -9,7 +9,7 @@ TESTS ?= tests
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
 PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-full test-sweep soak test-exit build lint bench chart profile test-compilers test-cuda-wheel test-ecosystem docs
+.PHONY: demo test test-full test-sweep soak test-exit build lint bench chart profile test-compilers test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -90,6 +90,7 @@ profile:
 	@$(PY) benchmarks/models/kernel_profile.py $(SAVE)
 
 # The documents and the docstrings as a site in build/docs; warnings are errors. It needs neither PyTorch nor a build.
+.PHONY: docs
 DOCS = build/docs-venv
 docs:
 	@[ -x $(DOCS)/bin/mkdocs ] || { $${PYTHON:-python3} -m venv $(DOCS) && $(DOCS)/bin/pip install -q \

@@ -54,7 +54,6 @@ BANDS = ((0.0, 0.5), (0.5, 0.85), (0.85, 1.2), (1.2, float("inf")))
 LISTS = {
     "speeds": (
         ("host cost of one eager add", "runtime/eager_overhead", "add", "us"),
-        ("add, 65,536 x 1,024 floats", "ops/bandwidth", "residual add | 65536 x 1024 | float32", "of a copy"),
         ("softmax, 98,304 x 1,024 floats", "ops/bandwidth", "softmax | 98304 x 1024 | float32", "of a copy"),
         ("layer_norm, 65,536 x 1,024 floats", "ops/bandwidth", "layer_norm | 65536 x 1024 | float32", "of a copy"),
         ("product of 8,192 x 8,192, f32", "ops/matmul_f32", "float32: 8192 x 8192 x 8192, nt", "TFLOP/s"),
