@@ -60,10 +60,11 @@ def test_the_changelog_has_a_section_to_come():
     assert sections[0] == "Unreleased" and len(sections) == len(set(sections))
 
 
-def test_every_page_is_in_the_site():
+def test_pages_of_the_site_exist():
+    """Others come last in the navigation: tools/docs_site.py."""
     text = (ROOT / "mkdocs.yml").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    assert pages == set(re.findall(r"- ([\w/]+\.md)$", text, re.MULTILINE))
+    assert pages >= set(re.findall(r"- ([\w/]+\.md)$", text, re.MULTILINE))
 
 
 def test_result_files_refuse_rows_of_another_length():

@@ -9,6 +9,17 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:]+)\)")
 
 
+def on_config(config):
+    """Pages that mkdocs.yml does not place come last in the navigation."""
+    docs = Path(config["docs_dir"])
+    placed = set(re.findall(r"[\w/]+\.md", str(config["nav"])))
+    others = sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+    others = [name for name in others if name not in placed]
+    if others:
+        config["nav"].append({"More": others})
+    return config
+
+
 def on_page_markdown(markdown: str, page, config, files) -> str:
     """Links to files outside of docs/ become the file's name: the site does not have them.
 
