@@ -68,25 +68,35 @@ lint:
 	@tools/setup.sh venv dev
 	@tools/lint.sh
 
+# SAVE=--save writes the figures into benchmarks/results, from which tools/render_performance.py makes the documents.
 bench:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@set -e; for script in benchmarks/runtime/*.py benchmarks/ops/*.py; do echo "==> $$script"; $(PY) $$script; done
+	@set -e; for script in benchmarks/runtime/*.py benchmarks/ops/*.py; do echo "==> $$script"; $(PY) $$script $(SAVE); done
 
 # Whole networks, trained and evaluated, beside the CPU and the peer of ANYMPS_PEER_PYTHON; writes docs/chart.png.
 chart:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) benchmarks/models/chart.py
+	@$(PY) benchmarks/models/chart.py $(SAVE)
 
 # The most expensive kernels of the chart's networks, with their fraction of the bound that applies.
 profile:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) benchmarks/models/kernel_profile.py
+	@$(PY) benchmarks/models/kernel_profile.py $(SAVE)
+
+# The documents and the docstrings as a site in build/docs; warnings are errors. It needs neither PyTorch nor a build.
+.PHONY: docs
+DOCS = build/docs-venv
+docs:
+	@[ -x $(DOCS)/bin/mkdocs ] || { $${PYTHON:-python3} -m venv $(DOCS) && $(DOCS)/bin/pip install -q \
+	    $$(sed -n 's/^docs = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d '",'); }
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "build/docs/index.html"
 
 # Every kernel through Mesa's compilers for AMD's GPUs (and others', see the test), without one: prints spilled registers.
 test-compilers:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 
+import results
+
 
 def synchronize(device):
     import torch
@@ -133,17 +135,22 @@ def run(measure, unit, title, higher_is_better=False, below=None, table=None):
     """Command line of a benchmark: measures mps and the peer by turns in one run and prints figures and ratios.
 
     With `below`, the figures whose ratio is less than it are listed once more at the end. `table(ours, theirs, peer)`
-    prints figures that are more than numbers.
+    prints figures that are more than numbers and returns columns and rows of a result file. `--save` writes that file:
+    see results.py.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--device", help="measure this device alone and print JSON")
     parser.add_argument("--peer", help="cpu or cuda; default: cuda when ANYMPS_PEER_PYTHON is set, else cpu")
     parser.add_argument("--only", help="measure only the figures that this regular expression finds (families.py)")
+    parser.add_argument("--save", action="store_true", help="write the figures into benchmarks/results")
     arguments = parser.parse_args()
+    if arguments.only and arguments.save:
+        parser.error("a result file has all figures: --save does not go with --only")
     if arguments.only:
         os.environ["ANYMPS_BENCHMARK_ONLY"] = arguments.only  # for the children
     if arguments.device:
-        print(json.dumps({"name": device_name(arguments.device), "figures": measure(arguments.device)}))
+        facts, figures = results.device_facts(arguments.device), measure(arguments.device)
+        print(json.dumps({"name": device_name(arguments.device), "facts": facts, "figures": figures}))
         return
     python = os.environ.get("ANYMPS_PEER_PYTHON")
     peer = arguments.peer or ("cuda" if python else "cpu")
@@ -151,23 +158,33 @@ def run(measure, unit, title, higher_is_better=False, below=None, table=None):
     theirs = child(python or sys.executable, peer, peer_environment(python))
     print(f"{title}: {ours['name']} against {theirs['name']}")
     if table:
-        table(ours, theirs, peer)
-        return
+        columns, rows = table(ours, theirs, peer)
+    else:
+        columns, rows = _table(ours["figures"], theirs["figures"], unit, peer, higher_is_better, below)
+    if arguments.save:
+        results.save(ours["facts"], theirs["facts"], title, columns, rows)
+
+
+def _table(ours, theirs, unit, peer, higher_is_better, below):
+    """Prints figures and ratios, and returns columns and rows of a result file."""
     print(f"| what | mps, {unit} | {peer}, {unit} | speed of mps / {peer} |\n|---|---|---|---|")
-    slow = {}
-    for key, value in ours["figures"].items():
-        other = theirs["figures"].get(key)
+    rows, slow = {}, {}
+    for key, value in ours.items():
+        other = theirs.get(key)
         if other is None:
             print(f"| {key} | {value:.4g} | - | - |")
+            rows[key] = [value, None, None]
             continue
         ratio = value / other if higher_is_better else other / value
         print(f"| {key} | {value:.4g} | {other:.4g} | {ratio:.2f} |")
+        rows[key] = [value, other, ratio]
         if below and ratio < below:
             slow[key] = ratio
     if below:
-        print(f"\nBelow {below}: {len(slow)} of {len(ours['figures'])}")
+        print(f"\nBelow {below}: {len(slow)} of {len(ours)}")
         for key, ratio in sorted(slow.items(), key=lambda item: item[1]):
             print(f"- {key}: {ratio:.2f}")
+    return [f"mps, {unit}", f"{peer}, {unit}", f"mps / {peer}"], rows
 
 
 def peer_environment(python):

@@ -1,14 +1,28 @@
-"""The documents quote live code: a block after a comment that names a file is in that file, letter by letter."""
+"""The documents quote live code, name files and functions that exist, and show the figures of benchmarks/results.
 
+A block after a comment that names a file is in that file, letter by letter.
+"""
+
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "csrc" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+sys.path.insert(0, str(ROOT / "tools"))
+import render_performance  # noqa: E402
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "csrc" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 QUOTE = re.compile(r"<!-- ([\w./]+\.\w+) -->\n```\w*\n(.*?)```", re.DOTALL)
+FOLDERS = "(?:csrc|shaders|tools|tests|benchmarks|cmake|torch_anymps|ops|kernels|runtime|vulkan|compiler)"
 LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def source(name):
+    """A file that a document names from the root or from csrc."""
+    return next((root / name for root in (ROOT, ROOT / "csrc") if (root / name).exists()), ROOT / name)
 
 
 def quotes():
@@ -38,7 +52,45 @@ def test_links_lead_somewhere(document):
 def test_sources_named_in_text_exist(document):
     """Paths such as `runtime/device.h` or `tools/anymps_codegen/` are files of the tree."""
     text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
-    named = re.findall(r"`((?:csrc|shaders|tools|tests|ops|kernels|runtime|vulkan)/[\w./]+)`", text)
-    roots = (ROOT, ROOT / "csrc")
-    missing = [n for n in named if not any((root / n).exists() for root in roots) and "_<" not in n]
+    named = re.findall(rf"`({FOLDERS}/[\w./]+)`", text)
+    missing = [n for n in named if not source(n).exists() and "_<" not in n]
     assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_named_with_their_file_exist(document):
+    """`ops/matmul/gemm.cpp: Gemm::run` names a word of that file, here Gemm and run."""
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    missing = []
+    for path, name in re.findall(rf"`({FOLDERS}/[\w./]+): ([\w:]+)`", text):
+        words = set(re.findall(r"\w+", source(path).read_text())) if source(path).exists() else set()
+        missing += [f"{path}: {name}"] if not words.issuperset(filter(None, name.split(":"))) else []
+    assert not missing
+
+
+def test_figures_are_those_of_the_result_files():
+    """tools/render_performance.py would write nothing else."""
+    for name in render_performance.DOCUMENTS:
+        text = (ROOT / name).read_text()
+        assert render_performance.render(text) == text, f"{name}: run tools/render_performance.py"
+
+
+def test_a_figure_changed_by_hand_is_put_right():
+    text = (ROOT / "docs" / "performance.md").read_text()
+    changed = re.sub(r"^(\| add \| )[\d.]+", r"\g<1>1234", text, flags=re.MULTILINE)
+    assert changed != text
+    assert render_performance.render(changed) == text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").rglob("*.json")), ids=lambda path: path.stem)
+def test_a_result_file_says_where_it_is_from(path):
+    result = json.loads(path.read_text())
+    assert (ROOT / "benchmarks" / "results" / path.parts[-3] / f"{result['benchmark']}.json") == path
+    assert result["commit"] or result["recorded_in"]
+    assert result["device"]["name"] and result["date"] and "clocks" in result
+    assert all(len(figures) == len(result["columns"]) for figures in result["rows"].values())
+
+
+def test_pages_stay_short():
+    lines = {name: len((ROOT / name).read_text().splitlines()) for name in ("README.md", "docs/performance.md")}
+    assert lines["README.md"] <= 110 and lines["docs/performance.md"] <= 150

@@ -1,7 +1,7 @@
 """Training and evaluation of whole networks on mps, on the CPU and, where there is one, on the peer's CUDA, by turns.
 
-Prints a table of medians (ms a step) with the distance of their quartiles and ratios, and draws the speed-up over the
-CPU.
+Prints a table of medians (ms a step) with the distance of their quartiles and ratios, writes it into
+benchmarks/results with `--save`, and draws the speed-up over the CPU.
 ANYMPS_PEER_PYTHON names a Python with a CUDA build of PyTorch; ANYMPS_CHART_NETWORKS ("ResNet50,BERT-base") chooses
 networks, ANYMPS_CHART_ROUNDS how often the devices take turns.
 """
@@ -17,8 +17,10 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import peer  # noqa: E402
+import results  # noqa: E402
 
 SECONDS = 2.0  # of measuring a figure
+COLUMNS = ["mps, ms", "cuda, ms", "cpu fp32, ms", "mps / cuda", "mps / cpu"]
 CHART = HERE.parent.parent / "docs" / "chart.png"
 
 
@@ -72,57 +74,63 @@ def measure(device: str) -> dict[str, list[float]]:
     return figures
 
 
-def by_turns(rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Step times of every device, each measured in processes of their own that take turns."""
+def by_turns(rounds: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict]]:
+    """Step times and facts of every device, each measured in processes of their own that take turns."""
     python = os.environ.get("ANYMPS_PEER_PYTHON")
     devices = {"mps": (sys.executable, os.environ)}
     if python:
         devices["cuda"] = (python, peer.peer_environment(python))
-    results = {name: {} for name in (*devices, "cpu")}
+    found, facts = {name: {} for name in (*devices, "cpu")}, {}
     for turn in range(rounds):
         for name, (executable, environment) in devices.items():
-            for key, times in child(executable, name, environment).items():
-                results[name].setdefault(key, []).extend(times)
+            facts[name], figures = child(executable, name, environment)
+            for key, times in figures.items():
+                found[name].setdefault(key, []).extend(times)
         if turn == 0:
-            results["cpu"] = child(sys.executable, "cpu", os.environ)
-    return results
+            _, found["cpu"] = child(sys.executable, "cpu", os.environ)
+    return found, facts
 
 
 def child(python, device, environment):
     done = subprocess.run([python, __file__, "--device", device], env=environment, stdout=subprocess.PIPE, text=True)
     lines = done.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if done.returncode == 0 and lines else {}
+    return json.loads(lines[-1]) if done.returncode == 0 and lines else ({}, {})
 
 
-def print_table(results) -> None:
+def print_table(found) -> dict[str, list]:
+    """Prints the table, and returns rows of a result file: COLUMNS."""
+    rows = {}
     print(
         "| network | mps, ms (spread) | CUDA, ms | CPU fp32, ms | mps / CUDA | mps / CPU |\n|---|---|---|---|---|---|"
     )
-    for key, times in results["mps"].items():
+    for key, times in found["mps"].items():
         ours = statistics.median(times)
         low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else [ours] * 3
         spread = (high - low) / ours
-        cpu = results["cpu"].get(key.replace("AMP bf16", "fp32"))
-        cuda = results.get("cuda", {}).get(key)
+        cpu = found["cpu"].get(key.replace("AMP bf16", "fp32"))
+        cuda = found.get("cuda", {}).get(key)
+        others = [statistics.median(t) if t else None for t in (cuda, cpu)]
+        rows[key] = [t and t * 1e3 for t in (ours, *others)] + [t and t / ours for t in others]
         cells = [f"{ours * 1e3:.1f} ({spread:.0%})"]
         cells += [f"{statistics.median(t) * 1e3:.1f}" if t else "-" for t in (cuda, cpu)]
         cells += [f"{statistics.median(t) / ours:.2f}" if t else "-" for t in (cuda, cpu)]
         print(f"| {key} | {' | '.join(cells)} |")
+    return rows
 
 
-def draw(results, path: pathlib.Path) -> None:
+def draw(found, path: pathlib.Path) -> None:
     """Bars of the speed-up over the CPU in fp32."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    keys = [k for k in results["mps"] if results["cpu"].get(k.replace("AMP bf16", "fp32"))]
+    keys = [k for k in found["mps"] if found["cpu"].get(k.replace("AMP bf16", "fp32"))]
     figure, axes = plt.subplots(figsize=(9, 0.5 * len(keys) + 1.5))
-    devices = [d for d in ("mps", "cuda") if results.get(d)]
+    devices = [d for d in ("mps", "cuda") if found.get(d)]
     for i, device in enumerate(devices):
-        base = [statistics.median(results["cpu"][k.replace("AMP bf16", "fp32")]) for k in keys]
-        bars = [b / statistics.median(results[device][k]) if k in results[device] else 0 for k, b in zip(keys, base)]
+        base = [statistics.median(found["cpu"][k.replace("AMP bf16", "fp32")]) for k in keys]
+        bars = [b / statistics.median(found[device][k]) if k in found[device] else 0 for k, b in zip(keys, base)]
         places = [n + 0.4 * i for n in range(len(keys))]
         axes.barh(places, bars, 0.4, label=device)
         for place, value in zip(places, bars):
@@ -138,12 +146,14 @@ def draw(results, path: pathlib.Path) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--device"]:
-        print(json.dumps(measure(sys.argv[2])))
+        print(json.dumps([results.device_facts(sys.argv[2]), measure(sys.argv[2])]))
         return
-    results = by_turns(int(os.environ.get("ANYMPS_CHART_ROUNDS", "2")))
+    found, facts = by_turns(int(os.environ.get("ANYMPS_CHART_ROUNDS", "2")))
     print(f"{peer.device_name('mps')}; CPU: {os.cpu_count()} cores")
-    print_table(results)
-    draw(results, pathlib.Path(os.environ.get("ANYMPS_CHART_FILE", CHART)))
+    rows = print_table(found)
+    if "--save" in sys.argv:
+        results.save(facts["mps"], facts.get("cuda"), "Steps of whole networks", COLUMNS, rows)
+    draw(found, pathlib.Path(os.environ.get("ANYMPS_CHART_FILE", CHART)))
 
 
 if __name__ == "__main__":

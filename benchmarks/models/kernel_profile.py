@@ -2,7 +2,7 @@
 
 The bound of a kernel is the longer of two times: its bytes at the speed of a dense copy on this device, measured here,
 and its floating-point operations at the device's peak by the data sheet. Arguments: names of networks; default: the
-chart's three.
+chart's three. `--save` writes the table into benchmarks/results.
 """
 
 import os
@@ -13,9 +13,11 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import peer  # noqa: E402
+import results  # noqa: E402
 from networks import training_step  # noqa: E402
 
 STEPS = 3
+COLUMNS = ["calls", "ms a step", "share", "of its bound"]
 LISTED = int(os.environ.get("ANYMPS_PROFILE_LINES", "10"))
 CHART = ("ResNet50", "BERT-base", "VGG16")
 
@@ -41,7 +43,8 @@ def copy_bandwidth() -> float:
     return 2 * source.nbytes / peer.median_seconds(lambda: target.copy_(source), "mps", inner=10)
 
 
-def report(title: str, step, bandwidth: float, device_name: str) -> None:
+def report(title: str, step, bandwidth: float, device_name: str) -> dict[str, list]:
+    """Prints both tables of a step, and returns rows of a result file: COLUMNS, of the kernel of all sizes."""
     import torch
 
     import torch_anymps
@@ -75,12 +78,15 @@ def report(title: str, step, bandwidth: float, device_name: str) -> None:
             calls + k.calls,
         )
     print("\n| kernel, all sizes | calls | ms a step | share | of its bound |\n|---|---|---|---|---|")
+    rows = {f"{title}: whole step": [None, wall * 1e3, None, None]}
     for name, (ideal, seconds, calls) in sorted(by_name.items(), key=lambda item: -item[1][1])[:LISTED]:
+        ms, share = seconds / STEPS * 1e3, seconds / profile.seconds
+        rows[f"{title}: {name}"] = [calls // STEPS, ms, share, ideal / seconds]
         print(
-            f"| {name} | {calls // STEPS} | {seconds / STEPS * 1e3:.2f} | {seconds / profile.seconds:.1%} "
-            f"| {ideal / seconds:.2f} |",
+            f"| {name} | {calls // STEPS} | {ms:.2f} | {share:.1%} | {ideal / seconds:.2f} |",
             flush=True,
         )
+    return rows
 
 
 def fraction(kernel, bandwidth: float, device_name: str) -> float:
@@ -95,12 +101,16 @@ def main() -> None:
     device_name, bandwidth = peer.device_name("mps"), copy_bandwidth()
     print(f"{device_name}; dense copy: {bandwidth / 1e9:.0f} GB/s")
     precisions = os.environ.get("ANYMPS_PROFILE_PRECISIONS", "fp32 AMP").split()
-    for name in sys.argv[1:] or CHART:
+    rows = {}
+    for name in [word for word in sys.argv[1:] if word != "--save"] or CHART:
         for precision in precisions:
-            report(
-                f"{name}, train, {precision}", training_step(name, "mps", precision == "AMP"), bandwidth, device_name
-            )
+            step = training_step(name, "mps", precision == "AMP")
+            rows |= report(f"{name}, train, {precision}", step, bandwidth, device_name)
+            del step
             torch.mps.empty_cache()
+    if "--save" in sys.argv:
+        title = "The most expensive kernels of training steps"
+        results.save(results.device_facts("mps"), None, title, COLUMNS, rows)
 
 
 if __name__ == "__main__":

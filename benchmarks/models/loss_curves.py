@@ -12,8 +12,10 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import peer  # noqa: E402
+import results  # noqa: E402
 
 STEPS = 100
+COLUMNS = ["first loss, mps", "last loss, mps", "mps to peer", "peer to itself, 1e-7 off"]
 
 
 def networks(device: str) -> dict:
@@ -59,7 +61,8 @@ def curve(make, device: str, nudge: float) -> list[float]:
 def child(device: str) -> None:
     made = networks(device)
     nudges = (0.0,) if device == "mps" else (0.0, 1e-7)
-    print(json.dumps({name: [curve(make, device, n) for n in nudges] for name, make in made.items()}))
+    curves = {name: [curve(make, device, n) for n in nudges] for name, make in made.items()}
+    print(json.dumps([results.device_facts(device), curves]))
 
 
 def main() -> None:
@@ -67,18 +70,21 @@ def main() -> None:
         child(sys.argv[2])
         return
     python = os.environ.get("ANYMPS_PEER_PYTHON")
-    other = "cuda" if python else "cpu"
+    other, save, rows = "cuda" if python else "cpu", "--save" in sys.argv, {}
     sys.argv[1:] = []
-    ours = peer.child(sys.executable, "mps", os.environ)
-    theirs = peer.child(python or sys.executable, other, peer.peer_environment(python))
+    facts, ours = peer.child(sys.executable, "mps", os.environ)
+    peer_facts, theirs = peer.child(python or sys.executable, other, peer.peer_environment(python))
     print(f"| network | first and last loss, mps | {other} | mps to {other} | {other} to itself, 1e-7 off |")
     print("|---|---|---|---|---|")
     for name, [mine] in ours.items():
         first, second = theirs[name]
         apart, spread = (max(abs(a - b) for a, b in zip(c, first)) / first[0] for c in (mine, second))
+        rows[name] = [mine[0], mine[-1], apart, spread]
         print(
             f"| {name} | {mine[0]:.5f}, {mine[-1]:.5f} | {first[0]:.5f}, {first[-1]:.5f} | {apart:.1e} | {spread:.1e} |"
         )
+    if save:
+        results.save(facts, peer_facts, "Loss curves of 100 steps on fixed data", COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -303,10 +303,12 @@ def table(ours, theirs, name):
     print("copies of bytes, GB/s: " + ", ".join(f"{int(k) >> 20} MiB {v:.0f}" for k, v in mps["copies"].items()))
     heads = f"mps, GB/s | of a copy | {name}, GB/s | mps / {name} | whole call, us | {name}, us"
     print(f"| what | shape | type | MB | {heads} | |\n" + "|---" * 11 + "|")
-    wrong, slow = [], []
+    wrong, slow, rows = [], [], {}
     for key, row in mps["rows"].items():
         speed, copy = row["GB/s"], mps["copies"][str(2 ** round(math.log2(row["bytes"])))]
         expected = other["rows"].get(key)
+        speeds = [expected["GB/s"], speed / expected["GB/s"]] if expected else [None, None]
+        rows[key] = [speed, speed / copy, *speeds]
         line = f"| {key} | {row['bytes'] / 1e6:.0f} | {speed:.0f} | {speed / copy:.2f} "
         line += f"| {expected['GB/s']:.0f} | {speed / expected['GB/s']:.2f} " if expected else "| - | - "
         line += f"| {row['whole']:.0f} | {expected['whole']:.0f} |" if expected else f"| {row['whole']:.0f} | - |"
@@ -321,6 +323,7 @@ def table(ours, theirs, name):
     for key, found, expected in wrong:
         print(f"\nDIFFERS: {key}\n{found[:12]}\n{expected[:12]}")
     print(f"{len(wrong)} of {len(mps['rows'])} rows differ from those of the peer")
+    return ["mps, GB/s", "of a copy", f"{name}, GB/s", f"mps / {name}"], rows
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+"""Result files of benchmarks: one JSON file a benchmark and device, in benchmarks/results/<device>/<benchmark>.json.
+
+Fields of a file (`tools/render_performance.py` reads them):
+
+- `benchmark`, `title`, `date`, `commit` ("-dirty" behind it where the tree had changes; None where it is not recorded);
+- `device`: name, driver, Vulkan and PyTorch versions; `host`: processor and cores; `clocks`: MHz that the driver tells,
+  or None; `peer`: the same as `device` for what mps is compared with, or None;
+- `columns`: a name each, with its unit; `rows`: figures by what was measured, in the order of the columns. A figure is
+  a number, None, or a list: [least, most] or [least, median, most].
+- `notes`: sentences a reader needs, such as a figure of another run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "results"
+
+
+def device_facts(device: str) -> dict[str, str]:
+    """Name and versions of a device ("mps", "cuda", "cpu") of this process, as strings."""
+    import torch
+
+    if device == "mps":
+        info = json.loads(torch.ops.anymps.device_info())
+        return {
+            "name": info["name"],
+            "driver": info["driver"],
+            "vulkan": info["vulkan_version"],
+            "torch": torch.__version__,
+        }
+    if device == "cuda":
+        name = f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+        return {"name": name, "driver": _nvidia("driver_version") or "", "torch": torch.__version__}
+    return {"name": f"CPU, {torch.get_num_threads()} threads", "driver": "", "torch": torch.__version__}
+
+
+def save(
+    ours: dict, peer: dict | None, title: str, columns: list[str], rows: dict[str, list], notes: tuple[str, ...] = ()
+) -> pathlib.Path:
+    """Writes the result file of the running script and returns its path.
+
+    `ours` and `peer` are device_facts(); the figures of a row are in the order of `columns`. Raises ValueError where a
+    row has another length.
+    """
+    for what, figures in rows.items():
+        if len(figures) != len(columns):
+            raise ValueError(f"The row '{what}' has {len(figures)} figures, and there are {len(columns)} columns.")
+    script = pathlib.Path(sys.argv[0]).resolve()
+    benchmark = script.relative_to(FOLDER.parent).with_suffix("").as_posix()
+    result = {
+        "benchmark": benchmark,
+        "title": title,
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "device": ours,
+        "host": _host(),
+        "clocks": _clocks(),
+        "peer": peer,
+        "notes": list(notes),
+        "columns": columns,
+        "rows": {what: [_rounded(f) for f in figures] for what, figures in rows.items()},
+    }
+    path = FOLDER / folder_of(ours["name"]) / f"{benchmark}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dump(result))
+    print(f"saved: {path}", file=sys.stderr)
+    return path
+
+
+def folder_of(name: str) -> str:
+    """The folder of a device: "NVIDIA H200" is nvidia-h200, "llvmpipe (LLVM 19, 256 bits)" is llvmpipe."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*", "", name).lower()).strip("-")
+
+
+def dump(result: dict) -> str:
+    """The text of a result file: a line a field, and a line a row."""
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in result.items() if key != "rows"]
+    rows = [f"  {json.dumps(what)}: {json.dumps(figures)}" for what, figures in result["rows"].items()]
+    return "{\n" + ",\n".join([*lines, ' "rows": {\n' + ",\n".join(rows) + "\n }"]) + "\n}\n"
+
+
+def _rounded(figure):
+    if isinstance(figure, (list, tuple)):
+        return [_rounded(f) for f in figure]
+    return float(f"{figure:.4g}") if isinstance(figure, float) else figure
+
+
+def _commit() -> str | None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(FOLDER.parent.parent), *words]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+
+    if "ANYMPS_BENCHMARK_COMMIT" in os.environ:  # where the package runs without its checkout
+        return os.environ["ANYMPS_BENCHMARK_COMMIT"]
+    found = git("rev-parse", "--short", "HEAD")
+    return found + ("-dirty" if git("status", "--porcelain", "csrc", "shaders", "torch_anymps") else "") or None
+
+
+def _host() -> str:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return f"{model[1] if model else 'unknown processor'}, {os.cpu_count()} cores"
+
+
+def _nvidia(fields: str) -> str | None:
+    try:
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip().splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
+
+
+def _clocks() -> dict[str, str] | None:
+    """The clocks that NVIDIA's tool tells right after the run; None with other drivers."""
+    fields = ("clocks.sm", "clocks.max.sm", "clocks.mem")
+    found = _nvidia(",".join(fields))
+    return dict(zip(fields, found.split(", "))) if found else None
