@@ -14,13 +14,14 @@ pytestmark = pytest.mark.usefixtures("mps", "no_fallback", "all_bits_of_f32")
 def test_trains():
     torch.manual_seed(0)
     model = torchvision.models.resnet18(num_classes=5)
-    images, labels = torch.randn(4, 3, 32, 32), torch.randint(0, 5, (4,))
+    # Of fewer and smaller images the CPU itself, in float32, is 3 % from float64 after three steps.
+    images, labels = torch.randn(8, 3, 64, 64), torch.randint(0, 5, (8,))
 
     def loss_of(model):
         device = model.fc.weight.device
         return torch.nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
 
-    agree(lambda device: train(model, loss_of, device, steps=3, lr=1e-3))
+    agree(lambda device: train(model, loss_of, device, steps=3, lr=1e-4))
 
 
 def test_detects():
