@@ -1,5 +1,6 @@
 """torch.fft on mps: against float64, where the CPU's float32 sets the error to keep to, and against the CPU."""
 
+import itertools
 import os
 
 import pytest
@@ -172,3 +173,17 @@ def test_spectrogram_round_trip(mps):
     spectrum = torch.stft(x.to(mps), 400, window=window.to(mps), return_complex=True)
     assert_same(spectrum, torch.stft(x, 400, window=window, return_complex=True))
     assert_same(torch.istft(spectrum, 400, window=window.to(mps), length=4000), x)
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
+def test_results_lie_in_memory_as_the_cpus(mps, name):
+    """PyTorch's meta functions promise torch.compile this order of dimensions."""
+    function = getattr(torch.fft, name)
+    real = name in ("rfftn", "ihfftn")
+    for order in itertools.permutations(range(3)):
+        x = torch.randn(3, 4, 5, dtype=torch.float32 if real else torch.complex64).permute(order)
+        for count in (1, 2, 3):
+            for dim in itertools.permutations(range(-3, 0), count):
+                expected, actual = function(x, dim=dim), function(x.to(mps), dim=dim)
+                assert actual.stride() == expected.stride(), (order, dim)
+                torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)

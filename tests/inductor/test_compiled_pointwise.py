@@ -174,3 +174,27 @@ def test_float8_is_called_and_its_neighbours_are_fused(mps, dtype):
         torch.compile(function)(torch.arange(8.0, device=mps)[None])[1].float().cpu(),
         function(torch.arange(8.0)[None])[1].float(),
     )
+
+
+def test_numbers_that_were_read_from_the_device(mps):
+    """Tensor.item() within a graph: a float goes to kernels as a float, an integer as an integer."""
+
+    def function(x, scale, count):
+        filled = torch.zeros_like(x).fill_(scale.item())
+        return filled * 2, x * scale.item() + count.item(), torch.full((7,), scale.item() / 3, device=x.device)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for dynamic in (None, True):
+            compiled_agrees(function, torch.randn(40, 3), torch.tensor(0.4375), torch.tensor(-5), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("sizes", [(37, 74), (41, 123), (7, 49), (100, 10)])
+def test_quotients_of_dynamic_sizes_are_exact(mps, sizes):
+    """A quotient below 0.5 by a bit would take other elements of an image that is enlarged twice."""
+    size, result = sizes
+    compiled_agrees(
+        lambda x: torch.ops.aten.upsample_nearest1d(x, [result], None), torch.randn(2, 3, size), dynamic=True
+    )
+    compiled_agrees(
+        lambda x: torch.ops.aten.upsample_nearest2d(x, [result, 9], None), torch.randn(2, 3, size, 5), dynamic=True
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
+import sympy
 import torch
 from torch._inductor.codegen.common import CSEVariable
 
@@ -128,3 +129,8 @@ def integer_of(text: str, dtype: torch.dtype) -> str:
 def wrapped(text: str, dtype: torch.dtype | None) -> str:
     """The result of integer arithmetic as a number of its dtype."""
     return f"wrap_{NARROW[dtype]}({text})" if dtype in NARROW else text
+
+
+def is_fraction(expr: sympy.Expr | int | float) -> bool:
+    """Whether a number that a kernel is given is a float, of a symbol (the value of Tensor.item()), say."""
+    return not (isinstance(expr, int) or getattr(expr, "is_integer", False))

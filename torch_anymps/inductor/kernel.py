@@ -15,7 +15,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from .access import Load, Store, is_aligned, is_removed, stride_of
 from .device import device_config
-from .dtypes import REGISTER, STORAGE, converted
+from .dtypes import REGISTER, STORAGE, converted, is_fraction
 from .loops import TILE, LoopWriter
 from .overrides import SlangOverrides, install_rows
 from .printer import SlangPrinter
@@ -161,31 +161,31 @@ class SlangKernel(Reductions, SIMDKernel):
 
     def codegen_kernel(self, name=None) -> str:
         self.codegen_body()
-        self.tensors, self.integers = self._arguments()
+        self.tensors, self.numbers = self._arguments()
         writer = LoopWriter(self)
         self.tiled, self.rows_per_group = writer.tiled, writer.rows_per_group
         return writer.text()
 
     def _arguments(self) -> tuple[list[TensorArg], list[tuple[str, str, str]]]:
-        """Tensors, and integers: (name, its type in registers, what the wrapper passes)."""
+        """Tensors, and numbers: (name, its type in registers, what the wrapper passes)."""
         _, calls, signature, _ = self.args.python_argdefs()
-        tensors, integers = [], []
+        tensors, numbers = [], []
         for call, arg in zip(calls, signature, strict=True):
             if isinstance(arg, TensorArg) and should_unwrap_unspec_arg(arg.buffer):
-                integers.append((arg.name, REGISTER[arg.dtype], f"{call}.item()"))
+                numbers.append((arg.name, REGISTER[arg.dtype], f"{call}.item()"))
             elif isinstance(arg, TensorArg):
                 if arg.dtype not in STORAGE:
                     raise NotImplementedError(f"tensors of {arg.dtype} in generated kernels")
                 tensors.append(arg)
             elif isinstance(arg, SizeArg):
-                integers.append((arg.name, self.index_dtype, str(call)))
+                numbers.append((arg.name, "float" if is_fraction(arg.expr) else self.index_dtype, str(call)))
             else:
                 raise NotImplementedError(f"arguments of type {type(arg).__name__}")
-        return tensors, integers
+        return tensors, numbers
 
     def call_kernel(self, name: str, node=None, deallocate_ws: bool = True) -> None:
         wrapper = V.graph.wrapper_code
-        args = [t.buffer for t in self.tensors] + [call for _, _, call in self.integers]
+        args = [t.buffer for t in self.tensors] + [call for _, _, call in self.numbers]
         for tree in self.active_range_trees():
             numel = tree.numel
             plain = isinstance(numel, (sympy.Integer, sympy.Symbol, int))
@@ -197,11 +197,11 @@ class SlangKernel(Reductions, SIMDKernel):
         )
 
     def launch_config(self) -> tuple:
-        """What the launcher needs: tensors, written (bits), integers, those that count rows, rows a workgroup."""
+        """What the launcher needs: tensors, written (bits), numbers, those that count rows, rows a workgroup."""
         outputs = ("out_ptr", "in_out_ptr")
         is_written = [t.name.startswith(outputs) or t.buffer in self.mutations for t in self.tensors]
         written = sum(1 << i for i, yes in enumerate(is_written) if yes)
-        count = len(self.integers)
+        count = len(self.numbers)
         trees = self.active_range_trees()
         grid = tuple(count + i for i, tree in enumerate(trees) if not tree.is_reduction)
         if self.tiled:

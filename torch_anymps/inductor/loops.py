@@ -100,7 +100,7 @@ class LoopWriter:
     def _arguments(self) -> None:
         kernel, code = self.kernel, self.code
         fields = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
-        for name, kind, _ in kernel.integers:
+        for name, kind, _ in kernel.numbers:
             fields.append(("float" if kind == "float" else "int64_t", name))
             if kind == "float":
                 fields.append(("float", f"{name}_unused"))
@@ -115,7 +115,7 @@ class LoopWriter:
             for kind, name in fields:
                 code.writeline(f"{kind} {name};")
         code.writeline("}")
-        words = len(kernel.tensors) + len(kernel.integers) + len(self.trees) + self.tiled + 2 * len(kernel.messages)
+        words = len(kernel.tensors) + len(kernel.numbers) + len(self.trees) + self.tiled + 2 * len(kernel.messages)
         by_address = 8 * words > PUSH_CONSTANT_BYTES
         code.writeline('[shader("compute")] [numthreads(kWorkgroup, 1, 1)]')
         code.writeline(f"void main_kernel(uniform Args{'*' if by_address else ''} args)")
@@ -124,7 +124,7 @@ class LoopWriter:
         with code.indent():
             for tensor in kernel.tensors:
                 code.writeline(f"let {tensor.name} = args{access}{tensor.name};")
-            for name, kind, _ in kernel.integers:
+            for name, kind, _ in kernel.numbers:
                 text = f"args{access}{name}"
                 code.writeline(f"let {name} = {f'({text} != 0)' if kind == 'bool' else f'{kind}({text})'};")
             for n in range(len(kernel.messages)):

@@ -1,12 +1,18 @@
 // _fft_c2c, _fft_r2c, _fft_c2r: what torch.fft, stft and istft are made of.
 #include <anymps/ops/fft/fft_ops.h>
 
+#include <ATen/Context.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/SpectralOpsUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <ranges>
+#include <vector>
 
 #include "ops/fft/transform.h"
 
@@ -46,13 +52,40 @@ Tensor& copy_to(const Tensor& result, Tensor& out) {
     return out.copy_(result);
 }
 
+// An empty result laid out as PyTorch's meta functions promise it to torch.compile, and as MKL's are: the
+// dimensions that are not transformed come first, by the strides of the input, then those of `dim`, in order.
+Tensor empty_result(const Tensor& input, IntArrayRef sizes, IntArrayRef dim, at::ScalarType dtype) {
+    const auto options = input.options().dtype(dtype);
+    std::vector<int64_t> order, strides(sizes.size());
+    for (int64_t d = 0; d < input.dim(); ++d)
+        if (std::ranges::find(dim, d) == dim.end()) order.push_back(d);
+    std::ranges::stable_sort(order, std::greater{}, [&](int64_t d) { return input.stride(d); });
+    order.insert(order.end(), dim.begin(), dim.end());
+    int64_t stride = 1;
+    for (const int64_t d : std::views::reverse(order)) {
+        strides[d] = stride;
+        stride *= std::max<int64_t>(sizes[d], 1);
+    }
+    return at::empty_strided(sizes, strides, options);
+}
+
+// `dim` wrapped, its first `count` by the strides of the input.
+std::vector<int64_t> sorted_dims(const Tensor& input, IntArrayRef dim, size_t count) {
+    std::vector<int64_t> sorted;
+    for (const int64_t d : dim) sorted.push_back(at::maybe_wrap_dim(d, input.dim()));
+    std::stable_sort(sorted.begin(), sorted.begin() + static_cast<int64_t>(count),
+                     [&](int64_t a, int64_t b) { return input.stride(a) > input.stride(b); });
+    return sorted;
+}
+
 }  // namespace
 
 // self: complex64. normalization: 0 none, 1 by the square root of the number of elements, 2 by that number.
 Tensor ANYMPS_FUNC(_fft_c2c)(const Tensor& self, IntArrayRef dim, int64_t normalization, bool forward) {
     check_input(self, at::kComplexFloat);
     if (dim.empty()) return self.clone();
-    const Tensor out = at::empty(self.sizes(), self.options());
+    const Tensor out =
+        empty_result(self, self.sizes(), sorted_dims(self, dim, dim.size()), at::kComplexFloat);
     if (out.numel() > 0) transform(self, out, dim, !forward, scale_of(normalization, self.sizes(), dim));
     return out;
 }
@@ -64,7 +97,9 @@ Tensor ANYMPS_FUNC(_fft_r2c)(const Tensor& self, IntArrayRef dim, int64_t normal
     const int64_t length = self.size(last);
     auto sizes = self.sizes().vec();
     if (onesided) sizes[last] = length / 2 + 1;
-    const Tensor out = at::empty(sizes, self.options().dtype(at::kComplexFloat));
+    const Tensor out =
+        at::hasMKL() ? empty_result(self, sizes, sorted_dims(self, dim, dim.size() - 1), at::kComplexFloat)
+                     : at::empty(sizes, self.options().dtype(at::kComplexFloat));
     if (self.numel() == 0) return out;
     const double scale = scale_of(normalization, self.sizes(), dim);
     LineTransform{self, out, last, length, FftSource::Real, false, scale}.run();
@@ -82,10 +117,11 @@ Tensor ANYMPS_FUNC(_fft_c2r)(const Tensor& self, IntArrayRef dim, int64_t normal
                 last_dim_size, ") specified");
     auto sizes = self.sizes().vec();
     sizes[last] = last_dim_size;
-    const Tensor out = at::empty(sizes, self.options().dtype(at::kFloat));
-    if (out.numel() == 0) return out;
     const auto others = dim.slice(0, dim.size() - 1);
     const Tensor input = others.empty() ? self : _fft_c2c(self, others, 0, false);
+    const Tensor out = at::hasMKL() ? empty_result(input, sizes, {last}, at::kFloat)
+                                    : at::empty(sizes, self.options().dtype(at::kFloat));
+    if (out.numel() == 0) return out;
     LineTransform{
         input, out, last, last_dim_size, FftSource::Hermitian, true, scale_of(normalization, sizes, dim)}
         .run();
