@@ -34,6 +34,7 @@ DOCUMENTS = (
     "docs/kernels.md",
     "docs/performance.md",
     "docs/results.md",
+    "docs/zoo.md",
 )
 BLOCK = re.compile(r"(<!-- results: (.*?) -->\n)(?:\n(?:\|.*\n)*)?\n?")
 
