@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,20 @@ sys.path.insert(0, str(MODELS))
 import zoo_step  # noqa: E402
 from zoo_networks import ZOO  # noqa: E402
 
+# Millions of parameters that the papers or their authors' code give, of networks that are built in full.
+PUBLISHED = {
+    "ResNet50": 25.557,
+    "EfficientNet-B0": 5.289,
+    "MobileNetV3-L": 5.483,
+    "ConvNeXt-T": 28.589,
+    "ViT-B/16": 86.568,
+    "MLP-Mixer-S/16": 18.528,
+    "U-Net": 31.04,
+    "GPT-2": 124.44,
+    "Llama-1B": 1235.814,
+    "T5-small": 60.507,
+    "Diffusion": 274.06,
+}
 SMALLEST = ("MLP", "DeepFM")
 
 
@@ -25,6 +40,8 @@ def test_a_network_of_full_size_has_a_loss(network):
         loss = task.loss(task.model, *task.batch)
     assert loss.shape == () and loss.requires_grad
     assert task.optimizer in ("adamw", "sgd")
+    millions = sum(parameter.numel() for parameter in task.model.parameters()) / 1e6
+    assert millions == pytest.approx(PUBLISHED.get(network.name, millions), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SMALLEST)
@@ -66,6 +83,17 @@ def test_a_network_over_the_limit_is_a_note_and_the_others_go_on(run_python, tmp
     result = json.loads(file.read_text())
     assert [figures for figures in result["rows"].values()] == [[None] * 3] * 2
     assert [note.split(": ")[1] for note in result["notes"]] == ["took more than 0.0001 s"] * 2
+
+
+def test_who_is_stopped_leaves_what_was_measured(tmp_path):
+    file = tmp_path / "cpu.json"
+    command = [sys.executable, str(MODELS / "zoo.py"), "--device", "cpu", "--tiny", "--json", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    rows = (line for line in process.stdout if line.startswith("| vision"))
+    next(rows)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert "vision | ResNet50 | train | fp32" in json.loads(file.read_text())["rows"]
 
 
 def test_an_unknown_network_is_refused(run_python, tmp_path):

@@ -8,6 +8,8 @@ A network that fails, or takes longer than `--limit` seconds, is a sentence in t
 others go on. The file is written after each figure. `--save` with `--compare` writes benchmarks/results.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
@@ -18,6 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -67,7 +70,7 @@ def measure(arguments, path: pathlib.Path) -> dict:
         "seconds": arguments.seconds_per,
         "done": [],
     }
-    result, going = None, True
+    result, going, start = None, True, time.perf_counter()
     while going:
         worker, key, going = Worker(options), None, False
         try:
@@ -102,6 +105,7 @@ def measure(arguments, path: pathlib.Path) -> dict:
             going = True
     result["clocks"] = results.clocks()
     results.write(result, path)
+    print(f"{len(result['rows'])} rows in {time.perf_counter() - start:.0f} s")
     return result
 
 
@@ -115,13 +119,13 @@ def begin(facts: dict, arguments) -> dict:
 
 
 def note(result: dict, key: str, figures: list, error: str | None, path: pathlib.Path) -> None:
-    """Adds a row to the record, prints it, and writes the file."""
+    """Adds a row to the record, writes the file, and prints the row."""
     result["rows"][key] = [f and float(f"{f:.5g}") for f in figures]
     if error:
         result["notes"].append(f"{key}: {error}")
     cells = error.splitlines()[0] if error else " | ".join(f"{f:.4g}" for f in figures)
-    print(f"| {spoken(key)} | {cells} |", flush=True)
     results.write(result, path)
+    print(f"| {spoken(key)} | {cells} |", flush=True)
 
 
 def spoken(key: str) -> str:
