@@ -9,7 +9,7 @@ TESTS ?= tests
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
 PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-full test-sweep soak test-exit build lint bench chart profile test-compilers test-cuda-wheel test-ecosystem
+.PHONY: demo test test-full test-sweep soak test-exit build lint bench chart zoo profile test-compilers test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -81,6 +81,13 @@ chart:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@$(PY) benchmarks/models/chart.py $(SAVE)
+
+# 35 networks of many trades on mps and the peer of ANYMPS_PEER_PYTHON; tiny ones beside the CPU on software drivers.
+zoo:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PY) benchmarks/models/zoo.py
 
 # The most expensive kernels of the chart's networks, with their fraction of the bound that applies.
 profile:

@@ -42,36 +42,66 @@ def device_facts(device: str) -> dict[str, str]:
 
 
 def save(
-    ours: dict, peer: dict | None, title: str, columns: list[str], rows: dict[str, list], notes: tuple[str, ...] = ()
+    ours: dict,
+    peer: dict | None,
+    title: str,
+    columns: list[str],
+    rows: dict[str, list],
+    notes: tuple[str, ...] = (),
+    **fields,
 ) -> pathlib.Path:
-    """Writes the result file of the running script and returns its path.
+    """Writes the result file of the running script into FOLDER and returns its path: see record()."""
+    result = record(ours, peer, title, columns, rows, notes, **fields)
+    path = FOLDER / folder_of(ours["name"]) / f"{result['benchmark']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(result, path)
+    print(f"saved: {path}", file=sys.stderr)
+    return path
 
-    `ours` and `peer` are device_facts(); the figures of a row are in the order of `columns`. Raises ValueError where a
-    row has another length.
+
+def record(
+    ours: dict,
+    peer: dict | None,
+    title: str,
+    columns: list[str],
+    rows: dict[str, list],
+    notes: tuple[str, ...] = (),
+    **fields,
+) -> dict:
+    """The fields of a result file of the running script.
+
+    `ours` and `peer` are device_facts(); the figures of a row are in the order of `columns`. `fields` replace what is
+    found here, where it was measured elsewhere. Raises ValueError where a row has another length.
     """
     for what, figures in rows.items():
         if len(figures) != len(columns):
             raise ValueError(f"The row '{what}' has {len(figures)} figures, and there are {len(columns)} columns.")
-    script = pathlib.Path(sys.argv[0]).resolve()
-    benchmark = script.relative_to(FOLDER.parent).with_suffix("").as_posix()
     result = {
-        "benchmark": benchmark,
+        "benchmark": fields.get("benchmark") or _benchmark(),
         "title": title,
         "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
+        "commit": fields["commit"] if "commit" in fields else _commit(),
         "device": ours,
         "host": _host(),
-        "clocks": _clocks(),
+        "clocks": fields["clocks"] if "clocks" in fields else clocks(),
         "peer": peer,
         "notes": list(notes),
         "columns": columns,
         "rows": {what: [_rounded(f) for f in figures] for what, figures in rows.items()},
     }
-    path = FOLDER / folder_of(ours["name"]) / f"{benchmark}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dump(result))
-    print(f"saved: {path}", file=sys.stderr)
-    return path
+    return result | fields
+
+
+def write(result: dict, path: pathlib.Path) -> None:
+    """Writes a record; whoever is killed meanwhile leaves the file as it was."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(dump(result))
+    beside.replace(path)
+
+
+def _benchmark() -> str:
+    script = pathlib.Path(sys.argv[0]).resolve()
+    return script.relative_to(FOLDER.parent).with_suffix("").as_posix()
 
 
 def folder_of(name: str) -> str:
@@ -120,7 +150,7 @@ def _nvidia(fields: str) -> str | None:
         return None
 
 
-def _clocks() -> dict[str, str] | None:
+def clocks() -> dict[str, str] | None:
     """The clocks that NVIDIA's tool tells right after the run; None with other drivers."""
     fields = ("clocks.sm", "clocks.max.sm", "clocks.mem")
     found = _nvidia(",".join(fields))

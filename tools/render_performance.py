@@ -34,6 +34,7 @@ DOCUMENTS = (
     "docs/kernels.md",
     "docs/performance.md",
     "docs/results.md",
+    "docs/zoo.md",
 )
 BLOCK = re.compile(r"(<!-- results: (.*?) -->\n)(?:\n(?:\|.*\n)*)?\n?")
 
@@ -126,7 +127,8 @@ def _pivot(result: dict, rows: dict, options: dict) -> list[str]:
     cells = {(p[1], ": ".join([p[0], *p[2:]])): figures for p, figures in zip(parts, rows, strict=True)}
     columns, names = list(dict.fromkeys(c for _, c in cells)), list(dict.fromkeys(r for r, _ in cells))
     lines = _head([options.get("head", result["title"]), *columns])
-    return lines + [_row([name, *(_cell(cells.get((name, column))) for column in columns)]) for name in names]
+    body = ((name.replace(" |", ","), [_cell(cells.get((name, column))) for column in columns]) for name in names)
+    return lines + [_row([name, *row]) for name, row in body]
 
 
 def _cell(figures: list | None) -> str:

@@ -118,30 +118,52 @@ def print_table(found) -> dict[str, list]:
     return rows
 
 
-def draw(found, path: pathlib.Path) -> None:
-    """Bars of the speed-up over the CPU in fp32."""
+def draw_bars(
+    keys: list[str],
+    series: dict[str, list[float]],
+    label: str,
+    value: str,
+    path: pathlib.Path,
+    even: float | None = None,
+) -> None:
+    """Horizontal bars: one a key and series, `value` formats its figure ("{:.1f}"), a line at `even`.
+
+    `label` is that of the axis. Raises ImportError without matplotlib.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    keys = [k for k in found["mps"] if found["cpu"].get(k.replace("AMP bf16", "fp32"))]
+    thick = 0.8 / max(2, len(series))
     figure, axes = plt.subplots(figsize=(9, 0.5 * len(keys) + 1.5))
-    devices = [d for d in ("mps", "cuda") if found.get(d)]
-    for i, device in enumerate(devices):
-        base = [statistics.median(found["cpu"][k.replace("AMP bf16", "fp32")]) for k in keys]
-        bars = [b / statistics.median(found[device][k]) if k in found[device] else 0 for k, b in zip(keys, base)]
-        places = [n + 0.4 * i for n in range(len(keys))]
-        axes.barh(places, bars, 0.4, label=device)
-        for place, value in zip(places, bars):
-            axes.text(value, place, f" {value:.0f}x", va="center", fontsize=8)
-    axes.set_yticks([n + 0.2 * (len(devices) - 1) for n in range(len(keys))], keys)
+    for i, (name, bars) in enumerate(series.items()):
+        places = [n + thick * i for n in range(len(keys))]
+        axes.barh(places, bars, thick, label=name)
+        for place, length in zip(places, bars):
+            axes.text(length, place, f" {value.format(length)}" if length else "", va="center", fontsize=8)
+    axes.set_yticks([n + 0.5 * thick * (len(series) - 1) for n in range(len(keys))], keys)
+    if even is not None:
+        axes.axvline(even, color="gray", linewidth=1, zorder=0)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
-    axes.set_xlabel("times the speed of the same machine's CPU (fp32)")
+    axes.set_xlabel(label)
     axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     print(f"chart: {path}")
+
+
+def draw(found, path: pathlib.Path) -> None:
+    """Bars of the speed-up over the CPU in fp32."""
+    keys = [k for k in found["mps"] if found["cpu"].get(k.replace("AMP bf16", "fp32"))]
+    base = [statistics.median(found["cpu"][k.replace("AMP bf16", "fp32")]) for k in keys]
+    series = {}
+    for device in (d for d in ("mps", "cuda") if found.get(d)):
+        series[device] = [
+            b / statistics.median(found[device][k]) if k in found[device] else 0 for k, b in zip(keys, base)
+        ]
+    draw_bars(keys, series, "times the speed of the same machine's CPU (fp32)", "{:.0f}x", path)
 
 
 def main() -> None:
