@@ -4,7 +4,12 @@ import functools
 import types
 
 WHY = "torch.profiler shows times and memory of mps beside those of the CPU, and waits for the device at its end."
-TARGETS = ("torch.autograd.profiler", "torch.profiler.profiler", "torch.profiler._memory_profiler")
+TARGETS = (
+    "torch.autograd.profiler",
+    "torch.profiler.profiler",
+    "torch.profiler._memory_profiler",
+    "torch.accelerator.memory",
+)
 
 
 def apply(module, replace):
@@ -15,6 +20,8 @@ def apply(module, replace):
         profile = module._KinetoProfile
         replace(profile, "__init__", _choosing_mps(profile.__init__))
         replace(profile, "export_memory_timeline", _of_the_first_device(profile.export_memory_timeline))
+    elif module.__name__ == "torch.accelerator.memory":
+        replace(module, "_snapshot", _of_mps(module._snapshot))
     else:
         timeline = module.MemoryProfileTimeline
         replace(timeline, "export_memory_timeline_html", _asking_accelerator(timeline.export_memory_timeline_html))
@@ -113,3 +120,18 @@ def _asking_accelerator(export):
         return (copy if of_mps else export)(self, path, device_str, *args, **kwargs)
 
     return export_memory_timeline_html
+
+
+def _of_mps(take):
+    """PyTorch's function sends every accelerator but XPU to torch.cuda."""
+
+    @functools.wraps(take)
+    def _snapshot(*args, **kwargs):
+        import torch
+
+        from torch_anymps import memory
+
+        of_mps = torch.accelerator.current_accelerator() == torch.device("mps")
+        return memory.snapshot() if of_mps else take(*args, **kwargs)
+
+    return _snapshot
