@@ -3,8 +3,9 @@
 import functools
 import types
 
-WHY = "torch.profiler shows times and memory of mps beside those of the CPU, and waits for the device at its end."
+WHY = "torch.profiler shows times and memory of mps beside those of the CPU; torch.mps.profiler writes a trace file."
 TARGETS = (
+    "torch",
     "torch.autograd.profiler",
     "torch.profiler.profiler",
     "torch.profiler._memory_profiler",
@@ -13,7 +14,10 @@ TARGETS = (
 
 
 def apply(module, replace):
-    if module.__name__ == "torch.autograd.profiler":
+    if module.__name__ == "torch":
+        replace(module._C, "_mps_profilerStartTrace", _start_trace)
+        replace(module._C, "_mps_profilerStopTrace", _stop_trace)
+    elif module.__name__ == "torch.autograd.profiler":
         replace(module.profile, "__init__", _with_mps(module.profile.__init__))
         replace(module.profile, "_parse_kineto_results", _counting_mps(module.profile._parse_kineto_results))
     elif module.__name__ == "torch.profiler.profiler":
@@ -31,6 +35,18 @@ def _available() -> bool:
     import torch
 
     return torch.backends.mps.is_available()
+
+
+def _start_trace(mode: str, wait_until_completed: bool) -> None:
+    from torch_anymps import signposts
+
+    signposts.start(mode, wait_until_completed)
+
+
+def _stop_trace() -> None:
+    from torch_anymps import signposts
+
+    signposts.stop()
 
 
 def _with_mps(init):
