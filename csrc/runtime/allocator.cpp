@@ -9,6 +9,7 @@
 #include "runtime/command_encoder.h"
 #include "runtime/command_graph.h"
 #include "runtime/device.h"
+#include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 
@@ -221,6 +222,7 @@ Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested, Priva
     if (bytes > largest_buffer())
         raise_invalid_size(requested, "maxBufferSize", device_info().max_buffer_bytes);
     std::unique_ptr<Segment> segment;
+    const WaitScope waits(WaitReason::kMemory);
     try {
         segment = std::make_unique<Segment>(bytes, owner);
     } catch (const vulkan::Error& error) {

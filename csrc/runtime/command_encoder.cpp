@@ -20,6 +20,7 @@
 #include "runtime/device_errors.h"
 #include "runtime/kept_commands.h"
 #include "runtime/launch.h"
+#include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 #include "vulkan/pipeline.h"
@@ -282,8 +283,11 @@ class CommandEncoder::Impl {
 
     // Waits for a serial. The queue may be dry then, so the next command is submitted at once.
     void wait(uint64_t submission) {
-        const HostCallScope call("vkWaitSemaphores");
-        semaphore_.wait(submission);
+        if (semaphore_.value() < submission) {
+            const HostCallScope call("vkWaitSemaphores");
+            const WaitScope waits(WaitReason::kDevice);
+            semaphore_.wait(submission);
+        }
         waited_.store(true, std::memory_order_relaxed);
     }
 
@@ -325,6 +329,10 @@ class CommandEncoder::Impl {
     }
 
     void record_launch(const Launch& launch) {
+        if (!launch.pipeline.built()) [[unlikely]] {
+            const WaitScope waits(WaitReason::kCompiler);
+            launch.pipeline.build();
+        }
         uint64_t address = 0;
         std::span<const std::byte> push = launch.args;
         if (launch.in_ring) {
