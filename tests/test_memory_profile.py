@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.profiler import profile, record_function
 
-import torch_anymps.memory
+import torch_anymps
 
 MIB = 1 << 20
 
