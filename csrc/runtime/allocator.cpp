@@ -102,6 +102,20 @@ struct Allocator::Block {
     StackContext context = nullptr;  // where it was asked for
 };
 
+// By which the free memory between tensors changes, which cannot go back to the driver by itself.
+struct Allocator::SplitChange {
+    int64_t blocks = 0, bytes = 0;
+    void add(const Block& block) { add(block, 1); }
+    void remove(const Block& block) { add(block, -1); }
+
+  private:
+    void add(const Block& block, int64_t sign) {
+        if (!block.previous && !block.next) return;
+        blocks += sign;
+        bytes += sign * static_cast<int64_t>(block.bytes);
+    }
+};
+
 bool Allocator::BySize::operator()(const Block* a, const Block* b) const {
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
 }
@@ -118,8 +132,9 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     check_not_forked();
     if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
     StackContext context = history_.context();
+    const bool reports = profiler_is_told();
     Block* block;
-    Totals now;
+    Totals now{};
     {
         std::lock_guard lock(mutex_);
         PrivatePool* owner = nullptr;
@@ -127,9 +142,9 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
         block = take(round_up(bytes, kMinBlock), bytes, owner);
         history_.add("alloc", block->address, block->bytes, context);
         block->context = std::move(context);
-        now = totals();
+        if (reports) now = totals();
     }
-    if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    if (reports) [[unlikely]] {
         c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(block->address),
                                          static_cast<int64_t>(block->bytes), now.allocated, now.reserved,
                                          where);
@@ -158,8 +173,9 @@ void Allocator::delete_address(void* address) {
 // One of both is given: a block, or the address of a simplified one.
 void Allocator::release_and_report(Block* block, void* address) {
     Allocator& self = allocator();
+    const bool reports = profiler_is_told();
     size_t bytes;
-    Totals now;
+    Totals now{};
     {
         std::lock_guard lock(self.mutex_);
         if (!block) block = self.simplified_.extract(address).mapped();
@@ -168,9 +184,9 @@ void Allocator::release_and_report(Block* block, void* address) {
         self.history_.add("free_requested", block->address, bytes);
         self.history_.add("free_completed", block->address, bytes);
         self.release(block);
-        now = self.totals();
+        if (reports) now = self.totals();
     }
-    if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    if (reports) [[unlikely]] {
         c10::reportMemoryUsageToProfiler(address, -static_cast<int64_t>(bytes), now.allocated, now.reserved,
                                          c10::Device(c10::DeviceType::MPS, 0));
     }
@@ -195,10 +211,11 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested, PrivatePool*
     // A big block is not broken up for a much smaller tensor: the next big tensor would need a new segment.
     if (found != pool.end() && rounded > kMediumBlock && (*found)->bytes > 2 * rounded) found = pool.end();
     Block* block;
+    SplitChange inactive;
     if (found != pool.end()) {
         block = *found;
         pool.erase(found);
-        count_inactive_split(block, false);
+        inactive.remove(*block);
     } else {
         block = new_segment(rounded, requested, owner);
         if (!block) {
@@ -208,7 +225,8 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested, PrivatePool*
         }
         if (!block) raise_out_of_memory(requested);
     }
-    block = split(block, rounded);
+    if (Block* rest = split(block, rounded)) inactive.add(*rest);
+    count_inactive_split(*block->segment, inactive);
     block->used = true;
     block->requested = requested;
     count(block, true);
@@ -239,10 +257,11 @@ Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested, Priva
     return block;
 }
 
+// What is left of the block, or nullptr where it is too little to be one.
 Allocator::Block* Allocator::split(Block* block, size_t bytes) {
     const size_t rest = block->bytes - bytes;
     const size_t smallest = block->segment->small() ? kMinBlock : kSmallBlock;
-    if (rest < smallest) return block;
+    if (rest < smallest) return nullptr;
     auto* tail = new Block{block->segment, block->address + bytes, rest};
     tail->previous = block;
     tail->next = block->next;
@@ -250,8 +269,7 @@ Allocator::Block* Allocator::split(Block* block, size_t bytes) {
     block->next = tail;
     block->bytes = bytes;
     pool_of(*block->segment).insert(tail);
-    count_inactive_split(tail, true);
-    return block;
+    return tail;
 }
 
 void Allocator::release(Block* block) {
@@ -259,6 +277,7 @@ void Allocator::release(Block* block) {
     block->used = false;
     block->context.reset();
     Pool& pool = pool_of(*block->segment);
+    SplitChange inactive;
     const auto absorb = [&](Block* left, Block* right) {
         left->bytes += right->bytes;
         left->next = right->next;
@@ -267,17 +286,18 @@ void Allocator::release(Block* block) {
     };
     if (Block* next = block->next; next && !next->used) {
         pool.erase(next);
-        count_inactive_split(next, false);
+        inactive.remove(*next);
         absorb(block, next);
     }
     if (Block* previous = block->previous; previous && !previous->used) {
         pool.erase(previous);
-        count_inactive_split(previous, false);
+        inactive.remove(*previous);
         absorb(previous, block);
         block = previous;
     }
     pool.insert(block);
-    count_inactive_split(block, true);
+    inactive.add(*block);
+    count_inactive_split(*block->segment, inactive);
 }
 
 void Allocator::free_cached_segments() {
@@ -338,12 +358,12 @@ void Allocator::count(Block* block, bool allocate) {
     change(stats_.requested_bytes, pool, block->requested, allocate);
 }
 
-// Free memory between tensors, which cannot go back to the driver by itself.
-void Allocator::count_inactive_split(const Block* block, bool more) {
-    if (!block->previous && !block->next) return;
-    const StatType pool = block->segment->pool();
-    change(stats_.inactive_split, pool, 1, more);
-    change(stats_.inactive_split_bytes, pool, block->bytes, more);
+void Allocator::count_inactive_split(const Segment& segment, const SplitChange& by) {
+    const auto count = [&](StatArray& stat, int64_t amount) {
+        if (amount != 0) change(stat, segment.pool(), static_cast<size_t>(std::abs(amount)), amount > 0);
+    };
+    count(stats_.inactive_split, by.blocks);
+    count(stats_.inactive_split_bytes, by.bytes);
 }
 
 Allocator::Totals Allocator::totals() const {

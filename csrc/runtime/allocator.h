@@ -61,6 +61,7 @@ class Allocator final : public c10::DeviceAllocator {
   private:
     struct Segment;
     struct Block;
+    struct SplitChange;
     struct BySize {
         bool operator()(const Block* a, const Block* b) const;
     };
@@ -86,7 +87,7 @@ class Allocator final : public c10::DeviceAllocator {
     static void release_and_report(Block* block, void* address);
     void free_cached_segments();
     void count(Block* block, bool allocate);
-    void count_inactive_split(const Block* block, bool more);
+    void count_inactive_split(const Segment& segment, const SplitChange& by);
     Totals totals() const;
     std::array<c10::CachingAllocator::StatArray*, 9> all_stats();
     size_t limit_bytes() const;

@@ -19,6 +19,7 @@
 
 #include "runtime/command_timer.h"
 #include "runtime/device.h"
+#include "runtime/memory_history.h"
 #include "vulkan/device.h"
 
 namespace anymps::runtime {
@@ -66,7 +67,10 @@ class Session final : public libkineto::IActivityProfilerSession {
         : timer_(g_mode == Mode::kWait ? CommandTimer::Isolation::kWait : CommandTimer::Isolation::kNone,
                  [this](TimedCommand&& command) { commands_.push_back(std::move(command)); }) {}
 
+    ~Session() override { tell_memory(false); }
+
     void start() override {
+        tell_memory(true);
         if (g_mode == Mode::kOff || !device_available()) return;
         try {
             timer_.activate();
@@ -77,6 +81,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
 
     void stop() override {
+        tell_memory(false);
         try {
             timer_.deactivate();
         } catch (const std::exception& error) {
@@ -136,6 +141,10 @@ class Session final : public libkineto::IActivityProfilerSession {
     struct Span {
         int64_t begin, end;
     };
+
+    void tell_memory(bool tell) {
+        if (std::exchange(memory_told_, tell) != tell) profiler_sessions += tell ? 1 : -1;
+    }
 
     GenericTraceActivity& emplace(ActivityType type, const std::string& name, int64_t begin, int64_t end) {
         buffer_->emplace_activity(buffer_->span, type, name);
@@ -266,6 +275,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
 
     const uint64_t number_ = next_session++;
+    bool memory_told_ = false;
     std::vector<std::string> errors_;
     std::vector<TimedCommand> commands_;
     std::unique_ptr<libkineto::CpuTraceBuffer> buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();

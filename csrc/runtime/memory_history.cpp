@@ -12,6 +12,8 @@
 
 namespace anymps::runtime {
 
+std::atomic<int> profiler_sessions{0};
+
 void MemoryHistory::start(size_t max_entries, bool stacks) {
     events_.clear();
     max_entries_ = max_entries;
@@ -24,17 +26,14 @@ void MemoryHistory::stop() {
     events_.clear();
 }
 
-StackContext MemoryHistory::context() const {
-    if (!stacks_.load(std::memory_order_relaxed)) [[likely]]
-        return nullptr;
+StackContext MemoryHistory::gather() {
     return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false);
 }
 
-void MemoryHistory::add(const char* action, uint64_t address, size_t bytes, StackContext context) {
-    if (!enabled()) [[likely]]
-        return;
+void MemoryHistory::note(const char* action, uint64_t address, size_t bytes, StackContext context) {
+    if (max_entries_ == 0) return;
     if (events_.size() >= max_entries_) events_.pop_front();
-    if (max_entries_ > 0) events_.push_back({action, address, bytes, host_time() / 1000, std::move(context)});
+    events_.push_back({action, address, bytes, host_time() / 1000, std::move(context)});
 }
 
 namespace {
