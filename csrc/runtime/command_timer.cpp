@@ -35,7 +35,9 @@ std::atomic<CommandTimer*> active_command_timer{nullptr};
 
 // Timestamps of some commands in a row, and whose they are.
 struct CommandTimer::Chunk {
-    explicit Chunk(const vulkan::Device& device) : stamps(device, kStampsPerChunk) {}
+    explicit Chunk(const vulkan::Device& device) : stamps(device, kStampsPerChunk) {
+        commands.reserve(kStampsPerChunk);
+    }
     struct Entry {
         TimedCommand command;
         uint32_t first, last;  // slots
