@@ -14,7 +14,8 @@ x = torch.randn(5, 5, device="mps")
 for _ in range(3):
     torch.linalg.eigh(x)
     x = x * 0.5
-    x.sum().item()
+y = torch.randn(700, 700, device="mps")
+(y @ y @ y @ y).sum().item()
 {more}
 """
 
@@ -32,7 +33,7 @@ def test_slow_says_what_was_waited_for():
     lines = report("slow")
     assert any("aten::_linalg_eigh" in line and "LAPACK on the CPU: 3 calls" in line for line in lines)
     [device] = [line for line in lines if "waited for the device" in line]
-    assert int(device.split(": ")[2].split()[0]) >= 3
+    assert int(device.split(": ")[2].split()[0]) >= 1
     seconds = [float(line.rpartition(", ")[2].split()[0]) for line in lines if line.endswith(" s")]
     assert seconds == sorted(seconds, reverse=True)
 
