@@ -309,7 +309,7 @@ def test_many_commands(mps):
 
 
 FIRST_USE = """
-import torch
+import sys, torch
 from torch.profiler import profile
 with profile() as p:
     x = torch.ones(1000, device="mps")
@@ -321,16 +321,18 @@ assert len(kernels) == len(calls) == 3, p.events()
 assert [[k.name for k in call.kernels] for call in calls] == [[kernels[0].name]] * 3  # while it was being compiled, too
 for kernel, call in zip(kernels, calls):
     lag = kernel.time_range.start - call.time_range.start
-    assert -200 < lag < 5e6, lag
+    assert -float(sys.argv[1]) < lag < 5e6, lag
 ends = [e.time_range.end for e in p.events() if e.name == "aten::item"]
-assert all(k.time_range.end <= end + 200 for k, end in zip(kernels, ends))
+assert all(k.time_range.end <= end + float(sys.argv[1]) for k, end in zip(kernels, ends))
 """
 
 
-@pytest.mark.parametrize("caps", ["", "minimal"])
-def test_the_device_may_be_opened_in_a_profile_and_lack_calibrated_timestamps(mps, caps, tmp_path):
+# Without calibrated timestamps the clocks are as near as a wait is short: on a busy machine some milliseconds.
+@pytest.mark.parametrize(("caps", "microseconds"), [("", 200), ("minimal", 20_000)])
+def test_the_device_may_be_opened_in_a_profile_and_lack_calibrated_timestamps(mps, caps, microseconds, tmp_path):
     environment = os.environ | {"ANYMPS_CACHE_DIR": str(tmp_path)} | ({"ANYMPS_CAPS": caps} if caps else {})
-    done = subprocess.run([sys.executable, "-c", FIRST_USE], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", FIRST_USE, str(microseconds)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,8 +15,8 @@ class DeviceClock {
   public:
     // The first moment; nothing where the driver cannot read both clocks at once (calibrated timestamps).
     void start(const vulkan::Device& device);
-    // The second moment. Where there are no calibrated timestamps it writes one timestamp and waits for it,
-    // which is right to the length of such a wait (about 50 us).
+    // The second moment. Where there are no calibrated timestamps it writes a timestamp and waits for it, a
+    // few times: right to half of the shortest such wait (about 50 us).
     void stop(const vulkan::Device& device);
 
     // Nanoseconds since the epoch. Needs stop().
