@@ -220,10 +220,12 @@ def test_stacks(matrices):
     assert stacks and any("test_torch_profiler.py" in line for line in stacks[0].stack)
 
 
-@pytest.mark.parametrize("activities", [[ProfilerActivity.CPU], None])
+@pytest.mark.parametrize("activities", [None, [ProfilerActivity.CPU], [ProfilerActivity.CPU, ProfilerActivity.CUDA]])
+@pytest.mark.filterwarnings("error:.*CUDA")
 def test_the_cpus_activity_is_enough(matrices, activities):
     with profile(activities=activities) as p:
         matrices[0].neg()
+    assert p.use_device == "mps"
     assert any(name.startswith("neg") for name, _ in rows(p))
 
 

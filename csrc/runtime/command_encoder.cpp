@@ -264,8 +264,7 @@ class CommandEncoder::Impl {
     uint64_t replay_timed(const std::shared_ptr<KeptCommands>& graph) {
         const uint64_t serial = submit(graph->timed());
         const vulkan::QueryPool& stamps = graph->stamps();
-        auto ticks = std::make_unique<vulkan::Buffer>(device_, stamps.count() * sizeof(uint64_t),
-                                                      vulkan::MemoryKind::Staging);
+        auto ticks = graph->ticks();
         device_.api().vkCmdCopyQueryPoolResults(prepare({}), stamps.handle(), 0, stamps.count(),
                                                 ticks->handle(), 0, sizeof(uint64_t),
                                                 VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);

@@ -50,7 +50,7 @@ struct CommandTimer::Chunk {
 };
 
 struct CommandTimer::Replay {
-    std::shared_ptr<const KeptCommands> graph;
+    std::shared_ptr<KeptCommands> graph;
     std::unique_ptr<vulkan::Buffer> ticks;
     uint64_t submission;
     CommandOrigin origin;
@@ -123,7 +123,9 @@ void CommandTimer::begin(const vulkan::Device& device, VkCommandBuffer commands,
         clock_.start(device);
     }
     if (chunks_.empty() || chunks_.back()->used + 2 > kStampsPerChunk) {
-        chunks_.push_back(std::make_unique<Chunk>(device));
+        if (spare_.empty()) spare_.push_back(std::make_unique<Chunk>(device));
+        chunks_.push_back(std::move(spare_.back()));
+        spare_.pop_back();
     }
     Chunk& chunk = *chunks_.back();
     chunk.submission = submission;
@@ -143,7 +145,7 @@ void CommandTimer::end(VkCommandBuffer commands, const Command& command, std::sp
     chunk.commands.push_back({std::move(timed), chunk.begun, chunk.used - 1});
 }
 
-void CommandTimer::replayed(std::shared_ptr<const KeptCommands> graph, std::unique_ptr<vulkan::Buffer> ticks,
+void CommandTimer::replayed(std::shared_ptr<KeptCommands> graph, std::unique_ptr<vulkan::Buffer> ticks,
                             uint64_t submission, const CommandOrigin& origin) {
     if (!device_) {
         device_ = &device();
@@ -157,7 +159,7 @@ void CommandTimer::replayed(std::shared_ptr<const KeptCommands> graph, std::uniq
 void CommandTimer::collect(uint64_t completed) {
     std::vector<uint64_t> ticks(kStampsPerChunk);
     while (!chunks_.empty() && chunks_.front()->submission <= completed) {
-        const std::unique_ptr<Chunk> chunk = std::move(chunks_.front());
+        std::unique_ptr<Chunk> chunk = std::move(chunks_.front());
         chunks_.pop_front();
         TORCH_INTERNAL_ASSERT(chunk->stamps.read(0, chunk->used, ticks.data()));
         for (auto& [command, first, last] : chunk->commands) {
@@ -165,12 +167,17 @@ void CommandTimer::collect(uint64_t completed) {
             command.last = ticks[last];
             sink_(std::move(command));
         }
+        chunk->stamps.reset(0, chunk->used);
+        chunk->commands.clear();
+        chunk->used = 0;
+        spare_.push_back(std::move(chunk));
     }
     while (!replays_.empty() && replays_.front()->submission <= completed) {
         const std::unique_ptr<Replay> replay = std::move(replays_.front());
         replays_.pop_front();
         const auto* ticks_of_replay = reinterpret_cast<const uint64_t*>(replay->ticks->host());
         replay->graph->take(ticks_of_replay, replay->origin, sink_);
+        replay->graph->give_back(std::move(replay->ticks));
     }
 }
 

@@ -75,7 +75,7 @@ class CommandTimer {
              const CommandOrigin& origin);
 
     // Notes a replay whose timestamps will be in `ticks` when the submission has completed.
-    void replayed(std::shared_ptr<const KeptCommands> graph, std::unique_ptr<vulkan::Buffer> ticks,
+    void replayed(std::shared_ptr<KeptCommands> graph, std::unique_ptr<vulkan::Buffer> ticks,
                   uint64_t submission, const CommandOrigin& origin);
 
     // Whether there is enough to be worth a collect(): times of what the device has completed.
@@ -93,6 +93,7 @@ class CommandTimer {
     DeviceClock clock_;
     const vulkan::Device* device_ = nullptr;
     std::deque<std::unique_ptr<Chunk>> chunks_;  // oldest first; the last one is being filled
+    std::vector<std::unique_ptr<Chunk>> spare_;  // empty again
     std::deque<std::unique_ptr<Replay>> replays_;
 };
 

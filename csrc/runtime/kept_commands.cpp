@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/device.h"
+#include "vulkan/buffer.h"
 #include "vulkan/check.h"
 #include "vulkan/device.h"
 #include "vulkan/query_pool.h"
@@ -15,6 +16,7 @@ KeptCommands::~KeptCommands() {
     if (pool_ == VK_NULL_HANDLE) return;
     if (in_bad_fork()) {
         stamps_.release();  // the parent's
+        for (auto& ticks : spare_) ticks.release();
         return;
     }
     device_.api().vkDestroyCommandPool(device_.handle(), pool_, nullptr);
@@ -73,6 +75,22 @@ VkCommandBuffer KeptCommands::timed() {
     record_barrier(device_, commands, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT);
     VK_CHECK(api.vkEndCommandBuffer(commands));
     return timed_ = commands;
+}
+
+std::unique_ptr<vulkan::Buffer> KeptCommands::ticks() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) {
+        return std::make_unique<vulkan::Buffer>(device_, stamps_->count() * sizeof(uint64_t),
+                                                vulkan::MemoryKind::Staging);
+    }
+    auto result = std::move(spare_.back());
+    spare_.pop_back();
+    return result;
+}
+
+void KeptCommands::give_back(std::unique_ptr<vulkan::Buffer> ticks) {
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(ticks));
 }
 
 void KeptCommands::take(const uint64_t* ticks, const CommandOrigin& origin,

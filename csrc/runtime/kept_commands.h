@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -12,8 +13,9 @@
 #include "runtime/hazards.h"
 
 namespace anymps::vulkan {
+class Buffer;
 class QueryPool;
-}
+}  // namespace anymps::vulkan
 
 namespace anymps::runtime {
 
@@ -33,6 +35,11 @@ class KeptCommands {
     VkCommandBuffer timed();
     const vulkan::QueryPool& stamps() const { return *stamps_; }
 
+    // Memory that the host reads for the timestamps of one replay; an earlier one's where that was given
+    // back.
+    std::unique_ptr<vulkan::Buffer> ticks();
+    void give_back(std::unique_ptr<vulkan::Buffer> ticks);
+
     // Hands out every command with its times. ticks: those of stamps(), after timed() has run.
     void take(const uint64_t* ticks, const CommandOrigin& origin, const CommandTimer::Sink& sink) const;
 
@@ -51,6 +58,8 @@ class KeptCommands {
     VkCommandPool pool_ = VK_NULL_HANDLE;
     VkCommandBuffer timed_ = VK_NULL_HANDLE;
     std::unique_ptr<vulkan::QueryPool> stamps_;
+    std::mutex mutex_;  // guards the next one
+    std::vector<std::unique_ptr<vulkan::Buffer>> spare_;
 };
 
 }  // namespace anymps::runtime

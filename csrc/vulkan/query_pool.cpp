@@ -16,8 +16,8 @@ QueryPool::~QueryPool() {
     device_.api().vkDestroyQueryPool(device_.handle(), handle_, nullptr);
 }
 
-void QueryPool::reset(uint32_t index) {
-    device_.api().vkResetQueryPool(device_.handle(), handle_, index, 1);
+void QueryPool::reset(uint32_t first, uint32_t count) {
+    device_.api().vkResetQueryPool(device_.handle(), handle_, first, count);
 }
 
 bool QueryPool::read(uint32_t first, uint32_t count, uint64_t* ticks) const {

@@ -63,12 +63,15 @@ def _with_mps(init):
 
 
 def _choosing_mps(init):
-    """torch.profiler.profile with the CPU's activity alone means mps, which has no activity of its own."""
+    """torch.profiler.profile with the CPU's activity means mps too, which has none of its own; so does cuda's here."""
 
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
+        import torch
+
         init(self, *args, **kwargs)
-        if self.use_device is None and _available():
+        absent = self.use_device is None or (self.use_device == "cuda" and not torch.cuda.is_available())
+        if absent and _available():
             self.use_device = "mps"
 
     return __init__
