@@ -68,3 +68,17 @@ def test_nothing_is_taken_outside(mps):
         torch.ones(4, device=mps).exp_()
     assert profile.kernels == [] and profile.seconds == 0
     assert not any("neg" in k.name for k in second.kernels)
+
+
+def test_replays_of_graphs_show_their_kernels(mps):
+    x = torch.zeros(64, device=mps)
+    graph = torch.accelerator.Graph()
+    with graph:
+        x += 1
+        x.exp()
+    with torch_anymps.profile() as profile:
+        for _ in range(5):
+            graph.replay()
+    calls = {k.name.split("_")[0]: k.calls for k in profile.kernels}
+    assert calls["add"] == calls["exp"] == 5
+    assert x.eq(5).all()

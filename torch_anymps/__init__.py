@@ -6,8 +6,10 @@ Nothing needs to be imported: `import torch` finds this package through the entr
 
 from __future__ import annotations
 
+import importlib
+
 __version__ = "0.1.0"
-__all__ = ["fallbacks", "host_ops", "profile"]
+__all__ = ["fallbacks", "host_ops", "memory", "profile"]
 
 
 def _autoload() -> None:
@@ -51,6 +53,13 @@ def profile():
     from torch_anymps.profiler import Profile
 
     return Profile()
+
+
+def __getattr__(name: str):
+    """torch_anymps.memory without an import of its own, which few programs need."""
+    if name == "memory":
+        return importlib.import_module("torch_anymps.memory")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # Importing torch runs _autoload() above. An explicit import of this package does the same where the entry point

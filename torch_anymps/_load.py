@@ -85,9 +85,10 @@ def _load() -> None:
     # is killed inside a destructor, which aborts the process.
     atexit.register(torch.ops.anymps.drain)
     status.loaded = True
-    from torch_anymps import patches
+    from torch_anymps import log, patches
 
     patches.install()
+    log.install()
 
 
 def _remove_stand_ins() -> None:

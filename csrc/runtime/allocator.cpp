@@ -9,6 +9,7 @@
 #include "runtime/command_encoder.h"
 #include "runtime/command_graph.h"
 #include "runtime/device.h"
+#include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 
@@ -85,7 +86,8 @@ struct Allocator::Segment {
     bool small() const { return buffer->bytes() == kSmallSegment; }
     StatType pool() const { return small() ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
     std::shared_ptr<vulkan::Buffer> buffer;
-    PrivatePool* owner;  // or nullptr
+    PrivatePool* owner;      // or nullptr
+    Block* first = nullptr;  // for as long as the segment lives
 };
 
 // A part of a segment; neighbours are linked so that free ones merge.
@@ -97,6 +99,21 @@ struct Allocator::Block {
     bool used = false;
     Block* previous = nullptr;
     Block* next = nullptr;
+    StackContext context = nullptr;  // where it was asked for
+};
+
+// By which the free memory between tensors changes, which cannot go back to the driver by itself.
+struct Allocator::SplitChange {
+    int64_t blocks = 0, bytes = 0;
+    void add(const Block& block) { add(block, 1); }
+    void remove(const Block& block) { add(block, -1); }
+
+  private:
+    void add(const Block& block, int64_t sign) {
+        if (!block.previous && !block.next) return;
+        blocks += sign;
+        bytes += sign * static_cast<int64_t>(block.bytes);
+    }
 };
 
 bool Allocator::BySize::operator()(const Block* a, const Block* b) const {
@@ -114,12 +131,23 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     const c10::Device where(c10::DeviceType::MPS, 0);
     check_not_forked();
     if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
+    StackContext context = history_.context();
+    const bool reports = profiler_is_told();
     Block* block;
+    Totals now{};
     {
         std::lock_guard lock(mutex_);
         PrivatePool* owner = nullptr;
         if (const CommandGraph* graph = capturing()) owner = &private_.at(graph->pool());
         block = take(round_up(bytes, kMinBlock), bytes, owner);
+        history_.add("alloc", block->address, block->bytes, context);
+        block->context = std::move(context);
+        if (reports) now = totals();
+    }
+    if (reports) [[unlikely]] {
+        c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(block->address),
+                                         static_cast<int64_t>(block->bytes), now.allocated, now.reserved,
+                                         where);
     }
     return {reinterpret_cast<void*>(block->address), block, &delete_block, where};
 }
@@ -134,16 +162,34 @@ void Allocator::copy_data(void* dst, const void* src, size_t bytes) const {
 
 void Allocator::delete_block(void* context) {
     if (!context) return;
-    Allocator& self = allocator();
-    std::lock_guard lock(self.mutex_);
-    self.release(static_cast<Block*>(context));
+    auto* block = static_cast<Block*>(context);
+    release_and_report(block, nullptr);
 }
 
 void Allocator::delete_address(void* address) {
+    release_and_report(nullptr, address);
+}
+
+// One of both is given: a block, or the address of a simplified one.
+void Allocator::release_and_report(Block* block, void* address) {
     Allocator& self = allocator();
-    std::lock_guard lock(self.mutex_);
-    const auto block = self.simplified_.extract(address);
-    self.release(block.mapped());
+    const bool reports = profiler_is_told();
+    size_t bytes;
+    Totals now{};
+    {
+        std::lock_guard lock(self.mutex_);
+        if (!block) block = self.simplified_.extract(address).mapped();
+        address = reinterpret_cast<void*>(block->address);
+        bytes = block->bytes;
+        self.history_.add("free_requested", block->address, bytes);
+        self.history_.add("free_completed", block->address, bytes);
+        self.release(block);
+        if (reports) now = self.totals();
+    }
+    if (reports) [[unlikely]] {
+        c10::reportMemoryUsageToProfiler(address, -static_cast<int64_t>(bytes), now.allocated, now.reserved,
+                                         c10::Device(c10::DeviceType::MPS, 0));
+    }
 }
 
 bool Allocator::simplify(c10::DataPtr& pointer) {
@@ -165,9 +211,11 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested, PrivatePool*
     // A big block is not broken up for a much smaller tensor: the next big tensor would need a new segment.
     if (found != pool.end() && rounded > kMediumBlock && (*found)->bytes > 2 * rounded) found = pool.end();
     Block* block;
+    SplitChange inactive;
     if (found != pool.end()) {
         block = *found;
         pool.erase(found);
+        inactive.remove(*block);
     } else {
         block = new_segment(rounded, requested, owner);
         if (!block) {
@@ -177,7 +225,8 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested, PrivatePool*
         }
         if (!block) raise_out_of_memory(requested);
     }
-    block = split(block, rounded);
+    if (Block* rest = split(block, rounded)) inactive.add(*rest);
+    count_inactive_split(*block->segment, inactive);
     block->used = true;
     block->requested = requested;
     count(block, true);
@@ -191,6 +240,7 @@ Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested, Priva
     if (bytes > largest_buffer())
         raise_invalid_size(requested, "maxBufferSize", device_info().max_buffer_bytes);
     std::unique_ptr<Segment> segment;
+    const WaitScope waits(WaitReason::kMemory);
     try {
         segment = std::make_unique<Segment>(bytes, owner);
     } catch (const vulkan::Error& error) {
@@ -201,14 +251,17 @@ Allocator::Block* Allocator::new_segment(size_t rounded, size_t requested, Priva
     change(stats_.segment, segment->pool(), 1, true);
     change(stats_.reserved_bytes, segment->pool(), bytes, true);
     auto* block = new Block{segment.get(), segment->buffer->address(), bytes};
+    segment->first = block;
+    history_.add("segment_alloc", block->address, bytes);
     segments_.push_back(std::move(segment));
     return block;
 }
 
+// What is left of the block, or nullptr where it is too little to be one.
 Allocator::Block* Allocator::split(Block* block, size_t bytes) {
     const size_t rest = block->bytes - bytes;
     const size_t smallest = block->segment->small() ? kMinBlock : kSmallBlock;
-    if (rest < smallest) return block;
+    if (rest < smallest) return nullptr;
     auto* tail = new Block{block->segment, block->address + bytes, rest};
     tail->previous = block;
     tail->next = block->next;
@@ -216,13 +269,15 @@ Allocator::Block* Allocator::split(Block* block, size_t bytes) {
     block->next = tail;
     block->bytes = bytes;
     pool_of(*block->segment).insert(tail);
-    return block;
+    return tail;
 }
 
 void Allocator::release(Block* block) {
     count(block, false);
     block->used = false;
+    block->context.reset();
     Pool& pool = pool_of(*block->segment);
+    SplitChange inactive;
     const auto absorb = [&](Block* left, Block* right) {
         left->bytes += right->bytes;
         left->next = right->next;
@@ -231,14 +286,18 @@ void Allocator::release(Block* block) {
     };
     if (Block* next = block->next; next && !next->used) {
         pool.erase(next);
+        inactive.remove(*next);
         absorb(block, next);
     }
     if (Block* previous = block->previous; previous && !previous->used) {
         pool.erase(previous);
+        inactive.remove(*previous);
         absorb(previous, block);
         block = previous;
     }
     pool.insert(block);
+    inactive.add(*block);
+    count_inactive_split(*block->segment, inactive);
 }
 
 void Allocator::free_cached_segments() {
@@ -254,9 +313,11 @@ void Allocator::free_cached_segments() {
             if (!waited) {
                 encoder().wait(encoder().submit());  // commands in flight may still use the memory
                 waited = true;
+                ++stats_.num_sync_all_streams;
             }
             it = pool->erase(it);
             Segment* segment = block->segment;
+            history_.add("segment_free", block->address, block->bytes);
             delete block;
             ++stats_.num_device_free;
             change(stats_.segment, segment->pool(), 1, false);
@@ -297,8 +358,47 @@ void Allocator::count(Block* block, bool allocate) {
     change(stats_.requested_bytes, pool, block->requested, allocate);
 }
 
+void Allocator::count_inactive_split(const Segment& segment, const SplitChange& by) {
+    const auto count = [&](StatArray& stat, int64_t amount) {
+        if (amount != 0) change(stat, segment.pool(), static_cast<size_t>(std::abs(amount)), amount > 0);
+    };
+    count(stats_.inactive_split, by.blocks);
+    count(stats_.inactive_split_bytes, by.bytes);
+}
+
+Allocator::Totals Allocator::totals() const {
+    return {allocated_bytes(), reserved_bytes()};
+}
+
+void Allocator::record_history(int64_t max_entries, bool stacks) {
+    std::lock_guard lock(mutex_);
+    max_entries < 0 ? history_.stop() : history_.start(static_cast<size_t>(max_entries), stacks);
+}
+
+std::pair<std::vector<SegmentState>, std::vector<MemoryEvent>> Allocator::snapshot() {
+    std::lock_guard lock(mutex_);
+    history_.add("snapshot", 0, 0);
+    std::vector<SegmentState> result;
+    for (const auto& segment : segments_) {
+        c10::MempoolId_t pool{0, 0};
+        for (const auto& [id, owner] : private_) {
+            if (&owner == segment->owner) pool = id;
+        }
+        SegmentState state{segment->first->address, segment->buffer->bytes(), segment->small(), pool, {}};
+        for (const Block* block = segment->first; block; block = block->next) {
+            state.blocks.push_back(
+                {block->address, block->bytes, block->requested, block->used, block->context});
+        }
+        result.push_back(std::move(state));
+    }
+    return {std::move(result), {history_.events().begin(), history_.events().end()}};
+}
+
 void Allocator::raise_out_of_memory(size_t requested) {
     ++stats_.num_ooms;
+    history_.add("oom", device().free_memory(), requested);
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(requested), allocated_bytes(), reserved_bytes(),
+                                     c10::Device(c10::DeviceType::MPS, 0));
     // A driver may give more than this in one piece, so that it was asked first.
     const uint64_t most = device_info().max_allocation_bytes;
     if (const size_t limit = limit_bytes(); requested > most && (limit == 0 || requested <= limit))
@@ -338,19 +438,25 @@ c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(c10::DeviceIn
     return stats_;
 }
 
+std::array<StatArray*, 9> Allocator::all_stats() {
+    return {
+        &stats_.allocation,      &stats_.segment,        &stats_.active,       &stats_.inactive_split,
+        &stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.active_bytes, &stats_.inactive_split_bytes,
+        &stats_.requested_bytes};
+}
+
 void Allocator::resetAccumulatedStats(c10::DeviceIndex) {
     std::lock_guard lock(mutex_);
-    for (auto* stat : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.allocated_bytes,
-                       &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
+    for (auto* stat : all_stats()) {
         for (auto& s : *stat) s.reset_accumulated();
     }
-    stats_.num_alloc_retries = stats_.num_ooms = stats_.num_device_alloc = stats_.num_device_free = 0;
+    stats_.num_alloc_retries = stats_.num_ooms = stats_.num_device_alloc = stats_.num_device_free =
+        stats_.num_sync_all_streams = 0;
 }
 
 void Allocator::resetPeakStats(c10::DeviceIndex) {
     std::lock_guard lock(mutex_);
-    for (auto* stat : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.allocated_bytes,
-                       &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
+    for (auto* stat : all_stats()) {
         for (auto& s : *stat) s.reset_peak();
     }
 }

@@ -3,6 +3,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,7 +11,10 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
+
+#include "runtime/memory_history.h"
 
 namespace anymps::runtime {
 
@@ -47,12 +51,17 @@ class Allocator final : public c10::DeviceAllocator {
     // then its memory is everybody's.
     c10::MempoolId_t retain_pool(c10::MempoolId_t id);
     void release_pool(c10::MempoolId_t id);
+    // Notes what is done from here on, for snapshot(): the last max_entries events; -1 stops.
+    void record_history(int64_t max_entries, bool stacks);
+    // What is where, and the events noted so far.
+    std::pair<std::vector<SegmentState>, std::vector<MemoryEvent>> snapshot();
     // Limits reserved_bytes to fraction * recommended_bytes(); 0 < fraction <= 2.
     void set_memory_fraction(double fraction);
 
   private:
     struct Segment;
     struct Block;
+    struct SplitChange;
     struct BySize {
         bool operator()(const Block* a, const Block* b) const;
     };
@@ -64,14 +73,23 @@ class Allocator final : public c10::DeviceAllocator {
         size_t users = 0;
     };
 
+    // The totals that PyTorch's profiler is told.
+    struct Totals {
+        size_t allocated, reserved;
+    };
+
     static void delete_block(void* block);
     static void delete_address(void* address);
     Block* take(size_t rounded, size_t requested, PrivatePool* owner);
     Block* new_segment(size_t rounded, size_t requested, PrivatePool* owner);
     Block* split(Block* block, size_t bytes);
     void release(Block* block);
+    static void release_and_report(Block* block, void* address);
     void free_cached_segments();
     void count(Block* block, bool allocate);
+    void count_inactive_split(const Segment& segment, const SplitChange& by);
+    Totals totals() const;
+    std::array<c10::CachingAllocator::StatArray*, 9> all_stats();
     size_t limit_bytes() const;
     [[noreturn]] void raise_out_of_memory(size_t requested);
     Pool& pool_of(const Segment& segment);
@@ -83,6 +101,7 @@ class Allocator final : public c10::DeviceAllocator {
     std::vector<std::unique_ptr<Segment>> segments_;
     std::unordered_map<void*, Block*> simplified_;  // by address
     c10::CachingDeviceAllocator::DeviceStats stats_;
+    MemoryHistory history_;
     mutable std::optional<double> fraction_;  // of recommended_bytes(); 0 for no limit
 };
 

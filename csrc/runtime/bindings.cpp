@@ -4,49 +4,17 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
-#include <sstream>
 #include <string>
 
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
+#include "runtime/json.h"
 #include "runtime/kernel_profile.h"
 #include "vulkan/device.h"
 
 namespace anymps::runtime {
 namespace {
-
-std::string quoted(const std::string& text) {
-    std::ostringstream out;
-    out << '"';
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out << '\\' << c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            out << ' ';
-        } else {
-            out << c;
-        }
-    }
-    out << '"';
-    return out.str();
-}
-
-// One JSON object, written field by field.
-class JsonObject {
-  public:
-    JsonObject& text(const char* name, const std::string& value) { return raw(name, quoted(value)); }
-    JsonObject& number(const char* name, uint64_t value) { return raw(name, std::to_string(value)); }
-    JsonObject& boolean(const char* name, bool value) { return raw(name, value ? "true" : "false"); }
-    JsonObject& raw(const char* name, const std::string& json) {
-        body_ += (body_.empty() ? "" : ", ") + quoted(name) + ": " + json;
-        return *this;
-    }
-    std::string str() const { return "{" + body_ + "}"; }
-
-  private:
-    std::string body_;
-};
 
 std::string features_json(const vulkan::DeviceInfo& info) {
     return JsonObject()
@@ -61,13 +29,9 @@ std::string features_json(const vulkan::DeviceInfo& info) {
 }
 
 std::string heaps_json(const vulkan::DeviceInfo& info) {
-    std::string list;
-    for (const auto& heap : info.heaps) {
-        const auto json =
-            JsonObject().number("bytes", heap.bytes).boolean("device_local", heap.device_local).str();
-        list += (list.empty() ? "" : ", ") + json;
-    }
-    return "[" + list + "]";
+    return json_list(info.heaps, [](const vulkan::MemoryHeap& heap) {
+        return JsonObject().number("bytes", heap.bytes).boolean("device_local", heap.device_local).str();
+    });
 }
 
 // Properties of the chosen device as a JSON object. Raises RuntimeError where there is none.
@@ -109,19 +73,16 @@ at::Tensor host_alias(const at::Tensor& tensor) {
 
 // What torch_anymps.profile() collected, as a JSON list.
 std::string stop_profile_json() {
-    std::string list;
-    for (const KernelTime& time : stop_profile()) {
-        const auto json = JsonObject()
-                              .text("kernel", time.kernel)
-                              .text("shape", time.shape)
-                              .number("calls", time.calls)
-                              .number("nanoseconds", static_cast<uint64_t>(time.nanoseconds))
-                              .number("bytes", time.bytes)
-                              .number("operations", static_cast<uint64_t>(time.operations))
-                              .str();
-        list += (list.empty() ? "" : ", ") + json;
-    }
-    return "[" + list + "]";
+    return json_list(stop_profile(), [](const KernelTime& time) {
+        return JsonObject()
+            .text("kernel", time.kernel)
+            .text("shape", time.shape)
+            .number("calls", time.calls)
+            .number("nanoseconds", static_cast<uint64_t>(time.nanoseconds))
+            .number("bytes", time.bytes)
+            .number("operations", static_cast<uint64_t>(time.operations))
+            .str();
+    });
 }
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {

@@ -8,15 +8,19 @@
 #include <deque>
 #include <list>
 #include <string>
-#include <unordered_map>
+#include <utility>
 
 #include "runtime/address_map.h"
 #include "runtime/argument_ring.h"
+#include "runtime/command.h"
 #include "runtime/command_graph.h"
+#include "runtime/command_timer.h"
 #include "runtime/deferred_commands.h"
 #include "runtime/device.h"
-#include "runtime/kernel_profile.h"
+#include "runtime/device_errors.h"
+#include "runtime/kept_commands.h"
 #include "runtime/launch.h"
+#include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 #include "vulkan/pipeline.h"
@@ -30,17 +34,10 @@ constexpr uint32_t kMaxGroups = 65535;           // in one dimension, on Intel a
 constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
 constexpr uint64_t kMaxDeferredBytes = 4096;     // of an upload that is kept rather than waited for
 constexpr size_t kMaxStaging = 4;                // buffers, so that host and device work at the same time
-constexpr uint32_t kErrorWords = 64;
-constexpr uint32_t kMessageCode = 1u << 30;  // the first code of errors with words of their own
 
 // Submission cadence: a full batch, or whatever is there when the queue has run dry.
 constexpr uint32_t kBatch = 64;
 constexpr uint32_t kCheckEvery = 8;
-
-constexpr VkPipelineStageFlags kDeviceStages =
-    VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
-constexpr VkAccessFlags kWrites = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-constexpr VkAccessFlags kReads = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
 
 struct CommandBuffer {
     VkCommandPool pool = VK_NULL_HANDLE;
@@ -70,26 +67,23 @@ Grid Grid::linear(uint64_t groups) {
 class CommandEncoder::Impl {
   public:
     explicit Impl(const vulkan::Device& device)
-        : device_(device),
-          semaphore_(device),
-          ring_(device),
-          errors_(device, kErrorWords * sizeof(uint32_t), vulkan::MemoryKind::Ring) {
-        std::memset(errors_.host(), 0, errors_.bytes());
-    }
+        : device_(device), semaphore_(device), errors_(device), ring_(device) {}
 
     // Now, or later if its pipeline or that of a command before it is still being compiled.
     void launch(const Launch& launch) {
         TORCH_CHECK(launch.args.size() <= ArgumentRing::kMaxBytes, "kernel arguments of ", launch.args.size(),
                     " bytes exceed the argument ring's ", ArgumentRing::kMaxBytes);
+        if (timer_) [[unlikely]]
+            take_work(origin_);
         if (can_record(&launch.pipeline)) return record_launch(launch);
-        deferred_.push(&launch.pipeline, [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
+        defer(&launch.pipeline, [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
     }
 
     // The same for a command of no kernel.
     template <class Command>
     void in_order(Command command) {
         if (can_record(nullptr)) return command();
-        deferred_.push(nullptr, command);
+        defer(nullptr, command);
     }
 
     // Everything that callers have asked for is recorded then.
@@ -114,19 +108,25 @@ class CommandEncoder::Impl {
         return slice.address;
     }
 
-    void copy_regions(uint64_t dst, VkBuffer src_buffer, uint64_t src_offset, uint64_t src_address,
+    void copy_regions(Command::Kind kind, uint64_t dst, const BufferRange& from, uint64_t src,
                       uint64_t bytes) {
-        const BufferRange to = find_buffer(dst, bytes);
-        const Access accesses[] = {{src_address, bytes, false}, {dst, bytes, true}};
-        const VkBufferCopy region{src_offset, to.offset, bytes};
-        record("vkCmdCopyBuffer", 1, accesses, [&](VkCommandBuffer commands) {
-            device_.api().vkCmdCopyBuffer(commands, src_buffer, to.buffer->handle(), 1, &region);
-        });
+        copy_regions(kind, find_buffer(dst, bytes), dst, from, src, bytes);
+    }
+
+    void copy_regions(Command::Kind kind, const BufferRange& to, uint64_t dst, const BufferRange& from,
+                      uint64_t src, uint64_t bytes) {
+        const Access accesses[] = {{src, bytes, false}, {dst, bytes, true}};
+        Command command{kind};
+        command.source = from.buffer->handle();
+        command.source_offset = from.offset;
+        command.target = to.buffer->handle();
+        command.target_offset = to.offset;
+        command.bytes = bytes;
+        record(command, accesses);
     }
 
     void copy(uint64_t dst, uint64_t src, uint64_t bytes) {
-        const BufferRange from = find_buffer(src, bytes);
-        copy_regions(dst, from.buffer->handle(), from.offset, src, bytes);
+        copy_regions(Command::Kind::kCopy, dst, find_buffer(src, bytes), src, bytes);
     }
 
     void upload(uint64_t dst, const std::byte* src, uint64_t bytes) {
@@ -141,7 +141,7 @@ class CommandEncoder::Impl {
             return;
         }
         if (bytes <= kMaxDeferredBytes && !can_record(nullptr)) {
-            deferred_.push(nullptr, [this, dst, kept = std::vector<std::byte>(src, src + bytes)] {
+            defer(nullptr, [this, dst, kept = std::vector<std::byte>(src, src + bytes)] {
                 upload_by_ring(dst, kept);
             });
             return;
@@ -152,7 +152,8 @@ class CommandEncoder::Impl {
             const uint64_t part = std::min(kStagingBytes, bytes - done);
             Staging& staging = next_staging();
             std::memcpy(staging.buffer->host(), src + done, part);
-            copy_regions(dst + done, staging.buffer->handle(), 0, staging.buffer->address(), part);
+            copy_regions(Command::Kind::kUpload, dst + done, {staging.buffer.get(), 0},
+                         staging.buffer->address(), part);
             staging.submission = submit();
         }
     }
@@ -160,19 +161,14 @@ class CommandEncoder::Impl {
     void upload_by_ring(uint64_t dst, std::span<const std::byte> bytes) {
         const ArgumentRing::Slice slice = reserve(bytes.size());
         std::memcpy(slice.host, bytes.data(), bytes.size());
-        copy_regions(dst, slice.buffer->handle(), slice.offset, slice.address, bytes.size());
+        copy_regions(Command::Kind::kUpload, dst, {slice.buffer, slice.offset}, slice.address, bytes.size());
     }
 
     // Records the copy of one part into staging memory and submits it.
     Staging& start_download(uint64_t src, uint64_t bytes) {
         Staging& staging = next_staging();
-        const BufferRange from = find_buffer(src, bytes);
-        const Access accesses[] = {{src, bytes, false}, {staging.buffer->address(), bytes, true}};
-        const VkBufferCopy region{from.offset, 0, bytes};
-        record("vkCmdCopyBuffer", 1, accesses, [&](VkCommandBuffer commands) {
-            device_.api().vkCmdCopyBuffer(commands, from.buffer->handle(), staging.buffer->handle(), 1,
-                                          &region);
-        });
+        copy_regions(Command::Kind::kDownload, {staging.buffer.get(), 0}, staging.buffer->address(),
+                     find_buffer(src, bytes), src, bytes);
         staging.submission = submit();
         return staging;
     }
@@ -206,25 +202,28 @@ class CommandEncoder::Impl {
         const BufferRange to = find_buffer(dst, bytes);
         TORCH_INTERNAL_ASSERT(to.offset % 4 == 0 && bytes % 4 == 0, "fill of an unaligned range");
         const Access accesses[] = {{dst, bytes, true}};
-        record("vkCmdFillBuffer", 1, accesses, [&](VkCommandBuffer commands) {
-            device_.api().vkCmdFillBuffer(commands, to.buffer->handle(), to.offset, bytes,
-                                          byte * 0x01010101u);
-        });
+        Command command{Command::Kind::kFill};
+        command.target = to.buffer->handle();
+        command.target_offset = to.offset;
+        command.bytes = bytes;
+        command.word = byte * 0x01010101u;
+        record(command, accesses);
     }
 
     void write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
         VkCommandBuffer commands = prepare({});
-        barrier(commands, kDeviceStages, kReads | kWrites);
+        barrier(kDeviceStages);
         stream_.hazards.clear();
         device_.api().vkCmdResetQueryPool(commands, pool.handle(), index, 1);
         // At the end of the pipe: the top would be written before earlier kernels have run.
         device_.api().vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.handle(),
                                           index);
-        recorded({});
+        recorded();
     }
 
     uint64_t submit(VkCommandBuffer graph = VK_NULL_HANDLE) {
         if (!recording_ && !graph) return submission_;
+        const HostCallScope call("vkQueueSubmit");
         const auto& api = device_.api();
         VkCommandBuffer handles[2];
         uint32_t count = 0;
@@ -256,68 +255,50 @@ class CommandEncoder::Impl {
         record_deferred();
         for (const PhiloxBase& base : bases)
             upload_by_ring(base.address, bytes_at(&base.state, sizeof(base.state)));
+        if (timer_ && graph.commands > 0) [[unlikely]]
+            return replay_timed(graph.kept);
         return submit(graph.handle);
+    }
+
+    // The same commands with timestamps, which are then copied to where the host reads them.
+    uint64_t replay_timed(const std::shared_ptr<KeptCommands>& graph) {
+        const uint64_t serial = submit(graph->timed());
+        const vulkan::QueryPool& stamps = graph->stamps();
+        auto ticks = graph->ticks();
+        device_.api().vkCmdCopyQueryPoolResults(prepare({}), stamps.handle(), 0, stamps.count(),
+                                                ticks->handle(), 0, sizeof(uint64_t),
+                                                VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+        stream_.barrier |= kDeviceStages;  // the last timestamp is of a command before
+        timer_->replayed(graph, std::move(ticks), submission_ + 1, origin_);
+        recorded();
+        return serial;
     }
 
     // Makes what was written visible to the next submission and to the host.
     void graph_barrier(Recording& recording) {
-        barrier(recording.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT,
-                kReads | kWrites | VK_ACCESS_HOST_READ_BIT);
+        record_barrier(device_, recording.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT);
         recording.hazards.clear();
-    }
-
-    // Raises what kernels have reported since the last time.
-    void check_errors() {
-        auto* words = reinterpret_cast<volatile uint32_t*>(errors_.host());
-        const uint32_t code = words[0];
-        if (code == 0) return;
-        words[0] = 0;
-        throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                    static_cast<int32_t>(code),
-                                    "MPS error: device-side assert triggered: " + error_message(code) +
-                                        ". Kernel errors are reported at the next synchronization, so the "
-                                        "stack trace may be of a later call.");
-    }
-
-    ErrorSlot error_slot(const char* op) {
-        std::lock_guard lock(mutex_);
-        const auto found = std::find(error_ops_.begin(), error_ops_.end(), op);
-        const auto index = static_cast<uint32_t>(found - error_ops_.begin());
-        if (found == error_ops_.end()) error_ops_.emplace_back(op);
-        return {errors_.address(), index + 1};
-    }
-
-    ErrorSlot message_slot(const std::string& message) {
-        std::lock_guard lock(mutex_);
-        const auto next = static_cast<uint32_t>(error_messages_.size());
-        const auto found = error_messages_.try_emplace(message, kMessageCode + next).first;
-        return {errors_.address(), found->second};
     }
 
     // Waits for a serial. The queue may be dry then, so the next command is submitted at once.
     void wait(uint64_t submission) {
-        semaphore_.wait(submission);
+        if (semaphore_.value() < submission) {
+            const HostCallScope call("vkWaitSemaphores");
+            const WaitScope waits(WaitReason::kDevice);
+            semaphore_.wait(submission);
+        }
         waited_.store(true, std::memory_order_relaxed);
     }
 
     std::mutex mutex_;
     CommandGraph* graph_ = nullptr;  // what the caller captures
+    CommandTimer* timer_ = nullptr;  // the active one as of this call, whose origin is:
+    CommandOrigin origin_;
     const vulkan::Device& device_;
     vulkan::TimelineSemaphore semaphore_;
+    DeviceErrors errors_;
 
   private:
-    // What a code of error_slot or message_slot stands for.
-    std::string error_message(uint32_t code) {
-        std::lock_guard lock(mutex_);
-        if (code < kMessageCode) {
-            return "index out of range in " +
-                   (code <= error_ops_.size() ? error_ops_[code - 1] : std::string("an operator"));
-        }
-        const auto found = std::find_if(error_messages_.begin(), error_messages_.end(),
-                                        [&](const auto& entry) { return entry.second == code; });
-        return found != error_messages_.end() ? found->first : "an assertion failed";
-    }
-
     // Nothing that was asked for is still to be done.
     bool idle() { return deferred_.empty() && !recording_ && semaphore_.value() >= submission_; }
 
@@ -329,57 +310,57 @@ class CommandEncoder::Impl {
             deferred_.record_built();
             if (!deferred_.empty()) return false;
         }
-        // A profile notes what the caller has said of its next command, so that is recorded at once.
-        return pipeline == nullptr || pipeline->built() || active_profile() != nullptr;
+        // A profile whose commands do not overlap shows them in the calls that ask for them, too.
+        return pipeline == nullptr || pipeline->built() ||
+               (timer_ && timer_->isolation() != CommandTimer::Isolation::kNone);
+    }
+
+    // Keeps a command for later, and whose it is.
+    template <class Function>
+    void defer(const vulkan::Pipeline* pipeline, Function function) {
+        if (!timer_) return deferred_.push(pipeline, std::move(function));
+        origin_.host_end = host_time();
+        deferred_.push(pipeline, [this, origin = origin_, function = std::move(function)] {
+            const CommandOrigin callers = std::exchange(origin_, origin);
+            function();
+            origin_ = callers;
+        });
     }
 
     void record_launch(const Launch& launch) {
+        if (!launch.pipeline.built()) [[unlikely]] {
+            const WaitScope waits(WaitReason::kCompiler);
+            launch.pipeline.build();
+        }
         uint64_t address = 0;
         std::span<const std::byte> push = launch.args;
         if (launch.in_ring) {
             address = arguments(launch.args);
             push = bytes_at(&address, sizeof(address));
         }
-        if (launch.grid_address != 0) return dispatch_indirect(launch, push);
-        const Grid& grid = launch.grid;
-        if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-        const uint64_t groups = uint64_t{grid.x} * grid.y * grid.z;
-        record(launch.pipeline.name(), groups, launch.accesses, [&](VkCommandBuffer commands) {
-            bind(commands, launch.pipeline, push);
-            device_.api().vkCmdDispatch(commands, grid.x, grid.y, grid.z);
-        });
+        Command command{Command::Kind::kDispatch, &launch.pipeline, push, launch.grid};
+        if (launch.grid_address != 0) return dispatch_indirect(command, launch);
+        if (command.grid.x == 0 || command.grid.y == 0 || command.grid.z == 0) return;
+        record(command, launch.accesses);
     }
 
-    void dispatch_indirect(const Launch& launch, std::span<const std::byte> push) {
+    void dispatch_indirect(Command& command, const Launch& launch) {
         const BufferRange counts = find_buffer(launch.grid_address, sizeof(VkDispatchIndirectCommand));
+        command.kind = Command::Kind::kDispatchIndirect;
+        command.grid = {0, 0, 0};
+        command.source = counts.buffer->handle();
+        command.source_offset = counts.offset;
         // Barriers before other commands leave out this stage, which would hold up the queue.
-        VkCommandBuffer commands = prepare({});
-        barrier(commands, kDeviceStages | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
-                kReads | kWrites | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
+        prepare({});
+        barrier(kDeviceStages | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT);
         recording().hazards.clear();
-        record(launch.pipeline.name(), 0, launch.accesses, [&](VkCommandBuffer commands) {
-            bind(commands, launch.pipeline, push);
-            device_.api().vkCmdDispatchIndirect(commands, counts.buffer->handle(), counts.offset);
-        });
+        record(command, launch.accesses);
     }
 
-    void bind(VkCommandBuffer commands, const vulkan::Pipeline& pipeline, std::span<const std::byte> push) {
-        const auto& api = device_.api();
-        VkPipeline& bound = recording().bound;
-        if (const VkPipeline handle = pipeline.handle(); handle != bound) {
-            api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, handle);
-            bound = handle;
-        }
-        api.vkCmdPushConstants(commands, device_.pipeline_layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                               static_cast<uint32_t>((push.size() + 3) & ~size_t{3}), push.data());
-    }
-
-    void barrier(VkCommandBuffer commands, VkPipelineStageFlags stages, VkAccessFlags accesses) {
-        VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
-        memory.srcAccessMask = kWrites;
-        memory.dstAccessMask = accesses;
-        device_.api().vkCmdPipelineBarrier(commands, kDeviceStages, stages, 0, 1, &memory, 0, nullptr, 0,
-                                           nullptr);
+    void barrier(VkPipelineStageFlags stages) {
+        Recording& current = recording();
+        record_barrier(device_, current.handle, stages);
+        current.barrier |= stages;
     }
 
     Recording& recording() { return graph_ ? graph_->recording() : stream_; }
@@ -390,29 +371,37 @@ class CommandEncoder::Impl {
             for (const Access& access : accesses) graph_->retain(share_buffer(access.address));
         }
         Recording& current = recording();
-        if (current.hazards.add(accesses)) barrier(current.handle, kDeviceStages, kReads | kWrites);
+        if (current.hazards.add(accesses)) barrier(kDeviceStages);
         return current.handle;
     }
 
     // Records one command that reads and writes what `accesses` says.
-    template <class Command>
-    void record(std::string_view name, uint64_t groups, std::span<const Access> accesses, Command command) {
-        VkCommandBuffer commands = prepare(accesses);
-        if (KernelProfile* profile = graph_ ? nullptr : active_profile()) [[unlikely]] {
-            barrier(commands, kDeviceStages, kReads | kWrites);
-            profile->collect(semaphore_.value());
-            profile->begin(commands, submission_ + 1);
-            command(commands);
-            profile->end(commands, name, groups, accesses);
-        } else {
-            command(commands);
+    void record(const Command& command, std::span<const Access> accesses) {
+        const VkCommandBuffer commands = prepare(accesses);
+        Recording& current = recording();
+        if (graph_) [[unlikely]] {
+            graph_->record(command, accesses);
+        } else if (timer_) [[unlikely]] {
+            return record_timed(command, accesses);
         }
-        recorded(name);
+        record_command(device_, commands, command, current.bound);
+        current.barrier = 0;
+        if (!graph_) recorded();
     }
 
-    void recorded(std::string_view name) {
-        if (graph_) [[unlikely]]
-            return graph_->recorded(name);
+    void record_timed(const Command& command, std::span<const Access> accesses) {
+        const auto isolation = timer_->isolation();
+        if (isolation != CommandTimer::Isolation::kNone) barrier(kDeviceStages);
+        if (timer_->full()) timer_->collect(semaphore_.value());
+        const bool apart = std::exchange(stream_.barrier, 0) != 0 || stream_.commands == 0;
+        timer_->begin(device_, stream_.handle, submission_ + 1, apart);
+        record_command(device_, stream_.handle, command, stream_.bound);
+        timer_->end(stream_.handle, command, accesses, origin_);
+        recorded();
+        if (isolation == CommandTimer::Isolation::kWait) wait(submit());
+    }
+
+    void recorded() {
         const uint32_t commands = ++stream_.commands;
         const bool check = commands % kCheckEvery == 0 || waited_.exchange(false, std::memory_order_relaxed);
         if (commands >= kBatch || (check && semaphore_.value() >= submission_)) submit();
@@ -437,6 +426,7 @@ class CommandEncoder::Impl {
         stream_.handle = buffers_.back().handle;
         stream_.commands = 0;
         stream_.bound = VK_NULL_HANDLE;
+        stream_.barrier = 0;
     }
 
     CommandBuffer create() {
@@ -472,16 +462,18 @@ class CommandEncoder::Impl {
     uint64_t submission_ = 0;
     DeferredCommands deferred_;
     ArgumentRing ring_;
-    vulkan::Buffer errors_;
-    std::vector<std::string> error_ops_;
-    std::unordered_map<std::string, uint32_t> error_messages_;  // and their codes
-    std::list<Staging> staging_;                                // oldest use first
+    std::list<Staging> staging_;  // oldest use first
 };
 
 // The lock of one call, which goes to the graph that its thread captures.
 class CommandEncoder::Call {
   public:
-    explicit Call(Impl& impl) : lock_(impl.mutex_), impl_(impl) { impl_.graph_ = capturing(); }
+    explicit Call(Impl& impl) : lock_(impl.mutex_), impl_(impl) {
+        impl_.graph_ = capturing();
+        impl_.timer_ = active_timer();
+        if (impl_.timer_) [[unlikely]]
+            impl_.origin_ = command_origin();
+    }
     ~Call() { impl_.graph_ = nullptr; }
 
   private:
@@ -530,7 +522,7 @@ void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
         impl_->record_deferred();
         impl_->download(static_cast<std::byte*>(dst), src, bytes);
     }
-    impl_->check_errors();
+    impl_->errors_.check();
 }
 
 void CommandEncoder::fill(uint64_t dst, uint8_t byte, uint64_t bytes) {
@@ -572,19 +564,19 @@ bool CommandEncoder::completed(uint64_t submission) const {
 
 void CommandEncoder::synchronize() {
     wait(submit());
-    impl_->check_errors();
+    impl_->errors_.check();
 }
 
 void CommandEncoder::check_errors() {
-    impl_->check_errors();
+    impl_->errors_.check();
 }
 
 ErrorSlot CommandEncoder::error_slot(const char* op) {
-    return impl_->error_slot(op);
+    return impl_->errors_.slot_of_op(op);
 }
 
 ErrorSlot CommandEncoder::message_slot(const std::string& message) {
-    return impl_->message_slot(message);
+    return impl_->errors_.slot_of_message(message);
 }
 
 CommandEncoder& encoder() {

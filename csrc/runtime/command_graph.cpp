@@ -1,5 +1,6 @@
 #include "runtime/command_graph.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -9,8 +10,10 @@
 
 #include "runtime/address_map.h"
 #include "runtime/allocator.h"
+#include "runtime/command.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
+#include "runtime/kept_commands.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
 
@@ -75,6 +78,7 @@ void CommandGraph::capture_begin(c10::MempoolId_t pool) {
     begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // several replays may be pending
     VK_CHECK(api.vkBeginCommandBuffer(recording_.handle, &begin));
     encoder().graph_barrier(recording_);
+    recording_.kept = std::make_shared<KeptCommands>(device);
     pool_ = allocator().retain_pool(pool);
     state_ = State::kCapturing;
     capture_ = std::make_shared<Capture>();
@@ -106,6 +110,7 @@ void CommandGraph::stop_capture() {
 void CommandGraph::replay() {
     TORCH_CHECK(state_ == State::kCaptured, "This graph has not been captured");
     check_not_capturing("A replay of another graph");
+    RECORD_FUNCTION("torch.accelerator.Graph.replay", c10::ArrayRef<const c10::IValue>{});
     std::vector<PhiloxBase> bases;
     for (Draws& draws : draws_) {
         auto* generator = at::check_generator<MPSGeneratorImpl>(draws.generator);
@@ -159,9 +164,10 @@ ArgumentRing::Slice CommandGraph::reserve(uint64_t bytes) {
     return {buffer.address() + offset, buffer.host() + offset, offset, &buffer};
 }
 
-void CommandGraph::recorded(std::string_view name) {
+void CommandGraph::record(const Command& command, std::span<const Access> accesses) {
     ++recording_.commands;
-    if (keeps_names_) names_.emplace_back(name);
+    recording_.kept->add(command, accesses, recording_.barrier);
+    if (keeps_names_) names_.emplace_back(command.name());
 }
 
 void CommandGraph::retain(std::shared_ptr<const vulkan::Buffer> buffer) {

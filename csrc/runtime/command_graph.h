@@ -12,8 +12,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/argument_ring.h"
@@ -24,12 +24,17 @@
 
 namespace anymps::runtime {
 
+struct Command;
+class KeptCommands;
+
 // A command buffer that is being recorded. Guarded by the encoder's lock.
 struct Recording {
     VkCommandBuffer handle = VK_NULL_HANDLE;
     VkPipeline bound = VK_NULL_HANDLE;
     uint32_t commands = 0;
-    Hazards hazards;  // since the last barrier
+    Hazards hazards;                     // since the last barrier
+    VkPipelineStageFlags barrier = 0;    // that waited since the last command
+    std::shared_ptr<KeptCommands> kept;  // of a graph
 };
 
 // Where a graph's random numbers begin in one replay: words that its kernels read there.
@@ -78,7 +83,7 @@ class CommandGraph {
     // While it is captured, for the encoder under its lock:
     Recording& recording() { return recording_; }
     ArgumentRing::Slice reserve(uint64_t bytes);  // of memory that lives as long as the graph
-    void recorded(std::string_view name);
+    void record(const Command& command, std::span<const Access> accesses);
     // Keeps memory that a command uses, even when the allocator gives its segment back.
     void retain(std::shared_ptr<const vulkan::Buffer> buffer);
 

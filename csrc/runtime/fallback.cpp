@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iterator>
 #include <mutex>
@@ -24,6 +25,21 @@ struct Counts {
     static Counts& instance() {
         static auto* counts = new Counts;
         return *counts;
+    }
+};
+
+// Operators that ran on the CPU, whether as a fallback or because LAPACK is their core.
+struct HostTimes {
+    struct Time {
+        int64_t calls = 0;
+        double seconds = 0;
+    };
+    std::mutex mutex;
+    std::map<std::string, Time> times;
+
+    static HostTimes& instance() {
+        static auto* times = new HostTimes;
+        return *times;
     }
 };
 
@@ -66,6 +82,7 @@ bool is_collective(const c10::OperatorHandle& op) {
 }  // namespace
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    const auto begin = std::chrono::steady_clock::now();
     CpuArguments arguments(op.schema(), *stack);
     torch::jit::drop(*stack, op.schema().arguments().size());
     for (auto& value : arguments.on_cpu()) stack->push_back(std::move(value));
@@ -75,6 +92,11 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         // last() gives a const view of the stack, which we own.
         const_cast<c10::IValue&>(result) = arguments.to_device(result);
     }
+    auto& host = HostTimes::instance();
+    const std::lock_guard lock(host.mutex);
+    auto& time = host.times[c10::toString(op.schema().operator_name())];
+    ++time.calls;
+    time.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -139,6 +161,18 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
         return std::make_tuple(names, calls);
     });
     m.def("reset_fallback_counts() -> ()", [] { reset_fallback_counts(); });
+    // Operators that ran on the CPU, their calls and seconds, waiting and copying included.
+    m.def("host_times() -> (str[], int[], float[])", [] {
+        auto& host = HostTimes::instance();
+        const std::lock_guard lock(host.mutex);
+        std::tuple<std::vector<std::string>, std::vector<int64_t>, std::vector<double>> result;
+        for (const auto& [name, time] : host.times) {
+            std::get<0>(result).push_back(name);
+            std::get<1>(result).push_back(time.calls);
+            std::get<2>(result).push_back(time.seconds);
+        }
+        return result;
+    });
 }
 
 }  // namespace

@@ -17,9 +17,10 @@
 namespace anymps::runtime {
 namespace {
 
-// Not while a graph is captured, which takes kernels alone, nor while a profile is taken, which shows each.
+// Not while a graph is captured, which takes kernels alone, nor under torch_anymps.profile(), which shows the
+// sizes of each.
 bool may_replay() {
-    return capturing() == nullptr && !profiling();
+    return capturing() == nullptr && !profile_is_taken();
 }
 
 // The tensors of one captured graph. For one thread at a time.

@@ -1,6 +1,7 @@
 #include "runtime/stream.h"
 
 #include "runtime/command_encoder.h"
+#include "runtime/device.h"
 
 namespace anymps::runtime {
 
@@ -10,6 +11,10 @@ bool stream_idle() {
 }
 
 void synchronize_device() {
+    if (!device_created()) {
+        device_info();  // raises where there is none
+        return;
+    }
     encoder().synchronize();
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "vulkan/calibrated_time.h"
 #include "vulkan/check.h"
 #include "vulkan/extensions.h"
 
@@ -94,6 +95,8 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
         extensions.push_back(kBfloat16Extension);
     }
     if (info_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    if (const char* name = calibrated_timestamps_extension(instance.handle(), physical_))
+        extensions.push_back(name);
 
     VkDeviceCreateInfo create{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features};
     create.queueCreateInfoCount = 1;

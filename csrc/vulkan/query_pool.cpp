@@ -16,13 +16,14 @@ QueryPool::~QueryPool() {
     device_.api().vkDestroyQueryPool(device_.handle(), handle_, nullptr);
 }
 
-void QueryPool::reset(uint32_t index) {
-    device_.api().vkResetQueryPool(device_.handle(), handle_, index, 1);
+void QueryPool::reset(uint32_t first, uint32_t count) {
+    device_.api().vkResetQueryPool(device_.handle(), handle_, first, count);
 }
 
-bool QueryPool::read(uint32_t index, uint64_t* ticks) const {
-    const VkResult result = device_.api().vkGetQueryPoolResults(
-        device_.handle(), handle_, index, 1, sizeof(*ticks), ticks, sizeof(*ticks), VK_QUERY_RESULT_64_BIT);
+bool QueryPool::read(uint32_t first, uint32_t count, uint64_t* ticks) const {
+    const VkResult result =
+        device_.api().vkGetQueryPoolResults(device_.handle(), handle_, first, count, count * sizeof(*ticks),
+                                            ticks, sizeof(*ticks), VK_QUERY_RESULT_64_BIT);
     if (result == VK_NOT_READY) return false;
     VK_CHECK(result);
     return true;

@@ -17,9 +17,12 @@ class QueryPool {
     VkQueryPool handle() const { return handle_; }
     uint32_t count() const { return count_; }
     // Makes a timestamp writable again, from the host; nothing in flight may use it.
-    void reset(uint32_t index);
+    void reset(uint32_t index) { reset(index, 1); }
+    void reset(uint32_t first, uint32_t count);
     // The timestamp in ticks of DeviceInfo::timestamp_period_ns. False while it has not been written.
-    bool read(uint32_t index, uint64_t* ticks) const;
+    bool read(uint32_t index, uint64_t* ticks) const { return read(index, 1, ticks); }
+    // The same of `count` timestamps in a row: false while one of them has not been written.
+    bool read(uint32_t first, uint32_t count, uint64_t* ticks) const;
 
   private:
     const Device& device_;

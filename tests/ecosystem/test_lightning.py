@@ -106,3 +106,16 @@ print(MPSAccelerator.is_available(), [p.name for p in patches.registered() if p.
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["True", "False []"]
     assert {p.name for p in patches.registered()} >= {"lightning", "torch_mps", "torch_storage"}
+
+
+def test_pytorch_profiler_shows_times_of_the_device(tmp_path):
+    from lightning.pytorch.profilers import PyTorchProfiler
+
+    profiler = PyTorchProfiler(dirpath=tmp_path, filename="profile", schedule=torch.profiler.schedule(
+        wait=1, warmup=1, active=3), record_shapes=False)  # fmt: skip
+    fit(tmp_path, profiler=profiler)
+    [table] = tmp_path.glob("fit-profile*.txt")
+    text = table.read_text()
+    assert "Self MPS" in text and "[pl][profile]" in text
+    kernels = [e for e in profiler.function_events if e.device_type.name == "CUDA" and not e.is_user_annotation]
+    assert sum(e.device_time_total for e in kernels) > 0

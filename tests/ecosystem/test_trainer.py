@@ -4,7 +4,14 @@ import math
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from .sentence_pairs import SentencePairs, train_tokenizer, write_csv
 
@@ -115,3 +122,27 @@ def test_trained_model_loads_again_on_the_device(task, tmp_path):
             loaded = BertForSequenceClassification.from_pretrained(str(tmp_path / "final"), device_map=device_map)
             assert loaded.device == torch.device("mps:0")
             torch.testing.assert_close(loaded.eval()(**batch).logits, expected)
+
+
+def test_a_callback_with_a_profiler_sees_the_devices_times(task, tmp_path):
+    """As Hugging Face's guide has it: a TrainerCallback that steps torch.profiler."""
+
+    class StepProfiler(TrainerCallback):
+        def __init__(self, profiler):
+            self.profiler = profiler
+
+        def on_step_end(self, *_, **__):
+            self.profiler.step()
+
+    schedule = torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1)
+    tables = []
+    trainer = make_trainer(task, tmp_path, epochs=1, max_steps=8)
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=lambda p: tables.append(p.key_averages())) as p:
+        trainer.add_callback(StepProfiler(p))
+        trainer.train()
+    [averages] = tables
+    rows = {(e.key, e.device_type.name): e for e in averages}
+    assert rows["ProfilerStep*", "CPU"].count == 2
+    assert rows["aten::linear", "CPU"].device_time_total > 0
+    assert rows["Optimizer.step#AdamW.step", "CPU"].device_time_total > 0
+    assert "Self MPS" in averages.table(sort_by="self_device_time_total", row_limit=5)

@@ -355,3 +355,17 @@ def test_graphs_all_on_mps_are_accepted_and_others_are_not(mps):
         assert "cpu" in check({torch.device("mps", 0): node, torch.device("cpu"): node})
     with config.patch(cudagraph_policy=None):
         assert check({torch.device("mps", 0): node}) is not None
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_torch_profiler_shows_compiled_kernels(mps, mode):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x.sin() + 1).exp().sum(0), mode=mode)
+    x = torch.randn(64, 32, device=mps)
+    for _ in range(4):
+        expected = compiled(x).clone()
+    with torch.profiler.profile() as profile:
+        torch.testing.assert_close(compiled(x), expected)
+    kernels = {e.key: e for e in profile.key_averages() if e.device_type.name == "CUDA"}
+    assert [e.count for name, e in kernels.items() if "sin" in name and "exp" in name] == [1], kernels
+    assert any(e.key == "torch.accelerator.Graph.replay" for e in profile.key_averages()) == (mode != "default")

@@ -14,6 +14,7 @@ from types import ModuleType
 _ABSENT = object()
 NAMES = (
     "torch_mps",
+    "torch_profiler",
     "torch_storage",
     "torch_foreach",
     "torch_optim",

@@ -1,0 +1,60 @@
+"""ANYMPS_LOG: reports at the end of a process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("mps")
+
+WORK = """
+import torch
+x = torch.randn(5, 5, device="mps")
+for _ in range(3):
+    torch.linalg.eigh(x)
+    x = x * 0.5
+y = torch.randn(700, 700, device="mps")
+(y @ y @ y @ y).sum().item()
+{more}
+"""
+
+
+def report(words: str, more: str = "", **variables: str) -> list[str]:
+    environment = os.environ | {"ANYMPS_LOG": words} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", WORK.format(more=more)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("ANYMPS_LOG")]
+
+
+def test_slow_says_what_was_waited_for():
+    lines = report("slow")
+    assert any("aten::_linalg_eigh" in line and "LAPACK on the CPU: 3 calls" in line for line in lines)
+    [device] = [line for line in lines if "waited for the device" in line]
+    assert int(device.split(": ")[2].split()[0]) >= 1
+    seconds = [float(line.rpartition(", ")[2].split()[0]) for line in lines if line.endswith(" s")]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+OF_THE_CPU_ALONE = """
+library = torch.library.Library("codec", "DEF")
+library.define("decode(Tensor x) -> Tensor")
+library.impl("decode", lambda x: x + 1, "CPU")
+for _ in range(2):
+    torch.ops.codec.decode(x)
+"""
+
+
+def test_fallbacks_are_listed():
+    assert report("fallbacks") == ["ANYMPS_LOG fallbacks: every operator ran on the device"]
+    [line] = report("fallbacks", OF_THE_CPU_ALONE, PYTORCH_ENABLE_MPS_FALLBACK="1")
+    assert line.startswith("ANYMPS_LOG fallbacks: codec::decode ran on the CPU: 2 calls, ")
+
+
+def test_several_reports_and_words_that_are_none():
+    lines = report("fallbacks, slow,typo")
+    assert {line.split(":")[0] for line in lines} == {"ANYMPS_LOG fallbacks", "ANYMPS_LOG slow", "ANYMPS_LOG typo"}
+    assert lines[-1] == "ANYMPS_LOG typo: no report of this name; there are fallbacks, slow"
+    assert report("") == []
