@@ -198,3 +198,12 @@ def test_quotients_of_dynamic_sizes_are_exact(mps, sizes):
     compiled_agrees(
         lambda x: torch.ops.aten.upsample_nearest2d(x, [result, 9], None), torch.randn(2, 3, size, 5), dynamic=True
     )
+
+
+def test_nan_asserts_look_at_what_kernels_take_and_give(mps):
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(nan_asserts=True):
+        compiled = torch.compile(lambda x: x.sin() + 1)
+        compiled(torch.randn(50, device=mps))
+        with pytest.raises(AssertionError):
+            compiled(torch.full((50,), float("nan"), device=mps))

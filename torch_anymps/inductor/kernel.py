@@ -196,6 +196,12 @@ class SlangKernel(Reductions, SIMDKernel):
             name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=[type(a) for a in args]
         )
 
+    def codegen_nan_check(self) -> None:
+        """Lines of the wrapper that look at all arguments of the kernel, for torch._inductor.config.nan_asserts."""
+        for tensor in self.tensors:
+            V.graph.wrapper_code.writeline(f"assert not {tensor.buffer}.isnan().any().item()")
+            V.graph.wrapper_code.writeline(f"assert not {tensor.buffer}.isinf().any().item()")
+
     def launch_config(self) -> tuple:
         """What the launcher needs: tensors, written (bits), numbers, those that count rows, rows a workgroup."""
         outputs = ("out_ptr", "in_out_ptr")
