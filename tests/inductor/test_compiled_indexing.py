@@ -52,3 +52,15 @@ def test_out_of_range_raises_at_the_next_synchronization(mps):
     compiled(t, torch.tensor([0, 50], device=mps))
     with pytest.raises(torch.AcceleratorError, match="out of bounds"):
         torch.mps.synchronize()
+
+
+@pytest.mark.parametrize("include_last", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bags(mps, mode, include_last):
+    """The operator's results have the sizes that PyTorch's meta function promises."""
+    indices, offsets = torch.tensor([0, 1, 2, 3, 1, 4]), torch.tensor([0, 2, 2, 6] if include_last else [0, 2, 2])
+
+    def function(weight, indices, offsets):
+        return torch.nn.functional.embedding_bag(indices, weight, offsets, mode=mode, include_last_offset=include_last)
+
+    compiled_agrees(function, torch.randn(6, 4, requires_grad=True), indices, offsets, backward=True)

@@ -75,9 +75,10 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices_, const Tensor& o
     const Tensor out = at::empty({bags, width}, weight.options());
     // Indices past the last offset belong to no bag: `bags` stands for that.
     const Tensor offset2bag = at::full(indices.sizes(), include_last_offset ? bags : 0, indices.options());
-    const Tensor bag_size = at::zeros({bags}, indices.options());
+    // Sizes as PyTorch's meta function says them of devices other than the CPU.
+    const Tensor bag_size = at::zeros(offsets.sizes(), indices.options());
     const Tensor max_indices =
-        mode == kMax ? at::zeros({bags, width}, indices.options()) : at::zeros({bags}, indices.options());
+        mode == kMax ? at::zeros({bags, width}, indices.options()) : at::empty({0}, indices.options());
     if (out.numel() == 0) return {out, offset2bag, bag_size, max_indices};
     TORCH_CHECK(out.numel() <= std::numeric_limits<uint32_t>::max(), "embedding_bag on MPS: ", out.numel(),
                 " elements are more than 2^32 - 1");
@@ -149,8 +150,9 @@ Tensor ANYMPS_FUNC(_embedding_bag_backward)(const Tensor& grad, const Tensor& in
                                             const std::optional<Tensor>& per_sample_weights,
                                             int64_t padding_idx) {
     const bool gathers = mode != kMax;
+    const Tensor known = bag_size.narrow(0, 0, grad.size(0));
     const Tensor sizes =
-        gathers && offsets.size(0) > grad.size(0) ? at::constant_pad_nd(bag_size, {0, 1}, 1) : bag_size;
+        gathers && offsets.size(0) > grad.size(0) ? at::constant_pad_nd(known, {0, 1}, 1) : known;
     return at::native::_embedding_bag_backward_symint(
         gathers ? with_row_of_no_bag(grad, offsets) : grad, indices, offsets, offset2bag, sizes,
         maximum_indices, num_weights, scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx);
@@ -168,7 +170,7 @@ Tensor ANYMPS_FUNC(_embedding_bag_dense_backward)(const Tensor& grad, const Tens
     if (mode == kMax) {
         const Tensor weight = at::zeros({num_weights, grad.size(1)}, gradient.options());
         if (gradient.numel() == 0) return weight.to(grad.scalar_type());
-        const Tensor rows = gradient.mul(bag_size.ne(0).unsqueeze(1));
+        const Tensor rows = gradient.mul(bag_size.narrow(0, 0, grad.size(0)).ne(0).unsqueeze(1));
         indexed_copy_dim(
             weight, rows, maximum_indices, 0,
             {.op = "embedding_bag", .indexed_destination = true, .operation = IndexedOperation::Add});
