@@ -33,6 +33,7 @@ import pytest
         ("test_search.py", "special or 65536 or 131073 or 262144 or 262145"),
         ("test_foreach.py", "norm or layouts or numbers or address"),
         ("test_optimizer.py", "fused or mixed"),
+        ("test_rnn.py", "tiles or low_precision or (padded and RNN)"),
         ("test_complex_half.py", "sizes and (sum or norm or add or matmul) and not shape2"),
     ],
 )

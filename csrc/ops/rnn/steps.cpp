@@ -1,0 +1,89 @@
+#include "ops/rnn/steps.h"
+
+#include <anymps/shaders/rnn_pack.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "kernels/flat_grid.h"
+#include "kernels/geometry.h"
+#include "kernels/kernel.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::ceil_div;
+
+constexpr StepTile kSoftwareTile{0, 8, 32, 8, 4, 1};
+// Costs of one k: loads and products of the threads, or of small tiles what they load from a cache that all
+// share.
+constexpr StepTile kGpuTiles[] = {
+    {1, 32, 32, 256, 32, 12},
+    {2, 32, 16, 256, 64, 8},
+    {3, 16, 16, 256, 128, 5},
+};
+
+}  // namespace
+
+std::vector<Step> steps_of(at::IntArrayRef batch_sizes, bool reverse) {
+    std::vector<Step> steps;
+    int64_t first = 0;
+    for (const int64_t rows : batch_sizes) {
+        steps.push_back({first, rows, 0, 0, 0});
+        first += rows;
+    }
+    if (reverse) std::ranges::reverse(steps);
+    for (size_t i = 1; i < steps.size(); ++i) {
+        steps[i].prev_first = steps[i - 1].first;
+        steps[i].prev_rows = steps[i - 1].rows;
+        steps[i - 1].next_rows = steps[i].rows;
+    }
+    return steps;
+}
+
+const StepTile& step_tile(int64_t rows, int64_t columns) {
+    if (kernels::launch_config().software) return kSoftwareTile;
+    const uint64_t units = runtime::device().info().compute_units();
+    const auto time = [&](const StepTile& tile) {
+        return ceil_div(ceil_div(rows, tile.m) * ceil_div(columns, tile.n), units) * tile.cost;
+    };
+    return *std::ranges::min_element(kGpuTiles, {}, time);
+}
+
+StepFactor::StepFactor(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,
+                       int64_t gates, int64_t copies) {
+    const int64_t panels = padded(gates > 1 ? n / gates * 4 : n, kPanel) / kPanel,
+                  depth = padded(k, kDepthPad);
+    tensor = at::empty({copies, panels, depth, kPanel}, source.options());
+    // Of a CPU's cache a whole line.
+    const uint32_t each = kernels::launch_config().software ? 16 : 4;
+    const auto count = static_cast<uint32_t>(tensor.numel() / each);
+    const uint32_t workgroup = kernels::flat_workgroup();
+    const auto type = kernels::integer_of_size(tensor.element_size());
+    shaders::rnn_pack::rnn_pack.call({.workgroup = workgroup, .type = kernels::code(type), .each = each})
+        .read(source)
+        .write(tensor)
+        .dispatch({.out = kernels::address(tensor),
+                   .self = kernels::address(source),
+                   .stride_n = stride_n,
+                   .stride_k = stride_k,
+                   .n = static_cast<uint32_t>(n),
+                   .k = static_cast<uint32_t>(k),
+                   .count = count,
+                   .panels = kernels::FastDivider(static_cast<uint32_t>(panels)),
+                   .depth = kernels::FastDivider(static_cast<uint32_t>(depth / each)),
+                   .gates = static_cast<uint32_t>(gates)},
+                  kernels::flat_grid(count, workgroup));
+}
+
+StepFactor::StepFactor(at::TensorOptions options, int64_t n, int64_t k, int64_t copies)
+    : tensor(at::zeros({copies, padded(n, kPanel) / kPanel, padded(k, kDepthPad), kPanel}, options)) {}
+
+uint64_t StepFactor::address(int64_t copy) const {
+    return kernels::address(tensor) + static_cast<uint64_t>(copy) * bytes();
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,68 @@
+// Time steps of a recurrent layer: their order, the kernels' tiles, and the factors of their products.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <anymps/shaders/lib/recurrent.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace anymps::ops {
+
+enum class Cell : uint32_t {
+    Projection = shaders::lib::recurrent::kProjection,
+    Tanh = shaders::lib::recurrent::kTanh,
+    Relu = shaders::lib::recurrent::kRelu,
+    Lstm = shaders::lib::recurrent::kLstm,
+    Gru = shaders::lib::recurrent::kGru,
+};
+
+// Rows of the weights for each unit.
+inline int64_t gates_of(Cell cell) {
+    return cell == Cell::Lstm ? 4 : cell == Cell::Gru ? 3 : 1;
+}
+
+// A step, in the order in which a direction takes them: a range of the rows of packed data.
+struct Step {
+    int64_t first, rows;
+    int64_t prev_first, prev_rows;  // of the step before; no rows: there is none
+    int64_t next_rows;
+};
+
+// batch_sizes: rows of each time step, which never grow.
+std::vector<Step> steps_of(at::IntArrayRef batch_sizes, bool reverse);
+
+// Tile of a step's product: shaders/lib/recurrent.slang.
+struct StepTile {
+    uint32_t number;     // in the kernels' families
+    uint32_t m, n;       // results of a workgroup
+    uint32_t workgroup;  // threads
+    uint32_t k;          // of which the product's is a multiple
+    uint64_t cost;       // time of a workgroup for one k, in any unit
+};
+
+// Tile of least time for [rows, columns] results.
+const StepTile& step_tile(int64_t rows, int64_t columns);
+
+// A factor has whole panels of columns, which are whole tiles, and k in multiples of kDepthPad.
+constexpr int64_t kPanel = shaders::lib::recurrent::kPanel, kDepthPad = shaders::lib::recurrent::kDepthPad;
+inline int64_t padded(int64_t size, int64_t to) {
+    return (size + to - 1) / to * to;
+}
+
+// The factor [n, k] with these strides as steps read it (shaders/lib/recurrent.slang), zero where nothing is,
+// in as many copies. gates above 1: column 4 * unit + gate is row gate * (n / gates) + unit.
+struct StepFactor {
+    at::Tensor tensor;  // [copies, panels, depth, kPanel]
+
+    StepFactor(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,
+               int64_t gates = 1, int64_t copies = 1);
+    // Zeros.
+    StepFactor(at::TensorOptions options, int64_t n, int64_t k, int64_t copies);
+
+    int64_t columns() const { return tensor.size(1) * kPanel; }
+    uint64_t bytes() const { return static_cast<uint64_t>(tensor.stride(0) * tensor.element_size()); }
+    uint64_t address(int64_t copy = 0) const;
+};
+
+}  // namespace anymps::ops
