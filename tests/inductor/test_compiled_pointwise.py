@@ -213,7 +213,10 @@ def test_exact_quotients_and_roots_stay_exact(mps):
     """GPUs divide to 2.5 ulp, and floor() of 2 - 1 ulp is 1: in fused kernels too."""
     b = torch.randint(1, 5000, (4096,))
     k = torch.randint(0, 4000, (4096,))
-    function = lambda a, b, k: ((a / b).floor() + k * 0, (k * k).sqrt().floor() + 1, (1 / (1 / 2 ** (k % 30))) - 1)  # noqa: E731
+
+    def function(a, b, k):
+        return (a / b).floor() + k * 0, (k * k).sqrt().floor() + 1, (1 / (1 / 2 ** (k % 30))) - 1
+
     compiled_agrees(function, (b * k).float(), b.float(), k.float(), tolerance=0.0)
     edges = torch.tensor([0.0, -0.0, 1.0, -2.5, 1e38, 1e-38, float("inf"), float("-inf"), float("nan")])
     compiled_agrees(lambda a, b: (a / b, (a * 1).sqrt(), 1 / b), edges.repeat(9), edges.repeat_interleave(9))
