@@ -23,6 +23,7 @@ NAMES = (
     "torch_inductor",
     "torch_inductor_replay",
     "torch_flop_counter",
+    "torch_distributed",
     "lightning",
     "optimum_quanto",
     "gpytorch",
