@@ -1,6 +1,9 @@
 """torch.distributed knows no process group for mps: "gloo", and no name at all, get one beside the CPU's."""
 
 import functools
+import os
+import sys
+import warnings
 
 WHY = "Process groups of gloo, and those made without a name, move tensors of mps as well as those of the CPU."
 TARGETS = ("torch.distributed.distributed_c10d",)
@@ -20,6 +23,10 @@ def apply(module, replace):
     replace(backend, "default_device_backend_map", {**backend.default_device_backend_map, "mps": NAME})
     replace(backend, "_plugins", {**backend._plugins, NAME.upper(): plugin})
     replace(module.BackendConfig, "__init__", _with_mps(module.BackendConfig.__init__))
+    init = _with_own_device(module.init_process_group)
+    for owner in (module, sys.modules.get("torch.distributed")):
+        if hasattr(owner, "init_process_group"):
+            replace(owner, "init_process_group", init)
     replace(module, "_new_process_group_helper", _with_default(module, module._new_process_group_helper))
 
 
@@ -27,11 +34,26 @@ def _create(c10d, store, rank, size, timeout):
     """The c10d backend for mps, with a gloo of its own to move the data. No pybind11 is needed to get it."""
     import torch
 
+    _tell_of_sharing()
     group = c10d.ProcessGroup(store, rank, size)  # carries the C++ object here
     host = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, host)
     torch.ops.anymps.attach_backend(group.boxed())
     return group._get_backend(torch.device("mps"))
+
+
+@functools.cache
+def _tell_of_sharing() -> None:
+    """Once, by the first process of a machine whose launcher started more of them than there are devices."""
+    import torch_anymps
+
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if processes == 1 or os.environ.get("LOCAL_RANK") != "0" or os.environ.get("ANYMPS_DEVICE"):
+        return
+    devices = torch_anymps.device_count()
+    if processes > devices > 0:
+        there = f"is {devices} device" if devices == 1 else f"are {devices} devices"
+        warnings.warn(f"{processes} processes of this machine share mps devices: there {there}.", stacklevel=2)
 
 
 def _with_mps(init):
@@ -52,6 +74,22 @@ def _with_mps(init):
             devices.setdefault("cpu", "gloo")
 
     return init_config
+
+
+def _with_own_device(init):
+    """device_id=torch.device("mps", LOCAL_RANK) is this process's one device, whose number of devices PyTorch asks."""
+
+    @functools.wraps(init)
+    def init_process_group(*args, device_id=None, **kwargs):
+        import torch
+
+        index = device_id if isinstance(device_id, int) else getattr(device_id, "index", None)
+        if index and getattr(device_id, "type", "mps") == "mps" and torch.backends.mps.is_available():
+            torch.accelerator.set_device_index(index)  # raises for what is not ours
+            device_id = torch.device("mps", 0)
+        return init(*args, device_id=device_id, **kwargs)
+
+    return init_process_group
 
 
 def _with_default(c10d, helper):
