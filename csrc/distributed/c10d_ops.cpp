@@ -7,6 +7,7 @@
 #include <map>
 
 #include "distributed/mps_backend.h"
+#include "distributed/shared_memory_backend.h"
 #include "runtime/event.h"
 
 namespace anymps::distributed {
@@ -227,10 +228,12 @@ class StepTimer final : public c10d::Timer {
     std::map<Event, std::unique_ptr<runtime::Event>> events_;
 };
 
-// Puts a backend for mps into a group, which works through the one it has for the CPU.
+// Puts a backend for mps into a group, which works through the one it has for the CPU and, between processes
+// of one machine, through shared memory. Waits for the other ranks.
 void attach(const Group& group) {
+    auto host = SharedMemoryBackend::around(group->getBackend(c10::DeviceType::CPU), group->getStore());
     group->setBackend(c10::DeviceType::MPS, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<MpsBackend>(group->getBackend(c10::DeviceType::CPU)));
+                      c10::make_intrusive<MpsBackend>(std::move(host)));
 }
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {

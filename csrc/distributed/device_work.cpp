@@ -6,7 +6,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "runtime/command_encoder.h"
@@ -15,6 +17,62 @@
 
 namespace anymps::distributed {
 namespace {
+
+constexpr auto kPatience = std::chrono::seconds(2);  // with collectives that run when the interpreter ends
+
+// Counts what runs, collectives without messages, and knows how to end it. Thread-safe.
+class Activity {
+  public:
+    // Leaked: collectives may end while static objects are destroyed.
+    static Activity& instance() {
+        static auto* activity = new Activity;
+        return *activity;
+    }
+
+    struct Mark {
+        Mark() { instance().add(1); }
+        ~Mark() { instance().add(-1); }
+        Mark(const Mark&) = delete;
+        Mark& operator=(const Mark&) = delete;
+    };
+
+    void set_abort(const void* owner, std::function<void()> abort) {
+        const std::lock_guard lock(mutex_);
+        aborts_[owner] = std::move(abort);
+    }
+
+    void forget(const void* owner) {
+        const std::lock_guard lock(mutex_);
+        aborts_.erase(owner);
+    }
+
+    // Waits for what runs; then aborts it, and waits once more.
+    void finish() noexcept {
+        std::unique_lock lock(mutex_);
+        const auto idle = [&] { return running_ == 0; };
+        if (changed_.wait_for(lock, kPatience, idle)) return;
+        for (const auto& [owner, abort] : aborts_) {
+            try {
+                abort();
+            } catch (const std::exception&) {
+                // Another group's end is worth the next attempt.
+            }
+        }
+        changed_.wait_for(lock, kPatience, idle);
+    }
+
+  private:
+    void add(int count) {
+        const std::lock_guard lock(mutex_);
+        running_ += count;
+        changed_.notify_all();
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int running_ = 0;
+    std::map<const void*, std::function<void()>> aborts_;
+};
 
 // The thread that starts exchanges. It never waits for one, so that a message and its answer cannot block
 // each other. Leaked, ended by drain().
@@ -48,7 +106,10 @@ class Starter {
 
   private:
     Starter() {
-        runtime::before_drain([] { instance().stop(); });
+        runtime::before_drain([] {
+            instance().stop();
+            Activity::instance().finish();
+        });
         thread_ = std::thread([this] { run(); });
     }
 
@@ -95,7 +156,7 @@ std::exception_ptr explained(std::exception_ptr error, const char* name, const C
                    "the timeout allows, or call another collective."
                  : ": the connection to another rank is gone. That rank has probably ended; its own output "
                    "tells why.",
-            " The group cannot be used any more. gloo says: ", what);
+            " The group cannot be used any more. (", what, ")");
         return std::make_exception_ptr(
             c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
     }
@@ -103,6 +164,7 @@ std::exception_ptr explained(std::exception_ptr error, const char* name, const C
 
 // What is alive while an exchange runs.
 struct Running {
+    std::optional<Activity::Mark> mark;  // the first member: the last to go
     Exchange exchange;
     Caller caller;
     c10::intrusive_ptr<DeviceWork> work;
@@ -297,6 +359,7 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
     auto running = std::make_shared<Running>();
     auto work =
         c10::make_intrusive<DeviceWork>(caller.rank, exchange.type, exchange.results, caller.sequence_number);
+    running->mark.emplace();
     running->exchange = std::move(exchange);
     running->caller = caller;
     running->work = work;
@@ -322,6 +385,14 @@ c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) 
         work->started(std::move(works), std::move(error));
     });
     return work;
+}
+
+AbortAtExit::AbortAtExit(std::function<void()> abort) {
+    Activity::instance().set_abort(this, std::move(abort));
+}
+
+AbortAtExit::~AbortAtExit() {
+    Activity::instance().forget(this);
 }
 
 WorkPtr join(std::vector<WorkPtr> works, int rank) {

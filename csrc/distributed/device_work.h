@@ -59,6 +59,16 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller);
 // Work completes in wait(). Its Future is refused.
 c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller);
 
+// While it lives its group ends, by `abort`, when the interpreter does and a collective still runs: one that
+// ends later would call Python's callbacks, which kills the process. Owner: the group's backend.
+class AbortAtExit {
+  public:
+    explicit AbortAtExit(std::function<void()> abort);
+    ~AbortAtExit();
+    AbortAtExit(const AbortAtExit&) = delete;
+    AbortAtExit& operator=(const AbortAtExit&) = delete;
+};
+
 // A Work of several: completed when all are.
 WorkPtr join(std::vector<WorkPtr> works, int rank);
 

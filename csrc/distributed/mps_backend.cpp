@@ -104,7 +104,9 @@ int64_t sum_of(const std::vector<int64_t>& values) {
 }  // namespace
 
 MpsBackend::MpsBackend(c10::intrusive_ptr<c10d::Backend> host)
-    : Backend(host->getRank(), host->getSize()), host_(std::move(host)) {}
+    : Backend(host->getRank(), host->getSize()),
+      host_(std::move(host)),
+      abort_at_exit_([this] { abort(); }) {}
 
 c10::intrusive_ptr<c10d::Backend::Options> MpsBackend::getBackendOptions() {
     return c10::make_intrusive<Options>(kBackendName, host_->getBackendOptions()->timeout);
@@ -386,6 +388,7 @@ WorkPtr MpsBackend::reduce_parts(const char* name, Type type, const Tensor& outp
     const auto bytes_of_element = static_cast<int64_t>(input.element_size()) * (output.is_complex() ? 2 : 1);
     std::vector<int64_t> sent, got(getSize(), output.numel() * bytes_of_element);
     for (const int64_t count : elements) sent.push_back(count * bytes_of_element);
+    if (type == Type::_REDUCE_SCATTER_BASE) got = sent = {};  // equal parts, in all ranks
     std::vector<HostArgument> arguments;
     arguments.emplace_back(received, Access::Write);
     arguments.emplace_back(input, Access::Read);
@@ -447,6 +450,7 @@ WorkPtr MpsBackend::alltoall_base(Tensor& output, Tensor& input, std::vector<int
     check_dtypes(kName, output, input);
     auto got = byte_splits(output_splits, output, getSize());
     auto sent = byte_splits(input_splits, input, getSize());
+    if (output_splits.empty() && input_splits.empty()) got = sent = {};  // equal parts, in all ranks
     std::vector<HostArgument> arguments;
     arguments.emplace_back(output, Access::Write);
     arguments.emplace_back(input, Access::Read);

@@ -19,8 +19,8 @@ constexpr const char* kBackendName = "anymps";
 // Owner: one ProcessGroup. Any thread may call it; c10d wants the same order in all ranks.
 class MpsBackend final : public c10d::Backend {
   public:
-    // host: gloo, for this backend alone: it sees collectives when the device gets to them, at another time
-    // than those of CPU tensors.
+    // host: of CPU tensors and for this backend alone, as it sees collectives when the device gets to them,
+    // at another time than those of CPU tensors.
     explicit MpsBackend(c10::intrusive_ptr<c10d::Backend> host);
 
     const std::string getBackendName() const override { return kBackendName; }
@@ -76,6 +76,7 @@ class MpsBackend final : public c10d::Backend {
                     std::function<WorkPtr(Tensors&)> start);
 
     c10::intrusive_ptr<c10d::Backend> host_;
+    AbortAtExit abort_at_exit_;
     std::atomic<uint64_t> calls_{0};
     bool coalescing_ = false;
     std::vector<WorkPtr> coalesced_;

@@ -21,6 +21,13 @@ def ranks():
         yield pool
 
 
+@pytest.fixture(params=["shared memory", "gloo"])
+def both(request):
+    """Ranks of one machine, which share memory, and ranks as of two."""
+    with Ranks(2, timeout=TIMEOUT, env={"ANYMPS_SHARED_MEMORY": str(int(request.param != "gloo"))}) as pool:
+        yield pool
+
+
 def outcome(call):
     start = time.monotonic()
     try:
@@ -31,7 +38,9 @@ def outcome(call):
 
 
 def all_reduce_alone():
-    return outcome(lambda: dist.all_reduce(torch.ones(4, device="mps")))
+    """And what the device does afterwards."""
+    result = outcome(lambda: dist.all_reduce(torch.ones(4, device="mps")))
+    return *result, (torch.ones(3, device="mps") * 2).tolist()
 
 
 def die_in_all_reduce():
@@ -51,12 +60,13 @@ def all_reduce_until_error():
     return outcome(forever)
 
 
-def test_a_rank_that_does_not_come(ranks):
-    ((kind, text, seconds),) = ranks.run(all_reduce_alone, ranks=[0])
+def test_a_rank_that_does_not_come(both):
+    ((kind, text, seconds, after),) = both.run(all_reduce_alone, ranks=[0])
     assert kind == "DistBackendError"
     assert "all_reduce on mps (number 1 of its group) failed in rank 0 of 2" in text
     assert "did not take part within the timeout" in text
     assert TIMEOUT - 1 < seconds < TIMEOUT + 5
+    assert after == [2.0] * 3
 
 
 def killed(pool):
@@ -64,8 +74,8 @@ def killed(pool):
     return pool.run(all_reduce_until_error, ranks=[0])
 
 
-def test_a_rank_that_is_killed_in_an_all_reduce(ranks):
-    ((kind, text, seconds),) = killed(ranks)
+def test_a_rank_that_is_killed_in_an_all_reduce(both):
+    ((kind, text, seconds),) = killed(both)
     assert kind == "DistBackendError"
     assert "the connection to another rank is gone" in text
     assert seconds < 1 + TIMEOUT + 5
@@ -89,13 +99,3 @@ def test_messages_that_do_not_come(ranks, call):
     assert kind == "DistBackendError"
     assert "on mps (number 1 of its group) failed in rank 0 of 2" in text
     assert seconds < TIMEOUT + 5
-
-
-def goes_on():
-    """The device itself is not touched by a failed collective."""
-    outcome(lambda: dist.all_reduce(torch.ones(4, device="mps")))
-    return (torch.ones(3, device="mps") * 2).tolist()
-
-
-def test_the_device_goes_on(ranks):
-    assert ranks.run(goes_on, ranks=[0]) == [[2.0] * 3]

@@ -72,6 +72,12 @@ def test_lightning(mps):
     assert results[0]["processes"] == 2 and results[0]["device"] == "mps:0"
 
 
+def test_processes_end_with_collectives_under_way(mps):
+    """A callback that runs while the interpreter ends would abort the process."""
+    _, output = launch(SCRIPTS / "exit_pending.py")
+    assert "terminate" not in output
+
+
 # --- devices of one process
 
 
