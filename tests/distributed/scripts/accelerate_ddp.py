@@ -1,6 +1,5 @@
 """Under a launcher: two steps of accelerate. With "undone" its patch is taken back first. Prints a line of JSON."""
 
-import json
 import sys
 
 import torch
@@ -10,6 +9,7 @@ import torch_anymps.patches
 if "undone" in sys.argv:
     torch_anymps.patches.undo("accelerate")
 from accelerate import Accelerator
+from report import report
 
 accelerator = Accelerator()
 torch.manual_seed(accelerator.process_index)  # DDP gives all ranks the weights of the first
@@ -29,5 +29,5 @@ result = {
     "device": str(accelerator.device),
     "gathered": gathered.tolist(),
 }
-print(json.dumps({"rank": accelerator.process_index, **result}), flush=True)
+report(accelerator.process_index, **result)
 accelerator.end_training()

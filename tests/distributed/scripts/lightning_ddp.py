@@ -1,11 +1,11 @@
 """Two processes of Lightning, the second started by it. Each prints a line of JSON."""
 
-import json
 import logging
 import warnings
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from report import report
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore")
@@ -30,4 +30,4 @@ trainer = Trainer(accelerator="mps", devices=2, strategy="ddp", max_epochs=1, **
 trainer.fit(model, torch.utils.data.DataLoader(torch.arange(24.0).view(8, 3) / 24, batch_size=2))
 weights = [value for p in model.parameters() for value in p.flatten().tolist()]
 result = {"weights": weights, "processes": trainer.world_size, "device": str(trainer.strategy.root_device)}
-print("\n" + json.dumps({"rank": trainer.global_rank, **result}), flush=True)
+report(trainer.global_rank, **result)

@@ -1,10 +1,10 @@
 """Under torchrun: what a script for CUDA does, with "mps" in its place. Prints a line of JSON."""
 
-import json
 import os
 
 import torch
 import torch.distributed as dist
+from report import report
 
 rank = int(os.environ["LOCAL_RANK"])
 torch.accelerator.set_device_index(rank)
@@ -24,5 +24,5 @@ except Exception as error:
     other = type(error).__name__
 devices = [str(t.device) for t in (x, total, next(model.parameters()))]
 result = {"gradient": model.module.weight.grad.item(), "sum": total.item(), "devices": devices, "other": other}
-print(json.dumps({"rank": rank, **result}), flush=True)
+report(rank, **result)
 dist.destroy_process_group()

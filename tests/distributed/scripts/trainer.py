@@ -1,9 +1,9 @@
 """trainer.py FOLDER BATCH: five steps of Hugging Face's Trainer, BATCH rows a process. Prints a line of JSON."""
 
-import json
 import sys
 
 import torch
+from report import report
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 torch.manual_seed(0)
@@ -28,4 +28,4 @@ trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=rows)
 trainer.train()
 losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
 result = {"losses": losses, "processes": arguments.world_size}
-print("\n" + json.dumps({"rank": arguments.process_index, **result}), flush=True)
+report(arguments.process_index, **result)
