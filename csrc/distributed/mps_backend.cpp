@@ -5,7 +5,9 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "distributed/reduction.h"
 
@@ -54,11 +56,9 @@ Tensors all_bytes(const Tensors& host, size_t first, size_t count) {
 }
 
 std::vector<HostArgument> arguments_of(const Tensors& tensors, Access access) {
-    return {[&] {
-        std::vector<HostArgument> list;
-        for (const auto& tensor : tensors) list.emplace_back(tensor, access);
-        return list;
-    }()};
+    std::vector<HostArgument> list;
+    for (const auto& tensor : tensors) list.emplace_back(tensor, access);
+    return list;
 }
 
 // Split sizes along dimension 0, or equal ones, in bytes.

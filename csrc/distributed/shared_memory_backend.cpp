@@ -7,6 +7,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <c10/util/Exception.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>

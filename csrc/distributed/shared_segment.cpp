@@ -11,7 +11,8 @@
 
 #include <cerrno>
 #include <climits>
-#include <cstring>
+#include <cstdio>
+#include <new>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -46,6 +47,7 @@ bool reached(uint32_t counter, uint32_t step) {
 struct SharedSegment::Header {
     uint64_t token[2];
     std::atomic<uint32_t> counters[kCounters];
+    static_assert(std::atomic<uint32_t>::is_always_lock_free);
 };
 
 SharedSegment::Header& SharedSegment::header() const {

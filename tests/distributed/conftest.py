@@ -17,3 +17,10 @@ def ranks(request):
     """Two ranks for each way that data takes between them."""
     with Ranks(2, env=WAYS[request.param]) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """Two ranks of one machine, as they come."""
+    with Ranks(2) as pool:
+        yield pool

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -126,6 +129,22 @@ def many_steps():
 
 def test_many_steps(ranks):
     assert ranks.run(many_steps) == [[True] * 3] * 2
+
+
+def shared_files():
+    """Modes of the files in memory by which this rank shares its part, and whether it shares any."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "anymps_collectives" in os.readlink(f"/proc/self/fd/{number}"):
+                status = os.stat(f"/proc/self/fd/{number}")
+                found.append((oct(status.st_mode & 0o777), status.st_uid == os.geteuid()))
+    return os.environ.get("ANYMPS_SHARED_MEMORY") != "0", set(found)
+
+
+def test_shared_memory_is_private(ranks):
+    for shares, files in ranks.run(shared_files):
+        assert files == ({("0o600", True)} if shares else set())
 
 
 def no_elements():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
 WIDTH, WORDS, STEPS, BATCH = 32, 50, 4, 8
+FLOAT32 = (2e-6, 2e-6)  # of losses, of weights
+HALVES = (5e-3, 2e-2)
 
 
 class Block(nn.Module):
@@ -104,3 +108,16 @@ def difference(a, b):
     assert a[1].keys() == b[1].keys()
     losses = max(abs(x - y) for x, y in zip(a[0], b[0], strict=True))
     return losses, max((a[1][name] - b[1][name]).abs().max().item() for name in a[1])
+
+
+reference = functools.cache(alone)
+
+
+def agree(ranks, function, *args, bounds=FLOAT32):
+    for losses, weights in ranks.run(function, *args):
+        assert losses <= bounds[0] and weights <= bounds[1], (losses, weights)
+
+
+def compared(model, optimizer, **options):
+    losses = train(model, optimizer, **options)
+    return difference((losses, full(model)), reference(options.get("clip", True)))

@@ -27,6 +27,7 @@ NAMES = (
     "torch_ddp",
     "torch_fsdp",
     "torch_mps_module",
+    "torch_sync_batch_norm",
     "accelerate",
     "accelerate_check",
     "lightning",
