@@ -374,3 +374,12 @@ def test_equal():
     assert not torch.equal(x / 0, x / 0)
     with pytest.raises(RuntimeError, match="different devices|same device"):
         torch.equal(x, x.cpu())
+
+
+def test_pinned_memory_says_so(mps):
+    """FSDP pins again, and loses what it had, where is_pinned() denies it."""
+    x = torch.arange(6.0).pin_memory()
+    assert x.is_pinned() and x[3:].is_pinned() and x.pin_memory().data_ptr() == x.data_ptr()
+    assert torch.empty(4, pin_memory=True).is_pinned()
+    assert not torch.empty(4).is_pinned() and not x.clone().is_pinned()
+    assert torch.equal(x.to(mps, non_blocking=True).cpu(), torch.arange(6.0))

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-LAYERS = ("vulkan", "compiler", "runtime", "kernels", "ops")  # a file includes its own layer and those to the left
+# A file includes its own layer and those to the left.
+LAYERS = ("vulkan", "compiler", "runtime", "kernels", "ops", "distributed")
 APART = {"compiler": ("vulkan",)}  # but not these
 WITHOUT_TORCH = ("vulkan", "compiler")
 MOST_LINES = {".cpp": 600, ".h": 600, ".slang": 300, ".py": 400}

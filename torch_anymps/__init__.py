@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["fallbacks", "host_ops", "memory", "profile"]
+__all__ = ["device_count", "fallbacks", "host_ops", "memory", "profile", "set_device"]
 
 
 def _autoload() -> None:
@@ -43,6 +43,33 @@ def host_ops() -> list[str]:
     from torch_anymps import _load
 
     return list(torch.ops.anymps.host_ops()) if _load.status.loaded else []
+
+
+def device_count() -> int:
+    """How many devices the processes of this machine can be spread over: the suitable ones of the best kind.
+
+    A process uses one of them, and torch.mps.device_count() is 1 in it.
+    """
+    import torch
+
+    from torch_anymps import _load
+
+    return torch.ops.anymps.device_count() if _load.status.loaded else 0
+
+
+def set_device(index: int) -> None:
+    """Has this process use number `index` of device_count() devices; mps and mps:index then both mean it.
+
+    For torch.multiprocessing.spawn, which tells a process its number by an argument alone; torchrun's LOCAL_RANK does
+    it by itself. Raises RuntimeError for an index that is none, and after the first tensor on mps.
+    """
+    import torch
+
+    from torch_anymps import _load
+
+    if not _load.status.loaded:
+        raise RuntimeError(f"There is no mps device to choose: {_load.status.reason} {_load.status.advice}")
+    torch.ops.anymps.set_device(index)
 
 
 def profile():

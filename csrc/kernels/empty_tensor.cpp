@@ -24,8 +24,9 @@ void check_options(ScalarType dtype, Layout layout, std::optional<Device> device
         "Please use float32 instead.");
     // Some are held, moved and viewed, but no kernel computes in them.
     if (!anymps::kernels::is_float8(dtype)) anymps::kernels::dtype_of(dtype);
-    TORCH_CHECK(!device || (device->type() == DeviceType::MPS && device->index() <= 0), "invalid device ",
-                device ? device->str() : "", ": there is one mps device, mps:0");
+    TORCH_CHECK(
+        !device || (device->type() == DeviceType::MPS && anymps::runtime::is_own_index(device->index())),
+        "invalid device ", device ? device->str() : "", ": there is one mps device, mps:0");
     anymps::runtime::device();  // raises what the user can do where there is none, also for an empty tensor
 }
 

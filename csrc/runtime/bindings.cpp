@@ -91,6 +91,8 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("device_info() -> str", device_info_json);
     m.def("device_list() -> str[]", device_list);
     m.def("unavailable_reason() -> str", unavailable_reason);
+    m.def("device_count() -> int", [] { return static_cast<int64_t>(device_count()); });
+    m.def("set_device(int index) -> ()", set_device);
     m.def("host_alias(Tensor tensor) -> Tensor", host_alias);
 }
 

@@ -15,18 +15,29 @@ namespace {
 
 std::atomic<bool> g_created{false};
 std::atomic<bool> g_bad_fork{false};
+std::atomic<int64_t> g_index{-1};  // given to set_device()
+std::mutex g_creation;
 
 // What the first question finds out. Lives until the process ends: drivers and threads of other libraries may
 // still use the device while static objects are destroyed.
 struct Probe {
     vulkan::Instance* instance = nullptr;
-    const vulkan::PhysicalDevice* chosen = nullptr;
+    const vulkan::PhysicalDevice* chosen = nullptr;  // unless set_device() was called
+    std::vector<int> best;
     std::string reason;
 };
 
 std::string environment(const char* name) {
     const char* value = std::getenv(name);
     return value ? value : "";
+}
+
+// The number that a launcher has given this process on its machine; -1 for none.
+int64_t local_rank() {
+    const std::string text = environment("LOCAL_RANK");
+    char* end = nullptr;
+    const long long rank = std::strtoll(text.c_str(), &end, 10);
+    return text.empty() || *end != '\0' ? -1 : rank;
 }
 
 std::string describe(const std::vector<vulkan::PhysicalDevice>& devices) {
@@ -49,7 +60,11 @@ Probe probe() {
     }
     const auto& devices = result.instance->physical_devices();
     const std::string selection = environment("ANYMPS_DEVICE");
-    const int index = vulkan::choose_device(devices, selection);
+    result.best = vulkan::best_devices(devices);
+    int index = vulkan::choose_device(devices, selection);
+    if (selection.empty() && !result.best.empty() && local_rank() > 0) {
+        index = result.best[local_rank() % result.best.size()];
+    }
     if (index >= 0) {
         result.chosen = &devices[index];
     } else if (devices.empty()) {
@@ -66,6 +81,12 @@ Probe probe() {
 const Probe& probed() {
     static const Probe* const result = new Probe(probe());
     return *result;
+}
+
+const vulkan::PhysicalDevice* chosen() {
+    const int64_t index = g_index.load(std::memory_order_acquire);
+    if (index < 0) return probed().chosen;
+    return &probed().instance->physical_devices()[probed().best[index]];
 }
 
 void save_pipelines() {
@@ -92,7 +113,7 @@ void check_not_forked() {
 bool device_available() noexcept {
     if (in_bad_fork()) return false;
     try {
-        return probed().chosen != nullptr;
+        return chosen() != nullptr;
     } catch (...) {
         return false;
     }
@@ -108,7 +129,7 @@ std::vector<std::string> device_list() {
     std::vector<std::string> lines;
     if (in_bad_fork() || probed().instance == nullptr) return lines;
     for (const auto& d : probed().instance->physical_devices()) {
-        const std::string note = &d == probed().chosen ? "chosen" : d.unsuitable;
+        const std::string note = &d == chosen() ? "chosen" : d.unsuitable;
         lines.push_back(d.info.name + (note.empty() ? "" : ": " + note));
     }
     return lines;
@@ -116,15 +137,37 @@ std::vector<std::string> device_list() {
 
 const vulkan::DeviceInfo& device_info() {
     check_not_forked();
-    TORCH_CHECK(probed().chosen, "The mps device is not available: ", probed().reason);
-    return probed().chosen->info;
+    TORCH_CHECK(chosen(), "The mps device is not available: ", probed().reason);
+    return chosen()->info;
+}
+
+int device_count() {
+    return in_bad_fork() ? 0 : static_cast<int>(probed().best.size());
+}
+
+void set_device(int64_t index) {
+    check_not_forked();
+    TORCH_CHECK(index >= 0 && index < device_count(), "Invalid device index ", index, ": this machine has ",
+                device_count(), " devices for mps, counted from 0");
+    const std::lock_guard lock(g_creation);
+    const auto* wanted = &probed().instance->physical_devices()[probed().best[index]];
+    TORCH_CHECK(!device_created() || wanted == chosen(), "set_device(", index,
+                ") comes too late: this process uses ", chosen()->info.name,
+                " already. Call it before the first tensor on mps.");
+    g_index.store(index, std::memory_order_release);
+}
+
+bool is_own_index(int64_t index) {
+    if (index <= 0) return true;
+    return index == g_index.load(std::memory_order_acquire) || index == local_rank();
 }
 
 const vulkan::Device& device() {
     check_not_forked();
     static const vulkan::Device* const created = [] {
+        const std::lock_guard lock(g_creation);
         device_info();  // raises when there is none
-        auto* d = new vulkan::Device(*probed().instance, *probed().chosen);
+        auto* d = new vulkan::Device(*probed().instance, *chosen());
         d->load_pipeline_cache(cache_folder());
         g_created.store(true, std::memory_order_release);
         pthread_atfork(nullptr, nullptr, [] { g_bad_fork.store(true, std::memory_order_relaxed); });

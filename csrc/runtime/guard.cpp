@@ -25,8 +25,8 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     c10::Device getDevice() const override { return mps_device(); }
     void setDevice(c10::Device device) const override {
         TORCH_CHECK(device.is_mps(), "Expected a MPS device, but got ", device);
-        TORCH_CHECK(device.index() <= 0, "Invalid MPS device index ", static_cast<int>(device.index()),
-                    ": there is one MPS device, mps:0");
+        TORCH_CHECK(is_own_index(device.index()), "Invalid MPS device index ",
+                    static_cast<int>(device.index()), ": there is one MPS device, mps:0");
     }
     void uncheckedSetDevice(c10::Device) const noexcept override {}
     c10::DeviceIndex deviceCount() const noexcept override { return device_available() ? 1 : 0; }

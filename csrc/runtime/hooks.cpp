@@ -1,6 +1,5 @@
 #include "runtime/hooks.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <c10/util/Registry.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #include "runtime/device.h"
 #include "runtime/event.h"
 #include "runtime/generator.h"
+#include "runtime/host_allocator.h"
 #include "runtime/stream.h"
 #include "vulkan/device.h"
 
@@ -20,7 +20,7 @@ namespace {
 std::atomic<bool> retired{false};
 
 void check_index(at::DeviceIndex index) {
-    TORCH_CHECK(index <= 0, "Invalid MPS device index ", static_cast<int>(index),
+    TORCH_CHECK(is_own_index(index), "Invalid MPS device index ", static_cast<int>(index),
                 ": there is one MPS device, mps:0");
 }
 
@@ -76,10 +76,12 @@ at::Allocator* MPSHooks::getMPSDeviceAllocator() const {
     return &allocator();
 }
 
-// Transfers go through staging memory of our own, so host tensors need no pinning: pin_memory() is a plain
-// copy.
 at::Allocator* MPSHooks::getPinnedMemoryAllocator() const {
-    return c10::GetCPUAllocator();
+    return pinned_allocator();
+}
+
+bool MPSHooks::isPinnedPtr(const void* data) const {
+    return is_pinned(data);
 }
 
 void MPSHooks::emptyCache() const {

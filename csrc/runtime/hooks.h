@@ -30,7 +30,7 @@ class MPSHooks final : public at::MPSHooksInterface {
 
     at::Device getDeviceFromPtr(void*) const override;
     at::Allocator* getMPSDeviceAllocator() const override;
-    bool isPinnedPtr(const void*) const override { return false; }
+    bool isPinnedPtr(const void* data) const override;
     at::Allocator* getPinnedMemoryAllocator() const override;
 
     void emptyCache() const override;

@@ -320,6 +320,16 @@ Instance::~Instance() {
     if (handle_ != VK_NULL_HANDLE) vkDestroyInstance(handle_, nullptr);
 }
 
+std::vector<int> best_devices(const std::vector<PhysicalDevice>& devices) {
+    std::vector<int> best;
+    for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
+        if (!devices[i].unsuitable.empty()) continue;
+        if (!best.empty() && rank(devices[i].info) < rank(devices[best[0]].info)) best.clear();
+        if (best.empty() || rank(devices[i].info) == rank(devices[best[0]].info)) best.push_back(i);
+    }
+    return best;
+}
+
 int choose_device(const std::vector<PhysicalDevice>& devices, const std::string& selection) {
     const auto lower = [](std::string s) {
         std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return std::tolower(c); });

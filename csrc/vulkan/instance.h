@@ -103,6 +103,9 @@ class Instance {
     std::vector<PhysicalDevice> physical_devices_;
 };
 
+// The suitable devices of the best kind there is (discrete, integrated, virtual, then software), as indices.
+std::vector<int> best_devices(const std::vector<PhysicalDevice>& devices);
+
 // Chooses among suitable devices. selection: empty for the best one (discrete, integrated, virtual, then
 // software), a decimal index into `devices`, or a part of a device's name in any case. Returns its index, or
 // -1.

@@ -1,16 +1,82 @@
-"""Lightning takes mps only where platform.processor() is arm."""
+"""Lightning takes mps only where platform.processor() is arm, and never for more than one process."""
 
+import functools
 import os
 
-WHY = "Lightning's MPSAccelerator asks for an ARM processor; here it asks whether mps is available."
-TARGETS = ("lightning.fabric.accelerators.mps", "lightning_fabric.accelerators.mps")
+WHY = "Lightning takes mps where it is available, not on ARM alone, and DDP on mps, a process a device."
+# By the end of a module's name in the packages lightning.fabric, lightning.pytorch and their two older names.
+PARTS = ("accelerators.mps", "connector", "trainer.connectors.accelerator_connector", "strategies.ddp")
+FABRIC, PYTORCH = ("lightning.fabric", "lightning_fabric"), ("lightning.pytorch", "pytorch_lightning")
+TARGETS = tuple(f"{package}.{part}" for package in (*FABRIC, *PYTORCH) for part in PARTS)
 
 
 def apply(module, replace):
+    if module.__name__.endswith("accelerators.mps"):
+        accelerator = module.MPSAccelerator
+        if module.__name__.startswith(FABRIC):
+            replace(accelerator, "is_available", staticmethod(_is_available))
+        replace(accelerator, "parse_devices", staticmethod(_parse_devices))
+        replace(accelerator, "get_parallel_devices", staticmethod(_parallel_devices))
+        replace(accelerator, "auto_device_count", staticmethod(_device_count))
+    elif module.__name__.endswith("connector"):
+        connector = getattr(module, "_Connector", None) or module._AcceleratorConnector
+        name = "_check_config_and_set_final_flags"
+        replace(connector, name, _without_refusal(module, getattr(connector, name)))
+    else:
+        for name in ("determine_ddp_device_ids", "_determine_ddp_device_ids"):
+            if hasattr(module.DDPStrategy, name):
+                replace(module.DDPStrategy, name, _no_ids_on_mps(getattr(module.DDPStrategy, name)))
+
+
+def _is_available() -> bool:
+    """MPS is available where torch says so, and DISABLE_MPS=1 turns it off as Lightning has it."""
     import torch
 
-    def is_available() -> bool:
-        """MPS is available where torch says so, and DISABLE_MPS=1 turns it off as Lightning has it."""
-        return os.getenv("DISABLE_MPS", "0") != "1" and torch.backends.mps.is_available()
+    return os.getenv("DISABLE_MPS", "0") != "1" and torch.backends.mps.is_available()
 
-    replace(module.MPSAccelerator, "is_available", staticmethod(is_available))
+
+def _device_count() -> int:
+    import torch_anymps
+
+    return torch_anymps.device_count()
+
+
+def _parse_devices(devices) -> list[int]:
+    """One number a process: `devices` is their count, a list of them, the text of either, or -1 or "auto"."""
+    if isinstance(devices, str) and devices != "auto":
+        devices = [int(d) for d in devices.split(",") if d.strip()] if "," in devices else int(devices)
+    if devices in (-1, "auto"):
+        devices = _device_count()
+    return list(range(devices)) if isinstance(devices, int) else list(devices)
+
+
+def _parallel_devices(devices):
+    """mps:0 for each process: which GPU that is, LOCAL_RANK tells in each of them."""
+    import torch
+
+    return [torch.device("mps", 0)] * len(_parse_devices(devices))
+
+
+def _without_refusal(module, check):
+    """The method asks MPSAccelerator.is_available(), for nothing but to refuse DDP."""
+
+    @functools.wraps(check)
+    def check_config(self, *args, **kwargs):
+        accelerator = module.MPSAccelerator
+        module.MPSAccelerator = type(accelerator.__name__, (accelerator,), {"is_available": staticmethod(bool)})
+        try:
+            return check(self, *args, **kwargs)
+        finally:
+            module.MPSAccelerator = accelerator
+
+    return check_config
+
+
+def _no_ids_on_mps(determine):
+    """With an id Lightning makes a stream of CUDA."""
+
+    @functools.wraps(determine)
+    def ids(self):
+        return None if self.root_device.type == "mps" else determine(self)
+
+    return ids

@@ -2,7 +2,10 @@
 
 import types
 
-WHY = "torch.UntypedStorage(n, device='mps') makes a storage; copy.deepcopy keeps views views; sharing says it cannot."
+WHY = (
+    "torch.UntypedStorage(n, device='mps') makes a storage, which resize_ resizes; copy.deepcopy keeps views views; "
+    "sharing says it cannot."
+)
 TARGETS = ("torch",)
 
 CANNOT_SHARE = (
@@ -18,6 +21,7 @@ def apply(module, replace):
     storage = torch.UntypedStorage
     replace(storage, "__new__", staticmethod(_new(torch)))
     replace(torch.Tensor, "__deepcopy__", _without_mps(torch.Tensor.__deepcopy__))
+    replace(storage, "resize_", _resize(torch, storage.resize_))
     replace(storage, "share_memory_", _refusing_mps(storage.share_memory_))
     replace(storage, "is_shared", _never_on_mps(storage.is_shared))
     # What a Queue and a Pipe do to a storage. PyTorch's own would send an empty one as one of the CPU's.
@@ -42,6 +46,19 @@ def _new(torch):
         return tensor.untyped_storage()
 
     return new
+
+
+def _resize(torch, plain_resize):
+    """FSDP frees the memory of gathered parameters by it, and makes it anew."""
+
+    def resize_(storage, size: int):
+        if storage.device.type != "mps":
+            return plain_resize(storage, size)
+        whole = torch.empty(0, dtype=torch.uint8, device="mps").set_(storage)
+        torch.ops.anymps.resize_storage(whole, size)
+        return storage
+
+    return resize_
 
 
 def _without_mps(deepcopy):

@@ -30,6 +30,15 @@ TEST(ChooseDevice, SkipsUnsuitableOnes) {
     EXPECT_EQ(choose_device(devices, "old"), -1);
 }
 
+TEST(BestDevices, AreAllOfTheBestKind) {
+    const std::vector<PhysicalDevice> devices = {
+        named("llvmpipe", true, false), named("Radeon A", false, false), named("Iris", false, true),
+        named("Radeon B", false, false), named("Old", false, false, "it lacks shaderInt64")};
+    EXPECT_EQ(best_devices(devices), (std::vector{1, 3}));
+    EXPECT_EQ(best_devices({devices[0], devices[4]}), (std::vector{0}));
+    EXPECT_TRUE(best_devices({devices[4]}).empty());
+}
+
 TEST(ChooseDevice, TakesIndexOrPartOfTheNameInAnyCase) {
     const std::vector<PhysicalDevice> devices = {named("Radeon RX", false, false),
                                                  named("LLVMpipe 15", true, false)};

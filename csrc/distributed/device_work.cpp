@@ -1,0 +1,406 @@
+#include "distributed/device_work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "runtime/command_encoder.h"
+#include "runtime/exit.h"
+#include "runtime/stream.h"
+
+namespace anymps::distributed {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(2);  // with collectives that run when the interpreter ends
+
+// Counts what runs, collectives without messages, and knows how to end it. Thread-safe.
+class Activity {
+  public:
+    // Leaked: collectives may end while static objects are destroyed.
+    static Activity& instance() {
+        static auto* activity = new Activity;
+        return *activity;
+    }
+
+    struct Mark {
+        Mark() { instance().add(1); }
+        ~Mark() { instance().add(-1); }
+        Mark(const Mark&) = delete;
+        Mark& operator=(const Mark&) = delete;
+    };
+
+    void set_abort(const void* owner, std::function<void()> abort) {
+        const std::lock_guard lock(mutex_);
+        aborts_[owner] = std::move(abort);
+    }
+
+    void forget(const void* owner) {
+        const std::lock_guard lock(mutex_);
+        aborts_.erase(owner);
+    }
+
+    // Waits for what runs; then aborts it, and waits once more.
+    void finish() noexcept {
+        std::unique_lock lock(mutex_);
+        const auto idle = [&] { return running_ == 0; };
+        if (changed_.wait_for(lock, kPatience, idle)) return;
+        for (const auto& [owner, abort] : aborts_) {
+            try {
+                abort();
+            } catch (const std::exception&) {
+                // Another group's end is worth the next attempt.
+            }
+        }
+        changed_.wait_for(lock, kPatience, idle);
+    }
+
+  private:
+    void add(int count) {
+        const std::lock_guard lock(mutex_);
+        running_ += count;
+        changed_.notify_all();
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int running_ = 0;
+    std::map<const void*, std::function<void()>> aborts_;
+};
+
+// The thread that starts exchanges. It never waits for one, so that a message and its answer cannot block
+// each other. Leaked, ended by drain().
+class Starter {
+  public:
+    using Job = std::function<void(std::exception_ptr)>;
+
+    static Starter& instance() {
+        static auto* starter = new Starter;
+        return *starter;
+    }
+
+    // job is called, on the thread, when the serial has completed, or with what was thrown by waiting for it.
+    void push(uint64_t serial, Job job) {
+        {
+            const std::lock_guard lock(mutex_);
+            TORCH_CHECK(!stopped_, "No collective can start while the interpreter ends.");
+            jobs_.emplace_back(serial, std::move(job));
+        }
+        changed_.notify_one();
+    }
+
+    void stop() {
+        {
+            const std::lock_guard lock(mutex_);
+            if (std::exchange(stopped_, true)) return;
+        }
+        changed_.notify_one();
+        thread_.join();
+    }
+
+  private:
+    Starter() {
+        runtime::before_drain([] {
+            instance().stop();
+            Activity::instance().finish();
+        });
+        thread_ = std::thread([this] { run(); });
+    }
+
+    void run() {
+        pthread_setname_np(pthread_self(), "anymps_c10d");
+        for (std::unique_lock lock(mutex_);;) {
+            changed_.wait(lock, [&] { return stopped_ || !jobs_.empty(); });
+            if (jobs_.empty()) return;
+            auto [serial, job] = std::move(jobs_.front());
+            jobs_.pop_front();
+            lock.unlock();
+            std::exception_ptr error;
+            try {
+                runtime::encoder().wait(serial);
+            } catch (...) {
+                error = std::current_exception();
+            }
+            job(error);
+            job = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::pair<uint64_t, Job>> jobs_;
+    bool stopped_ = false;
+    std::thread thread_;
+};
+
+// PyTorch's own errors (of arguments) as they are; those of the network as a sentence of what it means.
+std::exception_ptr explained(std::exception_ptr error, const char* name, const Caller& caller) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const c10::Error&) {
+        return error;
+    } catch (const std::exception& e) {
+        const std::string what = e.what();
+        const bool late = what.find("imed out") != std::string::npos;
+        const std::string text = c10::str(
+            name, " on mps (number ", caller.sequence_number, " of its group) failed in rank ", caller.rank,
+            " of ", caller.size,
+            late ? ": another rank did not take part within the timeout. It may have stopped, be slower than "
+                   "the timeout allows, or call another collective."
+                 : ": the connection to another rank is gone. That rank has probably ended; its own output "
+                   "tells why.",
+            " The group cannot be used any more. (", what, ")");
+        return std::make_exception_ptr(
+            c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+    }
+}
+
+// What is alive while an exchange runs.
+struct Running {
+    std::optional<Activity::Mark> mark;  // the first member: the last to go
+    Exchange exchange;
+    Caller caller;
+    c10::intrusive_ptr<DeviceWork> work;
+    std::atomic<size_t> left{0};
+    std::mutex mutex;
+    std::exception_ptr error;  // the first one
+
+    Tensors host() const {
+        Tensors views;
+        for (const auto& argument : exchange.arguments) views.push_back(argument.host());
+        return views;
+    }
+
+    std::vector<WorkPtr> start() {
+        auto works = exchange.start(host());
+        // It holds the transport, which must not be destroyed by a thread of its own.
+        exchange.start = nullptr;
+        return works;
+    }
+
+    // On the thread that the last part of the exchange ended on.
+    void finish() {
+        try {
+            const at::AutoDispatchBelowADInplaceOrView below_autograd;
+            for (auto& argument : exchange.arguments) argument.to_device();
+            if (exchange.finish) exchange.finish(exchange.arguments);
+            for (auto& argument : exchange.arguments) argument.to_tensor();
+            runtime::encoder().submit();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        end();
+    }
+
+    void end() {
+        exchange.arguments.clear();
+        if (error) {
+            work->fail(explained(error, exchange.name, caller));
+        } else {
+            work->complete();
+        }
+    }
+};
+
+void start(const std::shared_ptr<Running>& running, std::exception_ptr error) {
+    std::vector<WorkPtr> works;
+    try {
+        if (error) std::rethrow_exception(error);
+        works = running->start();
+    } catch (...) {
+        running->exchange.start = nullptr;
+        running->error = std::current_exception();
+        return running->end();
+    }
+    if (works.empty()) return running->finish();
+    running->left = works.size();
+    for (const auto& work : works) {
+        work->getFuture()->addCallback([running](c10::ivalue::Future& future) {
+            if (future.hasError()) {
+                const std::lock_guard lock(running->mutex);
+                if (!running->error) running->error = future.exception_ptr();
+            }
+            if (--running->left != 0) return;
+            if (running->error) {
+                running->end();
+            } else {
+                running->finish();
+            }
+        });
+    }
+}
+
+// The Work of a message.
+class MessageWork final : public DeviceWork {
+  public:
+    MessageWork(std::shared_ptr<Running> running, const Exchange& exchange, const Caller& caller)
+        : DeviceWork(caller.rank, exchange.type, exchange.results, caller.sequence_number),
+          running_(std::move(running)) {}
+
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+        TORCH_CHECK_NOT_IMPLEMENTED(false, "A message on mps has no Future, as with gloo: call wait().");
+    }
+
+    void started(std::vector<WorkPtr> works, std::exception_ptr error) {
+        {
+            const std::lock_guard lock(state_mutex_);
+            works_ = std::move(works);
+            error_ = std::move(error);
+            started_ = true;
+        }
+        state_changed_.notify_all();
+    }
+
+    bool wait(std::chrono::milliseconds timeout) override {
+        {
+            std::unique_lock lock(state_mutex_);
+            state_changed_.wait(lock, [&] { return started_; });
+        }
+        std::call_once(ended_, [&] { end(timeout); });
+        return DeviceWork::wait(kNoTimeout);
+    }
+
+    int sourceRank() const override {
+        return works_.empty() ? Work::sourceRank() : works_.front()->sourceRank();
+    }
+
+    void abort() override {
+        const std::lock_guard lock(state_mutex_);
+        for (const auto& work : works_) work->abort();
+    }
+
+  private:
+    void end(std::chrono::milliseconds timeout) {
+        running_->work = c10::intrusive_ptr<DeviceWork>::unsafe_reclaim_from_nonowning(this);
+        try {
+            if (error_) std::rethrow_exception(error_);
+            for (const auto& work : works_) work->wait(timeout);
+            running_->finish();
+        } catch (...) {
+            running_->error = std::current_exception();
+            running_->end();
+        }
+        running_->work.reset();
+    }
+
+    std::shared_ptr<Running> running_;
+    std::mutex state_mutex_;
+    std::condition_variable state_changed_;
+    bool started_ = false;
+    std::once_flag ended_;
+    std::vector<WorkPtr> works_;
+    std::exception_ptr error_;
+};
+
+class JoinedWork final : public c10d::Work {
+  public:
+    JoinedWork(std::vector<WorkPtr> works, int rank)
+        : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+    bool isCompleted() override {
+        return std::ranges::all_of(works_, [](const WorkPtr& work) { return work->isCompleted(); });
+    }
+    bool isSuccess() const override {
+        return std::ranges::all_of(works_, [](const WorkPtr& work) { return work->isSuccess(); });
+    }
+    bool wait(std::chrono::milliseconds timeout) override {
+        for (const auto& work : works_) work->wait(timeout);
+        return true;
+    }
+    void synchronize() override { wait(kNoTimeout); }
+    Tensors result() override {
+        Tensors results;
+        for (const auto& work : works_) {
+            for (auto& tensor : work->result()) results.push_back(tensor);
+        }
+        return results;
+    }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+        std::vector<c10::intrusive_ptr<c10::ivalue::Future>> parts;
+        for (const auto& work : works_) parts.push_back(work->getFuture());
+        TORCH_CHECK(!parts.empty(), "The coalesced group has no collective.");
+        if (parts.size() == 1) return parts.front();
+        c10::List<c10::intrusive_ptr<c10::ivalue::Future>> list(
+            c10::FutureType::create(c10::ListType::ofTensors()));
+        for (auto& part : parts) list.push_back(std::move(part));
+        return c10::collectAll(list);
+    }
+
+  private:
+    std::vector<WorkPtr> works_;
+};
+
+}  // namespace
+
+DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number)
+    : Work(rank, type),
+      results_(std::move(results)),
+      sequence_number_(sequence_number),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(),
+                                                       std::vector<c10::Device>{runtime::mps_device()})) {}
+
+void DeviceWork::complete() {
+    future_->markCompleted(c10::IValue(results_));
+    finish();
+}
+
+void DeviceWork::fail(std::exception_ptr error) {
+    future_->setError(error);
+    finish(error);
+}
+
+c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
+    auto running = std::make_shared<Running>();
+    auto work =
+        c10::make_intrusive<DeviceWork>(caller.rank, exchange.type, exchange.results, caller.sequence_number);
+    running->mark.emplace();
+    running->exchange = std::move(exchange);
+    running->caller = caller;
+    running->work = work;
+    Starter::instance().push(runtime::encoder().submit(),
+                             [running](std::exception_ptr error) { start(running, std::move(error)); });
+    return work;
+}
+
+c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) {
+    auto running = std::make_shared<Running>();
+    auto work = c10::make_intrusive<MessageWork>(running, exchange, caller);
+    running->exchange = std::move(exchange);
+    running->caller = caller;
+    Starter::instance().push(runtime::encoder().submit(), [running, work](std::exception_ptr error) {
+        std::vector<WorkPtr> works;
+        try {
+            if (error) std::rethrow_exception(error);
+            works = running->start();
+        } catch (...) {
+            running->exchange.start = nullptr;
+            error = std::current_exception();
+        }
+        work->started(std::move(works), std::move(error));
+    });
+    return work;
+}
+
+AbortAtExit::AbortAtExit(std::function<void()> abort) {
+    Activity::instance().set_abort(this, std::move(abort));
+}
+
+AbortAtExit::~AbortAtExit() {
+    Activity::instance().forget(this);
+}
+
+WorkPtr join(std::vector<WorkPtr> works, int rank) {
+    if (works.size() == 1) return works.front();
+    return c10::make_intrusive<JoinedWork>(std::move(works), rank);
+}
+
+}  // namespace anymps::distributed

@@ -1,0 +1,75 @@
+// What a collective on the device returns, and the thread that starts it once the device has come so far.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "distributed/host_argument.h"
+
+namespace anymps::distributed {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// The Work of a collective: completed when its results can be used by what is recorded next. wait() blocks
+// the caller until then and raises what went wrong; the Future holds the tensors of the device. Thread-safe.
+class DeviceWork : public c10d::Work {
+  public:
+    DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number);
+
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+    Tensors result() override { return results_; }
+    uint64_t getSequencenumber() const override { return sequence_number_; }
+
+    void complete();
+    void fail(std::exception_ptr error);
+
+  private:
+    Tensors results_;
+    uint64_t sequence_number_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// One collective, or one message between two ranks.
+struct Exchange {
+    const char* name;  // as users call it: "all_reduce"
+    c10d::OpType type;
+    Tensors results;
+    std::vector<HostArgument> arguments;
+    // Starts the exchange on the host's views of the arguments, in their order, and does not wait for it.
+    std::function<std::vector<WorkPtr>(const Tensors& host)> start;
+    // Records what the device does with the arguments afterwards, if anything.
+    std::function<void(std::vector<HostArgument>&)> finish = {};
+};
+
+// Who runs it, for messages.
+struct Caller {
+    int rank = 0, size = 1;
+    uint64_t sequence_number = 0;
+};
+
+// Returns at once. The exchange starts when everything that is recorded by now has completed on the device;
+// exchanges start in the order of the calls.
+c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller);
+
+// The same for messages, whose host side makes progress by itself but tells its end only to who waits: the
+// Work completes in wait(). Its Future is refused.
+c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller);
+
+// While it lives its group ends, by `abort`, when the interpreter does and a collective still runs: one that
+// ends later would call Python's callbacks, which kills the process. Owner: the group's backend.
+class AbortAtExit {
+  public:
+    explicit AbortAtExit(std::function<void()> abort);
+    ~AbortAtExit();
+    AbortAtExit(const AbortAtExit&) = delete;
+    AbortAtExit& operator=(const AbortAtExit&) = delete;
+};
+
+// A Work of several: completed when all are.
+WorkPtr join(std::vector<WorkPtr> works, int rank);
+
+}  // namespace anymps::distributed

@@ -1,0 +1,51 @@
+// Tensors of the device as memory of the host, for as long as a collective works on them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace anymps::distributed {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+// What the exchange between processes does to a tensor.
+enum class Access { Read, Write, ReadWrite };
+
+struct StagingBuffer;
+
+// One tensor of a collective. On unified memory the host works on the tensor's own bytes; elsewhere on
+// staging memory, and the device copies in its order. Owner: one collective, which constructs it on the
+// caller's thread and hands it on; not to be used by two threads at once.
+class HostArgument {
+  public:
+    // Records what brings the tensor's bytes to where the host finds them. `exchanged` travels in its place
+    // where it is defined: of the same shape, and of any dtype that copy_ converts.
+    HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged = {});
+
+    // What travels: contiguous, on the device.
+    const Tensor& exchanged() const { return exchanged_; }
+
+    // The same bytes, as a CPU tensor. To be touched only when what was recorded has completed.
+    const Tensor& host() const { return host_; }
+
+    // Records what brings the host's bytes back into exchanged().
+    void to_device();
+    // Records the copy from exchanged() to the tensor, where the two are not the same. Below autograd and
+    // without a new version of the tensor, as PyTorch's own backends write.
+    void to_tensor();
+    bool written() const { return access_ != Access::Read; }
+
+  private:
+    Tensor tensor_, exchanged_, host_;
+    Access access_;
+    std::shared_ptr<StagingBuffer> staging_;
+};
+
+// A CPU tensor's bytes in one dimension: what is only moved has no dtype.
+Tensor bytes_of(const Tensor& host);
+
+}  // namespace anymps::distributed

@@ -1,0 +1,146 @@
+#include "distributed/reduction.h"
+
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_or.h>
+#include <ATen/ops/bitwise_xor.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/util/Exception.h>
+
+namespace anymps::distributed {
+namespace {
+
+using Op = c10d::ReduceOp;
+
+// What gloo adds, or what holds it.
+c10::ScalarType exchanged_dtype(c10::ScalarType dtype) {
+    switch (dtype) {
+        case at::kShort:
+        case at::kUInt16:
+            return at::kInt;
+        case at::kUInt32:
+        case at::kUInt64:
+            return at::kLong;
+        default:
+            return dtype;
+    }
+}
+
+const char* name_of(Op::RedOpType type) {
+    constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                      "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+    return type < std::size(kNames) ? kNames[type] : "of an unknown kind";
+}
+
+bool is_bitwise(Op::RedOpType type) {
+    return type == Op::BAND || type == Op::BOR || type == Op::BXOR;
+}
+
+// For bool, whose bytes gloo would add: the bitwise operation of the same result.
+Op::RedOpType for_bool(Op::RedOpType type) {
+    switch (type) {
+        case Op::SUM:
+        case Op::MAX:
+            return Op::BOR;
+        case Op::PRODUCT:
+        case Op::MIN:
+            return Op::BAND;
+        default:
+            return type;
+    }
+}
+
+}  // namespace
+
+Reduction::Reduction(const char* name, const Op& op, c10::ScalarType dtype, int ranks)
+    : op_(op),
+      type_(op.op_),
+      dtype_(c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype),
+      exchanged_(exchanged_dtype(dtype_)),
+      ranks_(ranks) {
+    TORCH_CHECK(!c10::isComplexType(dtype) || c10d::isComplexViewAsRealAllowed(op) || type_ == Op::AVG, name,
+                " does not support ReduceOp.", name_of(type_), " on complex tensors");
+    TORCH_CHECK(!is_bitwise(type_) || c10::isIntegralType(dtype_, true), "Cannot use ReduceOp.",
+                name_of(type_), " with non-integral dtype");
+    TORCH_CHECK(dtype_ != at::kBool || (type_ != Op::AVG && type_ != Op::PREMUL_SUM), "Cannot use ReduceOp.",
+                name_of(type_), " with bool inputs");
+    TORCH_CHECK(dtype_ != at::kUInt64 || (type_ != Op::MIN && type_ != Op::MAX), "Cannot use ReduceOp.",
+                name_of(type_), " with uint64 inputs");
+    TORCH_CHECK(!c10::isFloat8Type(dtype_), name, " does not add ", dtype_, ": convert the tensor first");
+    TORCH_CHECK(type_ <= Op::PREMUL_SUM, name, ": unknown ReduceOp");
+    if (dtype_ == at::kBool) type_ = for_bool(type_);
+}
+
+Tensor Reduction::real(const Tensor& tensor) {
+    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+Tensor Reduction::scaled(const Tensor& tensor) const {
+    const auto& factor = static_cast<const c10d::PreMulSumSupplement&>(*op_.supplement_);
+    if (factor.tensor_factor.defined()) return at::mul(tensor, factor.tensor_factor.to(tensor.device()));
+    return at::mul(tensor, factor.double_factor);
+}
+
+Tensor Reduction::prepared(const Tensor& tensor) const {
+    Tensor result = tensor;
+    if (dtype_ == at::kUInt64) {
+        result = tensor.view(at::kLong);
+    } else if (dtype_ != exchanged_) {
+        result = tensor.to(exchanged_);
+    }
+    if (type_ == Op::PREMUL_SUM) return scaled(result).to(exchanged_);
+    if (type_ == Op::AVG && dtype_ == at::kHalf) return at::div(result, ranks_);
+    return result;
+}
+
+Op Reduction::gloo_op() const {
+    return type_ == Op::AVG || type_ == Op::PREMUL_SUM ? Op(Op::SUM) : Op(type_);
+}
+
+void Reduction::finish(Tensor& reduced) const {
+    if (type_ != Op::AVG || dtype_ == at::kHalf) return;
+    if (c10::isIntegralType(dtype_, false)) {
+        reduced.div_(ranks_, "trunc");
+    } else {
+        reduced.div_(ranks_);
+    }
+}
+
+Tensor Reduction::reduced(const Tensor& parts) const {
+    if (gloo_op().op_ == Op::SUM) {
+        Tensor sum = at::sum(parts, at::IntArrayRef{0}, false, parts.scalar_type());
+        finish(sum);
+        return sum;
+    }
+    Tensor result = parts.select(0, 0);
+    for (int rank = 1; rank < ranks_; ++rank) {
+        const Tensor part = parts.select(0, rank);
+        switch (type_) {
+            case Op::PRODUCT:
+                result = at::mul(result, part);
+                break;
+            case Op::MIN:
+                result = at::minimum(result, part);
+                break;
+            case Op::MAX:
+                result = at::maximum(result, part);
+                break;
+            case Op::BAND:
+                result = at::bitwise_and(result, part);
+                break;
+            case Op::BOR:
+                result = at::bitwise_or(result, part);
+                break;
+            default:
+                result = at::bitwise_xor(result, part);
+        }
+    }
+    return result;
+}
+
+}  // namespace anymps::distributed

@@ -1,0 +1,150 @@
+#include "distributed/shared_segment.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+namespace anymps::distributed {
+namespace {
+
+constexpr const char* kName = "anymps_collectives";
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+[[noreturn]] void fail(const char* what) {
+    throw std::system_error(errno, std::generic_category(), what);
+}
+
+template <class T>
+T checked(T result, const char* what) {
+    if (result < 0) fail(what);
+    return result;
+}
+
+// Across processes: without FUTEX_PRIVATE_FLAG.
+long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
+    return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
+}
+
+bool reached(uint32_t counter, uint32_t step) {
+    return static_cast<int32_t>(counter - step) >= 0;  // counters wrap
+}
+
+}  // namespace
+
+struct SharedSegment::Header {
+    uint64_t token[2];
+    std::atomic<uint32_t> counters[kCounters];
+    static_assert(std::atomic<uint32_t>::is_always_lock_free);
+};
+
+SharedSegment::Header& SharedSegment::header() const {
+    return *reinterpret_cast<Header*>(base_);
+}
+
+void SharedSegment::map(int file) {
+    void* base = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (base == MAP_FAILED) fail("mmap");
+    base_ = static_cast<std::byte*>(base);
+}
+
+SharedSegment::SharedSegment() {
+    file_ = checked(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create");
+    try {
+        checked(fchmod(file_, S_IRUSR | S_IWUSR), "fchmod");
+        checked(ftruncate(file_, kBytes), "ftruncate");
+        checked(fcntl(file_, F_ADD_SEALS, kSeals), "F_ADD_SEALS");
+        map(file_);
+    } catch (...) {
+        close(file_);
+        throw;
+    }
+    Header& own = *new (base_) Header{};
+    checked(getrandom(own.token, sizeof(own.token), 0), "getrandom");
+    record_ = std::to_string(getpid()) + " " + std::to_string(file_) + " " + std::to_string(own.token[0]) +
+              " " + std::to_string(own.token[1]);
+}
+
+SharedSegment::SharedSegment(const std::string& record) : record_(record) {
+    int process = 0, number = 0;
+    unsigned long long token[2];
+    if (std::sscanf(record.c_str(), "%d %d %llu %llu", &process, &number, &token[0], &token[1]) != 4)
+        throw std::runtime_error("not a record of shared memory: " + record);
+    const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
+    // Nothing but such memory is opened: the number may be another process's, of another container.
+    char target[64] = {};
+    checked(readlink(path.c_str(), target, sizeof(target) - 1), "readlink");
+    if (std::string(target).rfind(std::string("/memfd:") + kName, 0) != 0)
+        throw std::runtime_error(path + " is not shared memory of collectives");
+    const int file = checked(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK), "open");
+    try {
+        struct stat status {};
+        checked(fstat(file, &status), "fstat");
+        if (status.st_uid != geteuid() || status.st_size != static_cast<off_t>(kBytes) ||
+            (fcntl(file, F_GET_SEALS) & kSeals) != kSeals)
+            throw std::runtime_error(path + " is not the peer's shared memory");
+        map(file);
+    } catch (...) {
+        close(file);
+        throw;
+    }
+    close(file);
+    process_ = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+    if (header().token[0] != token[0] || header().token[1] != token[1] || process_ < 0) {
+        munmap(base_, kBytes);
+        if (process_ >= 0) close(process_);
+        throw std::runtime_error(path + " is the memory of another group, or its process has ended");
+    }
+}
+
+SharedSegment::SharedSegment(SharedSegment&& other) noexcept
+    : record_(std::move(other.record_)),
+      base_(std::exchange(other.base_, nullptr)),
+      process_(std::exchange(other.process_, -1)),
+      file_(std::exchange(other.file_, -1)) {}
+
+SharedSegment::~SharedSegment() {
+    if (base_ != nullptr) munmap(base_, kBytes);
+    if (process_ >= 0) close(process_);
+    if (file_ >= 0) close(file_);
+}
+
+void SharedSegment::publish(Counter counter, uint32_t step) const {
+    auto& word = header().counters[counter];
+    word.store(step, std::memory_order_release);
+    futex(&word, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+bool SharedSegment::wait(Counter counter, uint32_t step, std::chrono::milliseconds patience) const {
+    auto& word = header().counters[counter];
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+        const uint32_t value = word.load(std::memory_order_acquire);
+        if (reached(value, step)) return true;
+        const auto left = deadline - std::chrono::steady_clock::now();
+        if (left <= left.zero()) return false;
+        const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+        const timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+        futex(&word, FUTEX_WAIT, value, &timeout);
+    }
+}
+
+bool SharedSegment::alive() const {
+    if (process_ < 0) return true;
+    pollfd ended{process_, POLLIN, 0};
+    return poll(&ended, 1, 0) == 0;
+}
+
+}  // namespace anymps::distributed

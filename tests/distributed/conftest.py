@@ -1,0 +1,26 @@
+"""The ranks that the files of this folder share."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import Ranks
+
+WAYS = {
+    "shared_memory": {},
+    "gloo": {"ANYMPS_SHARED_MEMORY": "0"},  # as between machines
+    "staging": {"ANYMPS_STAGING": "1"},  # as on devices whose memory the host does not see
+}
+
+
+@pytest.fixture(scope="session", params=WAYS)
+def ranks(request):
+    """Two ranks for each way that data takes between them."""
+    with Ranks(2, env=WAYS[request.param]) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """Two ranks of one machine, as they come."""
+    with Ranks(2) as pool:
+        yield pool

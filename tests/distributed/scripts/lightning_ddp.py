@@ -1,0 +1,33 @@
+"""Two processes of Lightning, the second started by it. Each prints a line of JSON."""
+
+import logging
+import warnings
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from report import report
+
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore")
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(3, 1)
+
+    def training_step(self, batch, _):
+        return self.layer(batch).pow(2).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+model = Model()
+options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+trainer = Trainer(accelerator="mps", devices=2, strategy="ddp", max_epochs=1, **options)
+trainer.fit(model, torch.utils.data.DataLoader(torch.arange(24.0).view(8, 3) / 24, batch_size=2))
+weights = [value for p in model.parameters() for value in p.flatten().tolist()]
+result = {"weights": weights, "processes": trainer.world_size, "device": str(trainer.strategy.root_device)}
+report(trainer.global_rank, **result)

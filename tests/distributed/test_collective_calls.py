@@ -1,0 +1,197 @@
+"""How collectives of tensors on mps are called: order, futures, groups, strides, coalescing and errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def strided():
+    x = torch.arange(12.0, device="mps").view(3, 4)
+    dist.all_reduce(x.t()[1:3])
+    y = torch.zeros(4, 3, device="mps").t()
+    dist.broadcast(y if dist.get_rank() else torch.arange(12.0, device="mps").view(3, 4), 0)
+    parts = torch.zeros(2, 4, device="mps").unbind(1)[:2]
+    dist.all_gather(list(parts), torch.tensor([1.0, 2.0], device="mps") + dist.get_rank())
+    halves = torch.zeros(6, device="mps").split(3)  # views of split refuse to be written by autograd's copy_
+    dist.all_gather(list(halves), torch.ones(3, device="mps"))
+    return x.tolist(), y.tolist(), [p.tolist() for p in parts], [h.tolist() for h in halves]
+
+
+def test_tensors_of_any_strides(ranks):
+    x = torch.arange(12.0).view(3, 4)
+    x[:, 1:3] *= 2
+    results = ranks.run(strided)
+    assert results[0][0] == results[1][0] == x.tolist()
+    assert results[1][1] == torch.arange(12.0).view(3, 4).tolist()
+    assert results[0][2] == [[1.0, 2.0], [2.0, 3.0]]
+    assert results[0][3] == [[1.0] * 3] * 2
+
+
+def in_order():
+    """Collectives take what was recorded before them and are seen by what is recorded after, with no wait between."""
+    x = torch.ones(1 << 14, device="mps")
+    works = []
+    for _ in range(10):
+        x = x * 1.0
+        x.add_(1)
+        works.append(dist.all_reduce(x, async_op=True))
+        works[-1].wait()
+        x = x / 2
+    assert all(work.is_completed() and work.is_success() for work in works)
+    return x.unique().tolist()
+
+
+def test_order_with_recorded_commands(ranks):
+    assert ranks.run(in_order) == [[11.0]] * 2
+
+
+def futures():
+    x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
+    future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+    result = future.wait()
+    assert result.device.type == "mps"
+    version = x._version
+    dist.all_reduce(x)
+    assert x._version == version
+    return result.tolist()
+
+
+def test_futures_hold_device_tensors(ranks):
+    assert ranks.run(futures) == [[6.0] * 3] * 2
+
+
+def coalesced():
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    xs = [torch.full((n,), 1.0 + dist.get_rank(), device="mps") for n in (1, 4)]
+    with _coalescing_manager(async_ops=True) as manager:
+        for x in xs:
+            dist.all_reduce(x)
+    manager.wait()
+    out = [torch.zeros(2, device="mps") for _ in range(2)]
+    with _coalescing_manager(device=torch.device("mps")):
+        for o in out:
+            dist.all_gather_into_tensor(o, xs[0][:1])
+    scattered = [torch.zeros(2, device="mps") for _ in range(2)]
+    with _coalescing_manager():
+        for s in scattered:
+            dist.reduce_scatter_tensor(s, torch.ones(4, device="mps"))
+    return [t.tolist() for t in (*xs, *out, *scattered)]
+
+
+def test_coalesced(ranks):
+    assert ranks.run(coalesced) == [[[3.0], [3.0] * 4, [3.0] * 2, [3.0] * 2, [2.0] * 2, [2.0] * 2]] * 2
+
+
+def objects_and_groups():
+    rank = dist.get_rank()
+    everything = [None, None]
+    dist.all_gather_object(everything, {"rank": rank, "x": torch.ones(1, device="mps").item()})
+    told = [("from 0",) if rank == 0 else None]
+    dist.broadcast_object_list(told, 0)
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    alone = dist.new_group([rank]) if rank == 0 else dist.new_group([0])
+    both = dist.new_group([0, 1], backend="anymps")
+    x = torch.ones(2, device="mps")
+    if rank == 0:
+        dist.all_reduce(x, group=alone)
+    dist.all_reduce(x, group=both)
+    dist.destroy_process_group(both)
+    return everything, told, x.tolist(), dist.get_backend()
+
+
+def test_objects_barriers_and_groups(ranks):
+    everything = [{"rank": 0, "x": 1.0}, {"rank": 1, "x": 1.0}]
+    assert ranks.run(objects_and_groups) == [(everything, [("from 0",)], [2.0, 2.0], "gloo")] * 2
+
+
+def many_steps():
+    """More than both slots of the shared memory hold, and no multiple of anything."""
+    count = 3 * (16 << 20) // 4 + 12345
+    x = torch.arange(count, device="mps", dtype=torch.int32) * (dist.get_rank() + 1)
+    dist.all_reduce(x)
+    expected = torch.arange(count, dtype=torch.int32) * 3
+    scattered = torch.empty(count, device="mps", dtype=torch.int32)
+    dist.reduce_scatter_tensor(scattered, torch.cat([x, x + 1]))
+    gathered = torch.empty(2 * count, device="mps", dtype=torch.int32)
+    dist.all_gather_into_tensor(gathered, x + dist.get_rank())
+    wanted = (expected, 2 * (expected + dist.get_rank()), torch.cat([expected, expected + 1]))
+    return [torch.equal(a.cpu(), b) for a, b in zip((x, scattered, gathered), wanted, strict=True)]
+
+
+def test_many_steps(ranks):
+    assert ranks.run(many_steps) == [[True] * 3] * 2
+
+
+def shared_files():
+    """Modes of the files in memory by which this rank shares its part, and whether it shares any."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "anymps_collectives" in os.readlink(f"/proc/self/fd/{number}"):
+                status = os.stat(f"/proc/self/fd/{number}")
+                found.append((oct(status.st_mode & 0o777), status.st_uid == os.geteuid()))
+    return os.environ.get("ANYMPS_SHARED_MEMORY") != "0", set(found)
+
+
+def test_shared_memory_is_private(ranks):
+    for shares, files in ranks.run(shared_files):
+        assert files == ({("0o600", True)} if shares else set())
+
+
+def no_elements():
+    x = torch.empty(0, 3, device="mps")
+    dist.all_reduce(x)
+    dist.broadcast(x, 0)
+    out = torch.empty(0, 3, device="mps")
+    dist.all_gather_into_tensor(out, x)
+    dist.reduce_scatter_tensor(out, x)
+    dist.all_to_all_single(out, x)
+    return list(out.shape)
+
+
+def test_no_elements(ranks):
+    assert ranks.run(no_elements) == [[0, 3]] * 2
+
+
+def refusal(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return "no error"
+
+
+def refusals():
+    x, y = torch.ones(2, device="mps"), torch.ones(3, device="mps")
+    return [
+        refusal(lambda: dist.all_reduce(x, op=dist.ReduceOp.BAND)),
+        refusal(lambda: dist.all_reduce(x > 0, op=dist.ReduceOp.AVG)),
+        refusal(lambda: dist.all_reduce(x.to(torch.complex64), op=dist.ReduceOp.MAX)),
+        refusal(lambda: dist.all_gather_into_tensor(y, x)),
+        refusal(lambda: dist.all_gather([x, torch.ones(2)], x)),
+        refusal(lambda: dist.all_to_all_single(y, y)),
+        refusal(lambda: dist.all_reduce(x.to_sparse())),
+    ]
+
+
+def test_refusals(ranks):
+    expected = [
+        "RuntimeError: Cannot use ReduceOp.BAND with non-integral dtype",
+        "RuntimeError: Cannot use ReduceOp.AVG with bool inputs",
+        "ValueError: all_reduce does not support RedOpType.MAX on complex tensors",
+        "RuntimeError: output tensor size must be equal to world_size times input tensor size",
+        "RuntimeError: all_gather: expected all tensors on mps, but found one on cpu",
+        "RuntimeError: Tensor's dim 0 does not divide equally across group size",
+    ]
+    for refused in ranks.run(refusals):
+        assert refused[:-1] == expected
+        assert refused[-1].startswith("NotImplementedError")

@@ -1,0 +1,101 @@
+"""What goes wrong between ranks is an error within the timeout, in a sentence that tells which rank saw what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+
+TIMEOUT = 3.0  # seconds
+
+
+@pytest.fixture
+def ranks():
+    with Ranks(2, timeout=TIMEOUT) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["shared memory", "gloo"])
+def both(request):
+    """Ranks of one machine, which share memory, and ranks as of two."""
+    with Ranks(2, timeout=TIMEOUT, env={"ANYMPS_SHARED_MEMORY": str(int(request.param != "gloo"))}) as pool:
+        yield pool
+
+
+def outcome(call):
+    start = time.monotonic()
+    try:
+        call()
+    except RuntimeError as error:
+        return type(error).__name__, str(error).splitlines()[0], time.monotonic() - start
+    return "no error", "", time.monotonic() - start
+
+
+def all_reduce_alone():
+    """And what the device does afterwards."""
+    result = outcome(lambda: dist.all_reduce(torch.ones(4, device="mps")))
+    return *result, (torch.ones(3, device="mps") * 2).tolist()
+
+
+def die_in_all_reduce():
+    """Ends as by kill -9 while its all-reduce is under way."""
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    x = torch.ones(1 << 24, device="mps")
+    while True:
+        dist.all_reduce(x)
+
+
+def all_reduce_until_error():
+    def forever():
+        x = torch.ones(1 << 24, device="mps")
+        while True:
+            dist.all_reduce(x)
+
+    return outcome(forever)
+
+
+def test_a_rank_that_does_not_come(both):
+    ((kind, text, seconds, after),) = both.run(all_reduce_alone, ranks=[0])
+    assert kind == "DistBackendError"
+    assert "all_reduce on mps (number 1 of its group) failed in rank 0 of 2" in text
+    assert "did not take part within the timeout" in text
+    assert TIMEOUT - 1 < seconds < TIMEOUT + 5
+    assert after == [2.0] * 3
+
+
+def killed(pool):
+    pool._pipes[1].send((die_in_all_reduce, ()))
+    return pool.run(all_reduce_until_error, ranks=[0])
+
+
+def test_a_rank_that_is_killed_in_an_all_reduce(both):
+    ((kind, text, seconds),) = killed(both)
+    assert kind == "DistBackendError"
+    assert "the connection to another rank is gone" in text
+    assert seconds < 1 + TIMEOUT + 5
+
+
+def send_to_nobody():
+    def send():
+        work = dist.isend(torch.ones(1 << 20, device="mps"), 1)
+        work.wait()
+
+    return outcome(send)
+
+
+def receive_from_nobody():
+    return outcome(lambda: dist.recv(torch.ones(3, device="mps"), 1))
+
+
+@pytest.mark.parametrize("call", [receive_from_nobody, send_to_nobody], ids=["recv", "send"])
+def test_messages_that_do_not_come(ranks, call):
+    ((kind, text, seconds),) = ranks.run(call, ranks=[0])
+    assert kind == "DistBackendError"
+    assert "on mps (number 1 of its group) failed in rank 0 of 2" in text
+    assert seconds < TIMEOUT + 5

@@ -1,0 +1,125 @@
+"""Launchers and libraries connect their processes on mps, and each process has its device under every name it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ALONE = {name: None for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "ANYMPS_DEVICE")}
+
+
+def launch(*command, succeeds=True, timeout=300):
+    """Runs Python with these arguments; what the processes printed as JSON, by rank, and everything they wrote."""
+    variables = {name: value for name, value in os.environ.items() if name not in ALONE}
+    variables["OMP_NUM_THREADS"] = "1"
+    arguments = [sys.executable, *map(str, command)]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=variables, timeout=timeout)
+    output = done.stdout + done.stderr
+    assert (done.returncode == 0) == succeeds, output
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    return {result.pop("rank"): result for result in results}, output
+
+
+def torchrun(script, *args, **options):
+    start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    return launch(*start, SCRIPTS / script, *args, **options)
+
+
+def test_torchrun(mps):
+    """barrier, DDP, set_device and tensors by the index LOCAL_RANK, as scripts for CUDA have them."""
+    results, output = torchrun("torchrun_ddp.py")
+    assert results[0] == results[1] == {"gradient": 1.5, "sum": 3.0, "devices": ["mps:0"] * 3, "other": "RuntimeError"}
+    # Where there are fewer devices than processes, the first of them says so.
+    assert output.count("2 processes of this machine share mps devices: there is 1 device.") == (one_device() is True)
+
+
+def one_device() -> bool:
+    import torch_anymps
+
+    return torch_anymps.device_count() == 1
+
+
+def test_accelerate_launch(mps):
+    start = ("-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", 2, "--main_process_port", 0)
+    results, _ = launch(*start, SCRIPTS / "accelerate_ddp.py")
+    assert results[0]["weights"] == results[1]["weights"]
+    assert results[0]["type"] == "MULTI_GPU" and results[0]["processes"] == 2 and results[0]["device"] == "mps:0"
+    assert results[0]["gathered"] == [0.0, 1.0]
+
+
+def test_accelerate_refuses_unconnected_copies(mps):
+    _, output = torchrun("accelerate_ddp.py", "undone", succeeds=False)
+    assert "2 processes were launched to train together on mps, but accelerate would train 2 unconnected" in output
+
+
+def test_trainer(mps, tmp_path):
+    """Hugging Face's Trainer: two processes with half the batch each train as one with all of it."""
+    together, _ = torchrun("trainer.py", tmp_path, 2)
+    alone, _ = launch(SCRIPTS / "trainer.py", tmp_path, 4)
+    assert together[0]["losses"] == pytest.approx(alone[0]["losses"], abs=2e-4)
+    assert together[0]["processes"] == 2 and alone[0]["processes"] == 1
+
+
+def test_lightning(mps):
+    results, _ = launch(SCRIPTS / "lightning_ddp.py")
+    assert results[0]["weights"] == pytest.approx(results[1]["weights"], abs=0)
+    assert results[0]["processes"] == 2 and results[0]["device"] == "mps:0"
+
+
+def test_processes_end_with_collectives_under_way(mps):
+    """A callback that runs while the interpreter ends would abort the process."""
+    _, output = launch(SCRIPTS / "exit_pending.py")
+    assert "terminate" not in output
+
+
+# --- devices of one process
+
+
+def test_index_of_the_launcher(run_python, mps):
+    source = """
+import torch, torch_anymps
+x = torch.ones(2, device="mps:3")
+assert x.device == torch.device("mps:0") and x.to(torch.device("mps", 3)).sum().item() == 2
+torch.accelerator.set_device_index(3)
+torch.mps.set_device(3)
+assert torch.accelerator.current_device_index() == 0 and torch.mps.device_count() == 1
+for refused in (lambda: torch.ones(1, device="mps:2"), lambda: torch.mps.set_device(1)):
+    try:
+        refused()
+        raise SystemExit("not refused")
+    except RuntimeError as error:
+        assert "mps:0" in str(error), error
+"""
+    done = run_python(source, env={**ALONE, "LOCAL_RANK": "3"})
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_set_device(run_python, mps):
+    source = """
+import torch, torch_anymps
+count = torch_anymps.device_count()
+assert count >= 1
+for index in (-1, count):
+    try:
+        torch_anymps.set_device(index)
+        raise SystemExit("not refused")
+    except RuntimeError as error:
+        assert str(error).startswith(f"Invalid device index {index}: this machine has {count} devices"), error
+torch_anymps.set_device(count - 1)
+assert torch.ones(1, device=f"mps:{count - 1}").item() == 1
+torch_anymps.set_device(count - 1)  # what it has already
+if count > 1:
+    try:
+        torch_anymps.set_device(0)
+        raise SystemExit("not refused")
+    except RuntimeError as error:
+        assert "comes too late" in str(error)
+"""
+    done = run_python(source, env=ALONE)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -1,0 +1,74 @@
+"""Four ranks as a mesh of two by two: sharding beside replication, and beside tensor parallelism."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import training
+from ranks import Ranks
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Ranks(4) as pool:
+        yield pool
+
+
+def collectives():
+    rank, world = dist.get_rank(), dist.get_world_size()
+    summed = torch.full((1000,), rank + 1.0, device="mps")
+    dist.all_reduce(summed)
+    gathered = torch.empty(3 * world, device="mps")
+    dist.all_gather_into_tensor(gathered, torch.full((3,), float(rank), device="mps"))
+    averaged = torch.empty(5, device="mps", dtype=torch.bfloat16)
+    ones = torch.full((5 * world,), rank + 1.0, device="mps", dtype=torch.bfloat16)
+    dist.reduce_scatter_tensor(averaged, ones, op=dist.ReduceOp.AVG)
+    exchanged = torch.empty(world, device="mps")
+    dist.all_to_all_single(exchanged, torch.arange(world, device="mps") + 10.0 * rank)
+    return [t.unique().tolist() for t in (summed, gathered, averaged, exchanged)]
+
+
+def test_collectives_of_four(four):
+    for rank, result in enumerate(four.run(collectives)):
+        assert result == [[10.0], [0.0, 1.0, 2.0, 3.0], [2.5], [10.0 * peer + rank for peer in range(4)]]
+
+
+def replicated_shards():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("mps", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = training.net()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    losses = training.train(model, training.sgd(model.parameters()))
+    return training.difference((losses, training.full(model)), training.alone())
+
+
+def sharded_and_parallel():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("mps", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = training.net()
+    columns, rows = ColwiseParallel(), RowwiseParallel()
+    for block in model.blocks:
+        plan = {"q": columns, "k": columns, "v": columns, "o": rows, "up": columns, "down": rows}
+        parallelize_module(block, mesh["tensor"], plan)
+        fully_shard(block, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    part = mesh["data"].get_local_rank()
+    optimizer = training.sgd(model.parameters(), foreach=False)
+    losses = training.train(model, optimizer, part=lambda ids: ids.chunk(2)[part], clip=False)
+    return training.difference((losses, training.full(model)), training.alone(clip=False))
+
+
+@pytest.mark.parametrize("call", [replicated_shards, sharded_and_parallel], ids=lambda call: call.__name__)
+def test_meshes(four, call):
+    for losses, weights in four.run(call):
+        assert losses <= 2e-6 and weights <= 2e-6, (losses, weights)

@@ -1,0 +1,228 @@
+"""Two ranks that train together give the losses and weights of one process on the whole batch.
+
+Bounds: sums over the batch are taken in another order, so float32 differs in its last bits; half precision by its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import training
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+# --- DistributedDataParallel
+
+
+def ddp(options, hook=None):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model = DDP(training.net(), **options)
+    if hook:
+        model.register_comm_hook(None, getattr(default_hooks, hook))
+    return training.compared(model, training.sgd(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bucket_cap_mb": 0.01},
+        {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+        {"device_ids": [0]},
+    ],
+    ids=lambda options: ",".join(options) or "default",
+)
+def test_ddp(pair, options):
+    training.agree(pair, ddp, options)
+
+
+@pytest.mark.parametrize("hook", ["allreduce_hook", "bf16_compress_hook", "fp16_compress_hook"])
+def test_ddp_hooks(pair, hook):
+    training.agree(
+        pair,
+        ddp,
+        {"bucket_cap_mb": 0.02},
+        hook,
+        bounds=training.FLOAT32 if hook == "allreduce_hook" else training.HALVES,
+    )
+
+
+def accumulate():
+    """Two backward passes a step, the first of them without communication."""
+    model = DDP(training.net())
+    optimizer = training.sgd(model.parameters())
+    losses = []
+    for ids in training.batches():
+        halves = training.own_part(ids).chunk(2)
+        total = 0.0
+        for i, half in enumerate(halves):
+            with contextlib.nullcontext() if i else model.no_sync():
+                loss = training.loss_of(model, half) / 2
+                loss.backward()
+                total += loss.detach()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(total, op=dist.ReduceOp.AVG)
+        losses.append(total.item())
+    return training.difference((losses, training.full(model)), training.reference())
+
+
+def test_ddp_no_sync(pair):
+    training.agree(pair, accumulate)
+
+
+def unused():
+    """One branch a rank: gradients of the other come from the peer, those of neither stay None."""
+    torch.manual_seed(0)
+    branches = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)).to("mps")
+
+    class Pick(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branches = branches
+
+        def forward(self, x):
+            return self.branches[dist.get_rank()](x)
+
+    model = DDP(Pick(), find_unused_parameters=True)
+    model(torch.ones(2, 4, device="mps")).sum().backward()
+    return [None if b.bias.grad is None else b.bias.grad.tolist() for b in branches]
+
+
+def test_ddp_unused_parameters(pair):
+    assert pair.run(unused) == [[[1.0] * 4, [1.0] * 4, None]] * 2
+
+
+def uneven():
+    """join(): rank 1 has one more batch than rank 0."""
+    torch.manual_seed(0)
+    model = DDP(nn.Linear(3, 1).to("mps"))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with model.join():
+        for _ in range(2 + dist.get_rank()):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3, device="mps")).sum().backward()
+            optimizer.step()
+    return [p.tolist() for p in model.module.parameters()]
+
+
+def test_ddp_join(pair):
+    first, second = pair.run(uneven)
+    assert first == second
+
+
+def sharded_optimizer():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DDP(training.net())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+    return training.compared(model, optimizer)
+
+
+def test_zero_redundancy_optimizer(pair):
+    training.agree(pair, sharded_optimizer)
+
+
+# --- sharded parameters
+
+
+def shard(model, **options):
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
+
+
+def sharded(kind):
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    options, model = {}, training.net()
+    if kind == "bf16":
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if kind == "offload":
+        options["offload_policy"] = CPUOffloadPolicy()
+    if kind == "checkpointed":
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+
+        apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, training.Block))
+    if kind == "kept":
+        options["reshard_after_forward"] = False
+    model = shard(model, **options)
+    return training.compared(model, training.sgd(model.parameters()))
+
+
+@pytest.mark.parametrize("kind", ["plain", "kept", "bf16", "checkpointed", "offload"])
+def test_fully_shard(pair, kind):
+    training.agree(pair, sharded, kind, bounds=training.HALVES if kind == "bf16" else training.FLOAT32)
+
+
+def fsdp1(offload):
+    from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    model = FullyShardedDataParallel(
+        training.net(),
+        auto_wrap_policy=ModuleWrapPolicy({training.Block}),
+        device_id=torch.device("mps", 0),
+        use_orig_params=True,
+        cpu_offload=CPUOffload(offload_params=offload),
+    )
+    optimizer = training.sgd(model.parameters())
+    losses = training.train(model, optimizer, clip=False)
+    with FullyShardedDataParallel.summon_full_params(model):
+        return training.difference((losses, training.full(model)), training.reference(clip=False))
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_fsdp1(pair, offload):
+    training.agree(pair, fsdp1, offload)
+
+
+def save(folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model = shard(training.net())
+    optimizer = torch.optim.AdamW(model.parameters())
+    training.train(model, optimizer)
+    weights, state = get_state_dict(model, optimizer)
+    dcp.save({"weights": weights, "state": state}, checkpoint_id=folder)
+    before = training.full(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    weights, state = get_state_dict(model, optimizer)
+    dcp.load({"weights": weights, "state": state}, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
+    after = training.full(model)
+    return all(torch.equal(before[name], after[name]) for name in before), before
+
+
+def load_alone(folder):
+    """The same checkpoint in one unsharded model."""
+    import torch.distributed.checkpoint as dcp
+
+    model = training.net()
+    weights = model.state_dict()
+    dcp.load({"weights": weights}, checkpoint_id=folder)
+    model.load_state_dict(weights)
+    return training.full(model)
+
+
+def test_checkpoints(pair):
+    with tempfile.TemporaryDirectory() as folder:
+        (same, saved), (also, _) = pair.run(save, folder)
+        assert same and also
+        for loaded in pair.run(load_alone, folder):
+            assert all(torch.equal(loaded[name], saved[name]) for name in saved)
