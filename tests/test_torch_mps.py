@@ -100,6 +100,54 @@ def test_streams():
     assert x.sum().item() == 6
 
 
+def test_streams_of_torch_mps_are_one():
+    current, another = torch.mps.current_stream(), torch.mps.Stream(priority=-1)
+    assert another == current == torch.mps.default_stream() == torch.accelerator.current_stream()
+    assert hash(another) == hash(current) and len({another, current}) == 1
+    assert isinstance(another, torch.Stream) and repr(another) == "<torch.mps.Stream stream_id=0>"
+    assert (another.stream_id, another.device_index, another.device) == (0, 0, torch.device("mps:0"))
+    assert another.device_type == torch.Stream(device="mps").device_type
+    assert torch.mps.Stream(stream_id=0) == torch.mps.Stream("mps:0") == torch.mps.Stream(0) == current
+    torch.mps.set_stream(another)
+    torch.mps.set_stream(None)
+    with torch.mps.stream(another), torch.mps.stream(None):
+        x = torch.ones(3, device="mps") * 2
+    with another:
+        x *= 2
+    another.wait_stream(torch.mps.current_stream())
+    torch.accelerator.current_stream().wait_stream(another)
+    another.synchronize()
+    assert another.query() and x.sum().item() == 12
+
+
+def test_streams_take_both_kinds_of_events():
+    stream = torch.mps.Stream()
+    for event in (torch.mps.Event(), torch.Event("mps"), torch.mps.Event().record(stream)):
+        assert stream.record_event(event) is event
+        event.wait(stream)
+        stream.wait_event(event)
+        event.synchronize()
+        assert event.query()
+    torch.accelerator.current_stream().wait_event(stream.record_event())
+
+
+def test_what_is_no_stream_or_event_of_mps_is_refused():
+    stream = torch.mps.Stream()
+    for call in (
+        lambda: torch.mps.Stream("cpu"),
+        lambda: torch.mps.Stream(stream_id=3),
+        lambda: torch.mps.set_stream(torch.Stream(device="cpu")),
+        lambda: torch.mps.Event().record(torch.Stream(device="cpu")),
+    ):
+        with pytest.raises(ValueError, match="xpected a|one stream"):
+            call()
+    for method in (stream.wait_event, stream.record_event, stream.wait_stream, torch.mps.set_stream):
+        with pytest.raises(TypeError, match="Expected a torch"):
+            method(3)
+    with pytest.raises(RuntimeError, match="Invalid MPS device index"):
+        torch.mps.Stream(1)
+
+
 def test_what_needs_metal_says_so():
     assert torch.mps.profiler.is_metal_capture_enabled() is False
     assert torch.mps.profiler.is_capturing_metal() is False

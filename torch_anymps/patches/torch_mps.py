@@ -29,8 +29,20 @@ def apply(module, replace):
         "_mps_host_alias_storage": _host_alias_storage,
     }.items():
         replace(torch._C, name, function)
+    _give_streams(torch, replace)
     _forget_answers()
     os.register_at_fork(after_in_child=_forget_answers)  # the device does not survive a fork
+
+
+def _give_streams(torch, replace) -> None:
+    """In torch.mps and in torch.mps.streams, where PyTorch has it (2.15): its own Stream is a stand-in that raises."""
+    from torch_anymps import streams
+
+    for owner in (torch.mps, getattr(torch.mps, "streams", None)):
+        for name in ("Stream", "stream", "current_stream", "default_stream", "set_stream") if owner else ():
+            replace(owner, name, getattr(streams, name))
+    replace(torch.mps.Event, "record", streams.record_event)
+    replace(torch.mps.Event, "wait", streams.wait_event)
 
 
 def _forget_answers() -> None:
