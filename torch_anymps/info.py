@@ -27,8 +27,8 @@ def main() -> int:
 
     status = _load.status
     print(
-        f"torch-anymps {torch_anymps.__version__} for PyTorch {_load.TORCH_VERSION}, PyTorch {torch.__version__}, "
-        f"Python {sys.version.split()[0]}"
+        f"torch-anymps {torch_anymps.__version__} for PyTorch {' and '.join(_load.built_for()) or 'of no version'}, "
+        f"PyTorch {torch.__version__}, Python {sys.version.split()[0]}"
     )
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
         print(
