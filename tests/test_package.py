@@ -264,6 +264,19 @@ def test_info_with_a_device(mps):
     assert rows["patch lightning"].strip().startswith("waits")
 
 
+def test_a_patch_that_does_not_fit_is_left_out_with_its_reason(run_python, mps):
+    source = """
+import torch
+del torch._C._conv_determine_backend_memory_format
+import torch_anymps, runpy
+runpy.run_module("torch_anymps.info", run_name="__main__")
+"""
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("patch torch_convolution:")]
+    assert "left out" in line and "AttributeError" in line and "_conv_determine_backend_memory_format" in line
+
+
 def test_info_says_what_to_install_for_torch_compile(run_python, mps):
     hide = "import sys; sys.modules['slangpy'] = None"
     source = f"{hide}; import runpy; runpy.run_module('torch_anymps.info', run_name='__main__')"

@@ -81,7 +81,9 @@ def _patch_rows() -> list[tuple[str, str]]:
 
     rows = []
     for patch in patches.registered():
-        state = f"failed ({patch.error})" if patch.error else "in force" if patch.in_force else "waits for its library"
+        state = "in force" if patch.in_force else "waits for its library"
+        if patch.error:
+            state = f"left out, as this version of its library has changed ({patch.error})"
         rows.append(("patch " + patch.name, f"{state}. {patch.why}"))
     return rows
 
