@@ -3,7 +3,8 @@
 
 #include <torch/headeronly/version.h>
 
-// True up to the version that it names: `#if ANYMPS_TORCH_UNTIL(2, 13)` begins what goes with PyTorch 2.13's departure.
-// tools/gen_registration.py reads such blocks as the preprocessor does, so that markers may stand inside.
+// True up to the version that it names: `#if ANYMPS_TORCH_UNTIL(2, 13)` begins what may go when PyTorch 2.13
+// is no longer served. tools/gen_registration.py reads such blocks as the preprocessor does: markers may
+// stand inside.
 #define ANYMPS_TORCH_UNTIL(major, minor) \
     (TORCH_VERSION_MAJOR < (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR <= (minor)))

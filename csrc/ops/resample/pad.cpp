@@ -45,7 +45,7 @@ void pad_backward(const Tensor& grad_input, const Tensor& grad_output, IntArrayR
     static constexpr const char* kNames[] = {"depth", "height", "width"};
     for (size_t k = axes.size(); k-- > 0;) {
         const int64_t got = grad_output.size(first + static_cast<int64_t>(k));
-        TORCH_CHECK(axes[k].output == got, "gradOutput ", kNames[3 - axes.size() + k],
+        TORCH_CHECK(axes[k].output == got, "grad_output ", kNames[3 - axes.size() + k],
                     " unexpected. Expected: ", axes[k].output, ", Got: ", got);
     }
     resample(grad_input, grad_output, mode, axes, false, true);
