@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes one wheel of several that were built from one tree, each for another version of PyTorch.
 
-    merge_wheels.py build/wheels/*/*.whl --out dist
+    merge_wheels.py build/wheels/.venv-*/*.whl --out dist
 
 What two of them hold under one name must be the same to the byte: the kernels' archive, the Python files. The libraries
 bear PyTorch's version in their names and lie side by side in the result.
