@@ -17,6 +17,8 @@ from scikit_build_core.build import (  # noqa: F401
     build_sdist,
     build_wheel,
     get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
 )
 
 

@@ -5,8 +5,8 @@
 #   tools/setup.sh build [tests] our package, built and installed in the virtual environment
 #   tools/setup.sh wheel         our package as a wheel for the environment's PyTorch, in build/wheels
 # VENV (default .venv) and PYTHON (default python3) choose the environment; TORCH_INDEX=default skips the CPU index.
-# TORCH_VERSION (2.15) chooses PyTorch's minor version. Without it an environment keeps the PyTorch that it has, and a new
-# one gets the newest for which the index has a build that needs no CUDA packages: those are 4 GB.
+# TORCH_VERSION (2.15) chooses PyTorch's minor version. Without it an environment keeps the PyTorch that it has, and a
+# new one gets the newest for which the index has a build that needs no CUDA packages: those are 4 GB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -131,8 +131,8 @@ setup_system() {
 # Packages whose compiled part belongs to one build of torch: both come from the same index, in one command.
 BESIDE_TORCH='^(torchvision|torchaudio)\b'
 
-# Prints the build requirements of pyproject.toml and those of an extra, one a line, without torch. The extra "build" has
-# no more.
+# Prints the build requirements of pyproject.toml and those of an extra, one a line, without torch. The extra "build"
+# has no more.
 requirements() {
     "$VENV/bin/python" - "$@" <<'PY'
 import sys
@@ -285,7 +285,7 @@ parallel_jobs() {
 
 version_of() { "$VENV/bin/python" -c "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))" "$1"; }
 
-# Runs one of pip's commands on the checkout. KERNELS_OF: a build folder of the same sources, which has compiled shaders.
+# Runs one of pip's commands on the checkout. KERNELS_OF: a build folder of the same sources with compiled shaders.
 pip_build() {  # pip's arguments
     local log=build/build.log settings=("build-dir=$BUILD" "cmake.define.ANYMPS_KERNELS_OF=${KERNELS_OF:-}")
     ! command -v ccache >/dev/null || settings+=(cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
