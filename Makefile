@@ -1,6 +1,7 @@
 # make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
 # make test   builds and runs all tests
-# Both install what they need first, and are quick the second time.
+# Both install what they need first, and are quick the second time. tools/setup.sh tells which PyTorch that is;
+# `TORCH_VERSION=2.15 VENV=.venv-2.15 make test` is another one, in an environment of its own.
 # make test-full, test-sweep and soak are the long runs of PyTorch's own samples, of random calls and of shapes.
 VENV ?= .venv
 PY = $(VENV)/bin/python
@@ -9,7 +10,10 @@ TESTS ?= tests
 # OpenMP's threads must not spin while they wait: they would take the cores from the other processes and the driver.
 PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-full test-sweep soak test-exit build lint bench chart zoo profile test-compilers test-cuda-wheel test-ecosystem
+# The versions of PyTorch that `make wheel` serves, the oldest first.
+VERSIONS ?= 2.13 2.14 2.15
+
+.PHONY: demo test test-full test-sweep soak test-exit build wheel lint bench chart zoo profile test-compilers test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -63,6 +67,17 @@ build:
 	@tools/setup.sh system
 	@tools/setup.sh venv demo
 	@tools/setup.sh build
+
+# One wheel for all VERSIONS of PyTorch, in dist/: a library each beside one archive of kernels. Each is built in an
+# environment of its own, .venv-2.14 for one; where no CPU build of it is to be had, that takes 6 GB.
+wheel:
+	@tools/setup.sh system
+	@set -e; for version in $(VERSIONS); do \
+	    VENV=.venv-$$version TORCH_VERSION=$$version tools/setup.sh venv build; \
+	    VENV=.venv-$$version KERNELS_OF=$$kernels tools/setup.sh wheel; \
+	    kernels=$${kernels:-$(CURDIR)/build/.venv-$$version}; \
+	done
+	@.venv-$(firstword $(VERSIONS))/bin/python tools/merge_wheels.py $(VERSIONS:%=build/wheels/.venv-%/*.whl) --out dist
 
 lint:
 	@tools/setup.sh venv dev

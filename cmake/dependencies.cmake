@@ -19,6 +19,11 @@ set(TORCH_INCLUDE_DIR ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/i
 set(TORCH_CPU_LIBRARY ${TORCH_DIR}/lib/libtorch_cpu.so)
 set(TORCH_PYTHON_LIBRARY ${TORCH_DIR}/lib/libtorch_python.so)
 set(C10_LIBRARY ${TORCH_DIR}/lib/libc10.so)
+# What goes into the names of compiled files, of which an installation may hold one a minor: 2_13.
+file(STRINGS ${TORCH_DIR}/include/torch/headeronly/version.h TORCH_MINOR REGEX "define TORCH_VERSION_M(AJOR|INOR) ")
+string(REGEX REPLACE "[^;0-9]" "" TORCH_MINOR "${TORCH_MINOR}")
+string(REPLACE ";" "_" TORCH_MINOR "${TORCH_MINOR}")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${TORCH_DIR}/version.py)
 
 python_package_dir(slangpy SLANG_DIR)
 file(GLOB SLANG_LIBRARY ${SLANG_DIR}/libslang-compiler.so*)

@@ -34,11 +34,26 @@ add_custom_target(generated_shader_headers DEPENDS ${SHADER_HEADERS})
 
 set(SHADER_CACHE ${CMAKE_BINARY_DIR}/shader_cache)
 set(KERNEL_ARCHIVE ${SITE_PACKAGE_DIR}/kernels.bin)
-add_custom_command(
-    OUTPUT ${KERNEL_ARCHIVE}
-    COMMAND shader_compiler --include ${CMAKE_SOURCE_DIR}/shaders --output ${KERNEL_ARCHIVE}
-            --cache ${SHADER_CACHE} ${SHADERS} ${GENERATED_SHADERS}
-    DEPENDS shader_compiler ${SHADERS} ${SHADER_LIBRARY} ${GENERATED_SHADERS}
-    COMMENT "Compiling shaders"
-    VERBATIM)
+# Kernels are the same for every version of PyTorch: of several builds of one tree one compiles them.
+set(ANYMPS_KERNELS_OF "" CACHE PATH "Build folder of the same sources whose kernels this build takes")
+if(ANYMPS_KERNELS_OF)
+    set(OTHER_SHADERS ${GENERATED_SHADERS})
+    list(TRANSFORM OTHER_SHADERS REPLACE "^${GENERATED_DIR}" "${ANYMPS_KERNELS_OF}/generated")
+    add_custom_command(
+        OUTPUT ${KERNEL_ARCHIVE}
+        COMMAND ${CMAKE_COMMAND} "-DOURS=${GENERATED_SHADERS}" "-DOTHERS=${OTHER_SHADERS}"
+                -DARCHIVE=${ANYMPS_KERNELS_OF}/site/torch_anymps/kernels.bin -DOUTPUT=${KERNEL_ARCHIVE}
+                -P ${CMAKE_SOURCE_DIR}/cmake/take_kernels.cmake
+        DEPENDS ${ANYMPS_KERNELS_OF}/site/torch_anymps/kernels.bin ${GENERATED_SHADERS}
+        COMMENT "Taking kernels of ${ANYMPS_KERNELS_OF}"
+        VERBATIM)
+else()
+    add_custom_command(
+        OUTPUT ${KERNEL_ARCHIVE}
+        COMMAND shader_compiler --include ${CMAKE_SOURCE_DIR}/shaders --output ${KERNEL_ARCHIVE}
+                --cache ${SHADER_CACHE} ${SHADERS} ${GENERATED_SHADERS}
+        DEPENDS shader_compiler ${SHADERS} ${SHADER_LIBRARY} ${GENERATED_SHADERS}
+        COMMENT "Compiling shaders"
+        VERBATIM)
+endif()
 add_custom_target(kernel_archive ALL DEPENDS ${KERNEL_ARCHIVE})

@@ -12,6 +12,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import gen_registration  # noqa: E402
 from anymps_codegen import registration  # noqa: E402
+from anymps_codegen.markers import scan_text  # noqa: E402
+from anymps_codegen.schema import CodegenError, torch_version  # noqa: E402
 
 
 def registration_of(stem: str) -> str:
@@ -118,3 +120,44 @@ def test_two_families_share_a_registration(run):
 
 def test_a_shard_does_not_move():
     assert [registration.shard_of(op, 8) for op in ("add.out", "mul.out", "exp.out")] == [0, 3, 1]
+
+
+VERSIONS = """
+#if ANYMPS_TORCH_UNTIL(2, 13)
+Tensor ANYMPS_FUNC(cholesky)() {}
+#ifdef SOMETHING
+Tensor ANYMPS_FUNC(qr)() {}
+#else
+Tensor ANYMPS_FUNC(gone)() {}
+#endif
+#else
+Tensor ANYMPS_FUNC(newer)() {}
+#endif
+#if !ANYMPS_TORCH_UNTIL(2, 14)
+Tensor ANYMPS_FUNC(newest)() {}
+#endif
+#if 0
+Tensor ANYMPS_FUNC(view)() {}
+#endif
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [((2, 13), "cholesky qr gone view"), ((2, 14), "newer view"), ((2, 15), "newer newest view")],
+)
+def test_blocks_of_one_version(version, names):
+    assert [marker.name for marker in scan_text(VERSIONS, "x.cpp", version)] == names.split()
+    assert {marker.where for marker in scan_text(VERSIONS, "x.cpp", version) if marker.name == "view"} == {"x.cpp:16"}
+
+
+@pytest.mark.parametrize("line", ["#if ANYMPS_TORCH_UNTIL(2, 13) && X", "#if X\n#elif ANYMPS_TORCH_UNTIL(2, 13)"])
+def test_other_conditions_on_the_version_are_refused(line):
+    with pytest.raises(CodegenError, match="stands alone behind #if"):
+        scan_text(line + "\n#endif", "x.cpp", (2, 13))
+
+
+def test_the_version_is_that_of_the_installed_torch():
+    import torch
+
+    assert torch_version() == tuple(int(part) for part in torch.__version__.split(".")[:2])

@@ -23,6 +23,9 @@ HOST = {
     "householder_product": lambda t: torch.linalg.householder_product(*torch.geqrf(t)),
 }
 
+if hasattr(torch.linalg, "polar"):  # from PyTorch 2.14 on
+    HOST["polar"] = lambda t: torch.cat(torch.linalg.polar(t))
+
 
 @pytest.mark.parametrize("name", HOST)
 def test_host_ops(mps, name):

@@ -243,17 +243,33 @@ def test_linear(dtype, shape):
     check(F.linear, random(*shape), random(7), dtype=dtype)
 
 
-@pytest.mark.parametrize("shape", [(7,), (6, 7), (3, 5, 7), (11, 4, 7)], ids=str)
-def test_linear_gradients(shape):
+@pytest.mark.parametrize(
+    ("shape", "features"),
+    [((7,), 9), ((6, 7), 9), ((3, 5, 7), 9), ((11, 4, 7), 9), ((6, 0), 9), ((3, 5, 7), 0), ((0, 7), 9), ((6, 0), 0)],
+    ids=str,
+)
+def test_linear_gradients(shape, features):
     def gradients(x, w, b, g):
         x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
         y = F.linear(x.transpose(0, -2) if x.dim() > 2 else x, w, b)
         return torch.cat([t.flatten() for t in torch.autograd.grad(y, [x, w, b], g)])
 
-    x, g = random(*shape), random(*shape[:-1], 9)
+    x, g = random(*shape), random(*shape[:-1], features)
     g = g.transpose(0, -2) if len(shape) > 2 else g
-    check(gradients, x, random(9, 7), random(9), g)
-    check(gradients, x, random(9, 7), random(9), g[..., :1].expand_as(g))
+    check(gradients, x, random(features, shape[-1]), random(features), g)
+    if features > 0:
+        check(gradients, x, random(features, shape[-1]), random(features), g[..., :1].expand_as(g))
+
+
+def test_linear_refuses_what_does_not_fit(raises_as_on_the_cpu):
+    """In the words of the PyTorch that is installed."""
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(2, 3), ones(2, 4)))
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(5, 2, 3), ones(2, 4), ones(2)))
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(3), ones(2, 4), ones(2)))
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(2, 3), ones(2, 3).half()))
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(2, 3), ones(2, 3), ones(2).half()))
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(), ones(2, 3)))
+    raises_as_on_the_cpu(lambda ones: F.linear(ones(2, 3), ones(2, 2, 3)))
 
 
 def test_linear_second_derivative(mps):

@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+import torch_anymps
 
 AVAILABLE = "import torch; print(torch.backends.mps.is_available(), torch.backends.mps.is_built())"
 NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
@@ -110,11 +113,11 @@ x = torch.ones(1, requires_grad=True); (x * 2).sum().backward(); print(x.grad.it
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("torch.__version__ = '2.12.1'", "PyTorch 2.12.1 is installed, and this build of torch-anymps needs 2.13"),
+        ("torch.__version__ = '2.12.1'", "PyTorch 2.12.1 is installed, and this torch-anymps was built for 2."),
         ("torch.version.hip = '6.4'", "ROCm or XPU build"),
         ("torch.version.cuda = '13.0'; torch.cuda.device_count = lambda: 1", "an NVIDIA GPU is present"),
         ("torch._C._has_mps = True", "Apple's own mps device"),
-        (LATE_LOAD + "load.LIBRARY = 'none.so'", "none.so is missing"),
+        (LATE_LOAD + "load.LIBRARY = 'none_{}.so'", "none_2_"),
     ],
     ids=["version", "rocm", "cuda", "apple", "library"],
 )
@@ -140,27 +143,44 @@ print(torch_anymps._load.status.advice)
 def test_info_names_a_torch_that_was_changed_under_us(run_python):
     source = """
 import torch
-torch.__version__ = "2.14.1+cu130"
+torch.__version__ = "2.99.1+cu130"
 import os, sys
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1"
 torch._import_device_backends()
-from torch_anymps import _load, info
-sys.exit(info.main() + 10 * (_load.TORCHVISION_VERSION != "0.28"))
+from torch_anymps import info
+sys.exit(info.main())
 """
     done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     first, reason, advice = done.stdout.splitlines()[0], *done.stdout.splitlines()[-2:]
-    assert done.returncode == 1 and "for PyTorch 2.13, PyTorch 2.14.1+cu130" in first
-    assert "mps is not available: PyTorch 2.14.1+cu130 is installed" in reason and "built for 2.13" in reason
-    assert "pip install 'torch==2.13.*' 'torchvision==0.28.*' --index-url" in advice
+    built = torch_anymps._load.built_for()
+    assert done.returncode == 1 and f"for PyTorch {' and '.join(built)}, PyTorch 2.99.1+cu130" in first
+    assert "mps is not available: PyTorch 2.99.1+cu130 is installed" in reason and f"{built[-1]}: another" in reason
+    assert f"pip install 'torch=={built[-1]}.*' torchvision --index-url" in advice
+
+
+def test_an_installation_may_serve_several_versions(tmp_path, monkeypatch):
+    package = tmp_path / "torch_anymps"
+    package.mkdir()
+    for name in ("libtorch_anymps_2_9.so", "libtorch_anymps_2_14.so", "libtorch_anymps.so", "libtorch_anymps_x.so"):
+        (package / name).touch()
+    monkeypatch.setattr(torch_anymps._load, "_package_folders", lambda: [package])
+    assert torch_anymps._load.built_for() == ["2.9", "2.14"]
+    for version, name in {"2.14.1+cu130": "libtorch_anymps_2_14.so", "2.9.0a0+git": "libtorch_anymps_2_9.so"}.items():
+        monkeypatch.setattr(torch, "__version__", version)
+        assert torch_anymps._load._find_library(torch) == str(package / name)
+    monkeypatch.setattr(torch, "__version__", "2.10.0")
+    with pytest.raises(torch_anymps._load._StayOut) as stay_out:
+        torch_anymps._load._find_library(torch)
+    assert "2.9 and 2.14" in stay_out.value.args[0] and "'torch==2.9.*'" in stay_out.value.args[1]
 
 
 def test_broken_library_is_a_reason_and_no_error(run_python, tmp_path):
-    broken = tmp_path / "libtorch_anymps.so"
+    broken = tmp_path / "libtorch_anymps_2_13.so"
     broken.write_bytes(b"not a library")
     source = f"""
 import torch
 {LATE_LOAD}
-load._find_library = lambda: {str(broken)!r}
+load._find_library = lambda torch: {str(broken)!r}
 load.load()
 print(load.status.reason)
 """
@@ -215,19 +235,23 @@ def test_import_creates_no_vulkan_instance(run_python):
 
 
 def test_replacing_a_kernel_of_autocast_is_silent_and_others_are_warned_of(run_python, mps):
-    """PyTorch warns of replaced kernels once a process, which is left to whoever replaces another one."""
-    source = """
+    """PyTorch 2.13 warns of replaced kernels once a process, which is left to whoever replaces another one."""
+    ask = """
 import torch
 kernels = torch._C._dispatch_dump("aten::batch_norm").splitlines()
 print([line for line in kernels if line.startswith("AutocastMPS: ")][0].count("batch_norm_autocast.cpp"), flush=True)
+"""
+    replace = """
+import torch
 library = torch.library.Library("aten", "IMPL")
 library.impl("layer_norm", lambda *a: a[0], "AutocastMPS")
 """
     for env in ({}, NO_DRIVER):
         quiet = run_python("import torch, torch_anymps", env=env)
         assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
-    done = run_python(source)
-    assert done.stdout == "1\n" and "verriding a previously registered kernel" in done.stderr
+    assert run_python(ask).stdout == "1\n"
+    words = "verriding a previously registered kernel"
+    assert (words in run_python(replace).stderr) == (words in run_python(replace, env={"ANYMPS_DISABLE": "1"}).stderr)
 
 
 def test_info_with_a_device(mps):
@@ -244,6 +268,19 @@ def test_info_with_a_device(mps):
     assert rows["patch lightning"].strip().startswith("waits")
 
 
+def test_a_patch_that_does_not_fit_is_left_out_with_its_reason(run_python, mps):
+    source = """
+import torch
+del torch._C._conv_determine_backend_memory_format
+import torch_anymps, runpy
+runpy.run_module("torch_anymps.info", run_name="__main__")
+"""
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("patch torch_convolution:")]
+    assert "left out" in line and "AttributeError" in line and "_conv_determine_backend_memory_format" in line
+
+
 def test_info_says_what_to_install_for_torch_compile(run_python, mps):
     hide = "import sys; sys.modules['slangpy'] = None"
     source = f"{hide}; import runpy; runpy.run_module('torch_anymps.info', run_name='__main__')"
@@ -256,8 +293,9 @@ def test_info_says_what_to_install_for_torch_compile(run_python, mps):
 def test_the_package_has_what_torch_compile_needs():
     from torch_anymps import _load
 
-    library = _load.package_file(_load.LIBRARY).parent  # the built package, installed or build/site
-    for name in ("_launcher.abi3.so", "pointwise_table.json", "kernels.bin", "inductor/__init__.py"):
+    library = _load.package_file(_load.file_for(_load.LIBRARY, torch.__version__)).parent  # installed or build/site
+    launcher = _load.file_for(_load.LAUNCHER, torch.__version__)
+    for name in (launcher, "pointwise_table.json", "kernels.bin", "inductor/__init__.py"):
         assert (library / name).is_file(), name
     shaders = {path.name for path in (library / "shaders" / "lib").glob("*.slang")}
     assert {"inductor.slang", "math.slang", "dtype.slang", "pointwise_functions.slang"} <= shaders

@@ -131,6 +131,13 @@ def test_streams_take_both_kinds_of_events():
     torch.accelerator.current_stream().wait_event(stream.record_event())
 
 
+def test_memory_may_be_recorded_for_the_one_stream():
+    x = torch.ones(4, device="mps")
+    assert x.record_stream(torch.mps.current_stream()) is None
+    with pytest.raises(ValueError, match="the tensor is on mps:0, and the stream is of cpu"):
+        x.record_stream(torch.Stream(device="cpu"))
+
+
 def test_what_is_no_stream_or_event_of_mps_is_refused():
     stream = torch.mps.Stream()
     for call in (

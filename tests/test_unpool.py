@@ -32,6 +32,8 @@ def test_unpool_errors(mps):
         F.max_unpool2d(x.int(), i, 2)
     with pytest.raises(RuntimeError, match="elements in indices should be type int64 but got: Int"):
         F.max_unpool2d(x, i.int(), 2)
+    with pytest.raises(RuntimeError, match="elements in indices should be type int64 but got: Int"):
+        F.max_unpool3d(x[None], i[None].int(), 2)
     with pytest.raises(torch.AcceleratorError, match="max_unpool2d"):
         F.max_unpool2d(x, i + 99, 2)
         torch.mps.synchronize()

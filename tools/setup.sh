@@ -3,13 +3,17 @@
 #   tools/setup.sh system        system packages; without root and apt it names what is missing and stops
 #   tools/setup.sh venv EXTRA    virtual environment with PyTorch and the requirements of an extra of pyproject.toml
 #   tools/setup.sh build [tests] our package, built and installed in the virtual environment
+#   tools/setup.sh wheel         our package as a wheel for the environment's PyTorch, in build/wheels
 # VENV (default .venv) and PYTHON (default python3) choose the environment; TORCH_INDEX=default skips the CPU index.
+# TORCH_VERSION (2.15) chooses PyTorch's minor version. Without it an environment keeps the PyTorch that it has, and a
+# new one gets the newest for which the index has a build that needs no CUDA packages: those are 4 GB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH_INDEX=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+TORCH_VERSION=${TORCH_VERSION:-}
 BUILD=build/$(basename "$VENV")
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 mkdir -p build
@@ -127,7 +131,8 @@ setup_system() {
 # Packages whose compiled part belongs to one build of torch: both come from the same index, in one command.
 BESIDE_TORCH='^(torchvision|torchaudio)\b'
 
-# Prints the build requirements of pyproject.toml and those of an extra, one a line, without torch.
+# Prints the build requirements of pyproject.toml and those of an extra, one a line, without torch. The extra "build"
+# has no more.
 requirements() {
     "$VENV/bin/python" - "$@" <<'PY'
 import sys
@@ -150,14 +155,48 @@ def expand(names):
             yield name
 
 
-wanted = [*project["build-system"]["requires"], *expand(extras[sys.argv[1]])]
-print("\n".join(name for name in wanted if not name.startswith("torch==")))
+print("\n".join([*project["build-system"]["requires"], *expand(extras.get(sys.argv[1], []))]))
 PY
 }
 
 beside_torch() { requirements "$1" | grep -E "$BESIDE_TORCH" || true; }
 
-torch_requirement() { sed -n 's/^dependencies = \["\(torch==[^"]*\)"\]$/\1/p' pyproject.toml; }
+# The versions of torch that are wanted: torch==2.15.*, or all that the package serves.
+torch_requirement() {
+    if [ -n "$TORCH_VERSION" ]; then
+        echo "torch==$TORCH_VERSION.*"
+    else
+        sed -n 's/^dependencies = \["\(torch[^"]*\)"\]$/\1/p' pyproject.toml
+    fi
+}
+
+# The installed version of torch, if it is a wanted one.
+installed_torch() {
+    "$VENV/bin/python" - "$(torch_requirement)" 2>/dev/null <<'PY'
+import importlib.metadata
+import sys
+
+from pip._vendor.packaging.requirements import Requirement
+
+version = importlib.metadata.version("torch")
+sys.exit(version not in Requirement(sys.argv[1]).specifier or print(version))
+PY
+}
+
+# Wanted builds of torch that need no CUDA packages (their versions end in +cpu), the newest first. Arguments: pip's.
+cpu_builds() {
+    "$VENV/bin/python" -m pip index versions torch "$@" 2>/dev/null | "$VENV/bin/python" -c '
+import re
+import sys
+
+from pip._vendor.packaging.requirements import Requirement
+
+wanted = Requirement(sys.argv[1]).specifier
+listed = re.findall(r"(?m)^Available versions: (.*)", sys.stdin.read())
+builds = [version for line in listed for version in line.split(", ")]
+print("\n".join(version for version in builds if version.endswith("+cpu") and version in wanted))
+' "$(torch_requirement)"
+}
 
 pip_install() { "$VENV/bin/python" -m pip install --progress-bar off "$@"; }
 
@@ -167,23 +206,41 @@ index_answers() {
 
 has_packages() { "$VENV/bin/python" -m pip show -q "$@" 2>/dev/null; }
 
-# The default index gives the CUDA build (4.7 GB installed), so PyTorch's index of CPU builds is asked first.
-install_torch() {
-    local torch beside
-    torch=$(torch_requirement)
-    mapfile -t beside < <(beside_torch "$1")
-    # shellcheck disable=SC2046
-    ! has_packages torch $(printf '%s\n' "${beside[@]}" | sed 's/[^A-Za-z0-9_-].*//') || return 0
+# PyTorch's index of CPU builds is asked first. Sets TORCH and TORCH_FROM, pip's arguments, and says why.
+choose_torch() {  # packages whose compiled part belongs to one build of torch
+    local builds at_hand="" place="the default package index" why="TORCH_VERSION=2.15, say, asks for another"
+    TORCH=$(torch_requirement) TORCH_FROM=()
     if [ "$TORCH_INDEX" != default ] && index_answers "$TORCH_INDEX"; then
-        say "PyTorch from $TORCH_INDEX"
-        pip_install --retries 0 --timeout 30 --index-url "$TORCH_INDEX" "$torch" "${beside[@]}" >build/torch.log 2>&1 &&
-            return 0
+        TORCH_FROM=(--retries 0 --timeout 30 --index-url "$TORCH_INDEX") place=$TORCH_INDEX
     fi
+    builds=$(cpu_builds "${TORCH_FROM[@]}") || true
     # A CPU build that lies at hand (pip's find-links) must not stand in for the default index's build, to which the
     # default index's other packages belong.
-    if [ "$TORCH_INDEX" = default ] || [ ${#beside[@]} != 0 ]; then torch="$torch,!=2.13.0+cpu"; fi
-    say "PyTorch from the default package index"
-    logged build/torch.log pip_install "$torch" "${beside[@]}"
+    if [ ${#TORCH_FROM[@]} = 0 ] && { [ "$TORCH_INDEX" = default ] || [ $# != 0 ]; }; then
+        at_hand=$(sed '/./s/^/,!=/' <<<"$builds" | tr -d '\n') builds=""
+    fi
+    if [ -n "$builds" ]; then
+        TORCH=torch==${builds%%$'\n'*}
+        say "$TORCH: the newest build that needs no CUDA packages on $place; $why"
+    elif [ -n "$TORCH_VERSION" ] || [ "$TORCH_INDEX" = default ]; then
+        say "$TORCH from $place, perhaps with its CUDA packages"
+    else
+        TORCH=$(sed 's/^torch>=\([0-9.]*\),.*/torch==\1.*/' <<<"$TORCH")
+        say "$TORCH: the oldest that is served, as no index has a build that needs no CUDA packages; $why"
+    fi
+    TORCH=$TORCH$at_hand
+}
+
+install_torch() {
+    local beside
+    mapfile -t beside < <(beside_torch "$1")
+    # shellcheck disable=SC2046
+    if installed_torch >/dev/null && { [ ${#beside[@]} = 0 ] ||
+        has_packages $(printf '%s\n' "${beside[@]}" | sed 's/[^A-Za-z0-9_-].*//'); }; then
+        return 0
+    fi
+    choose_torch "${beside[@]}"
+    logged build/torch.log pip_install "${TORCH_FROM[@]}" "$TORCH" "${beside[@]}"
 }
 
 setup_venv() {
@@ -193,11 +250,11 @@ setup_venv() {
         logged build/venv.log "$PYTHON" -m venv --clear "$VENV"
     fi
     key=$( { requirements "$extra"; torch_requirement; } | sha256sum)
-    [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || return 0
+    [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || ! installed_torch >/dev/null || return 0
     install_torch "$extra"
     say "Python packages: $(requirements "$extra" | paste -sd' ')"
     # shellcheck disable=SC2046
-    logged build/pip.log pip_install "$(torch_requirement)" $(requirements "$extra")
+    logged build/pip.log pip_install "torch==$(installed_torch)" $(requirements "$extra")
     echo "$key" >"$stamp"
 }
 
@@ -228,25 +285,40 @@ parallel_jobs() {
 
 version_of() { "$VENV/bin/python" -c "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))" "$1"; }
 
-build() {
-    local tests=OFF stamp=$VENV/.anymps-build key log=build/build.log launcher=()
-    [ "${1:-}" != tests ] || tests=ON
-    key=$({ echo "$tests $(version_of torch) $(version_of slangpy)"; sources | xargs -d '\n' sha256sum; } | sha256sum)
-    [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || ! version_of torch-anymps >/dev/null 2>&1 || return 0
-    ! command -v ccache >/dev/null || launcher=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
-    say "Building torch-anymps (log: $log)"
-    export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(parallel_jobs)} PATH="$PWD/$VENV/bin:$PATH"
-    if ! pip_install -v --no-build-isolation --no-deps --force-reinstall "--config-settings=build-dir=$BUILD" \
-        "--config-settings=cmake.define.ANYMPS_BUILD_TESTS=$tests" "${launcher[@]}" . 2>&1 | tee "$log" | progress; then
+# Runs one of pip's commands on the checkout. KERNELS_OF: a build folder of the same sources with compiled shaders.
+pip_build() {  # pip's arguments
+    local log=build/build.log settings=("build-dir=$BUILD" "cmake.define.ANYMPS_KERNELS_OF=${KERNELS_OF:-}")
+    ! command -v ccache >/dev/null || settings+=(cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    say "Building torch-anymps for PyTorch $(version_of torch) (log: $log)"
+    export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(parallel_jobs)}
+    PATH="$(cd "$VENV/bin" && pwd):$PATH"
+    if ! "$VENV/bin/python" -m pip "$@" -v --no-build-isolation --no-deps "${settings[@]/#/--config-settings=}" . 2>&1 |
+        tee "$log" | progress; then
         { grep -nE '(error|Error):' "$log" | head -n 20 || true; tail -n 15 "$log"; } >&2
         fail "the build failed; the whole output is in $log."
     fi
+}
+
+build() {
+    local tests=OFF stamp=$VENV/.anymps-build key
+    [ "${1:-}" != tests ] || tests=ON
+    key=$({ echo "$tests $(version_of torch) $(version_of slangpy)"; sources | xargs -d '\n' sha256sum; } | sha256sum)
+    [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || ! version_of torch-anymps >/dev/null 2>&1 || return 0
+    pip_build install --progress-bar off --force-reinstall "--config-settings=cmake.define.ANYMPS_BUILD_TESTS=$tests"
     echo "$key" >"$stamp"
+}
+
+wheel() {
+    local folder
+    folder=build/wheels/$(basename "$VENV")
+    rm -rf "$folder"
+    pip_build wheel --wheel-dir "$folder" --config-settings=cmake.define.ANYMPS_BUILD_TESTS=OFF
 }
 
 case ${1:-} in
     system) setup_system ;;
     venv) setup_venv "${2:?name an extra of pyproject.toml}" ;;
     build) build "${2:-}" ;;
-    *) sed -n '2,6s/^# *//p' "$0" >&2; exit 2 ;;
+    wheel) wheel ;;
+    *) sed -n '2,9s/^# *//p' "$0" >&2; exit 2 ;;
 esac

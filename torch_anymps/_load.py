@@ -5,14 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
+import re
 import sys
 import warnings
 from dataclasses import dataclass
 
-TORCH_VERSION = "2.13"
-TORCHVISION_VERSION = "0.28"  # the one that goes with it
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
-LIBRARY = "libtorch_anymps.so"
+# Compiled files, one a minor version of PyTorch: with another one's they would misbehave without a word.
+LIBRARY = "libtorch_anymps_{}.so"
+LAUNCHER = "_launcher_{}.abi3.so"
 
 
 @dataclass
@@ -68,7 +69,7 @@ def _load() -> None:
 
     _check_environment()
     _check_torch(torch)
-    library = _find_library()
+    library = _find_library(torch)
     _remove_stand_ins()
     torch.ops.load_library(library)
     if not _hooks_are_ours(torch):
@@ -107,22 +108,54 @@ def _hooks_are_ours(torch) -> bool:
         return False
 
 
-def package_file(name: str) -> pathlib.Path | None:
-    """A built file of the package: beside this file, or, in a checkout, in the package that is installed behind it."""
+def _package_folders() -> list[pathlib.Path]:
+    """Beside this file, or, in a checkout, the package that is installed behind it."""
     package = pathlib.Path(__file__).parent
-    for folder in [package, *(pathlib.Path(entry, package.name) for entry in sys.path)]:
-        if (folder / name).exists():
-            return folder / name
-    return None
+    return [package, *(pathlib.Path(entry, package.name) for entry in sys.path)]
 
 
-def _find_library() -> str:
-    """Path of the core library."""
-    library = package_file(LIBRARY)
-    if library is None:
+def package_file(name: str) -> pathlib.Path | None:
+    """A built file of the package; None where it is missing."""
+    return next((folder / name for folder in _package_folders() if (folder / name).exists()), None)
+
+
+def file_for(pattern: str, torch_version: str) -> str:
+    """The name of a compiled file (LIBRARY, LAUNCHER) for a version of PyTorch: "2.13.0+cpu" puts 2_13 in."""
+    return pattern.format("_".join(torch_version.split(".")[:2]))
+
+
+def built_for() -> list[str]:
+    """The minor versions of PyTorch that this installation has a library for, the oldest first: ["2.13", "2.14"]."""
+    names = [path.name for folder in _package_folders() for path in folder.glob(LIBRARY.format("*"))]
+    found = {tuple(map(int, m.groups())) for m in map(re.compile(LIBRARY.format(r"(\d+)_(\d+)")).fullmatch, names) if m}
+    return [f"{major}.{minor}" for major, minor in sorted(found)]
+
+
+def _find_library(torch) -> str:
+    """Path of the core library for the PyTorch that is running."""
+    version = str(torch.__version__)
+    library = package_file(file_for(LIBRARY, version))
+    if library is not None:
+        return str(library)
+    built = built_for()
+    if not built:
         package = pathlib.Path(__file__).parent
-        raise _StayOut(f"The library {LIBRARY} is missing in {package}.", "Build or reinstall torch-anymps.")
-    return str(library)
+        raise _StayOut(f"The library {file_for(LIBRARY, version)} is missing in {package}.", _REINSTALL)
+    nearest = min(built, key=lambda minor: abs(_minor_of(minor) - _minor_of(version)))
+    raise _StayOut(
+        f"PyTorch {version} is installed, and this torch-anymps was built for {' and '.join(built)}: another package "
+        "may have changed torch since.",
+        f"pip install 'torch=={nearest}.*' torchvision --index-url {CPU_BUILDS} (without torchvision if you do not use "
+        "it), or a torch-anymps made for your PyTorch; one that is built from source serves the torch that is there.",
+    )
+
+
+_REINSTALL = "Build or reinstall torch-anymps."
+
+
+def _minor_of(version: str) -> int:
+    major, minor = map(int, version.split(".")[:2])
+    return 1000 * major + minor
 
 
 def _check_environment() -> None:
@@ -131,14 +164,6 @@ def _check_environment() -> None:
 
 
 def _check_torch(torch) -> None:
-    version = str(torch.__version__)
-    if not version.startswith(TORCH_VERSION + "."):
-        raise _StayOut(
-            f"PyTorch {version} is installed, and this build of torch-anymps needs {TORCH_VERSION}.*: the library was "
-            f"built for {TORCH_VERSION}, and another package may have changed torch since.",
-            f"pip install 'torch=={TORCH_VERSION}.*' 'torchvision=={TORCHVISION_VERSION}.*' --index-url {CPU_BUILDS} "
-            "(without torchvision if you do not use it), or the torch-anymps made for your PyTorch.",
-        )
     if torch.version.hip is not None or torch.version.xpu is not None:
         raise _StayOut(
             "This is a ROCm or XPU build of PyTorch, which has a GPU device of its own.",

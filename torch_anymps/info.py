@@ -27,8 +27,8 @@ def main() -> int:
 
     status = _load.status
     print(
-        f"torch-anymps {torch_anymps.__version__} for PyTorch {_load.TORCH_VERSION}, PyTorch {torch.__version__}, "
-        f"Python {sys.version.split()[0]}"
+        f"torch-anymps {torch_anymps.__version__} for PyTorch {' and '.join(_load.built_for()) or 'of no version'}, "
+        f"PyTorch {torch.__version__}, Python {sys.version.split()[0]}"
     )
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
         print(
@@ -81,7 +81,9 @@ def _patch_rows() -> list[tuple[str, str]]:
 
     rows = []
     for patch in patches.registered():
-        state = f"failed ({patch.error})" if patch.error else "in force" if patch.in_force else "waits for its library"
+        state = "in force" if patch.in_force else "waits for its library"
+        if patch.error:
+            state = f"left out, as this version of its library has changed ({patch.error})"
         rows.append(("patch " + patch.name, f"{state}. {patch.why}"))
     return rows
 

@@ -2,7 +2,11 @@
 #include <ATen/mps/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/logsumexp_native.h>
+#include <ATen/ops/std_mean.h>
+#include <ATen/ops/var.h>
+#include <ATen/ops/var_mean.h>
 #include <ATen/ops/view_as_real.h>
 #include <anymps/ops/reduction_ops.h>
 #include <anymps/ops/reduction_rows.h>
@@ -70,9 +74,17 @@ void variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
     kernels::reduce(rows::moments, self, dims, {result, mean}, {removed, op.root ? 1.0f : 0.0f});
 }
 
-void check_floating(const Tensor& self, const char* what) {
-    TORCH_CHECK(at::isFloatingType(self.scalar_type()) || at::isComplexType(self.scalar_type()), what,
-                " only support floating point and complex dtypes");
+// PyTorch's own check, whose kind of error depends on its version: the CPU's kernel makes it.
+void check_floating(const Variance& op, const Tensor& self, bool with_mean) {
+    if (at::isFloatingType(self.scalar_type()) || at::isComplexType(self.scalar_type())) return;
+    const Tensor none = at::empty({0}, self.options().device(at::kCPU));
+    if (!with_mean) {
+        at::var(none, at::OptionalIntArrayRef(), std::nullopt);
+    } else if (op.root) {
+        at::std_mean(none, at::OptionalIntArrayRef(), std::nullopt);
+    } else {
+        at::var_mean(none, at::OptionalIntArrayRef(), std::nullopt);
+    }
 }
 
 // That of the real parts and that of the imaginary ones, added up.
@@ -81,7 +93,7 @@ Tensor complex_variance(const Variance& op, const Tensor& self, OptionalIntArray
 
 Tensor variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
                 const std::optional<Scalar>& correction, bool keepdim) {
-    check_floating(self, "std and var");
+    check_floating(op, self, false);
     if (self.is_complex()) return complex_variance(op, self, dim, correction, keepdim);
     Tensor result = empty_result(self, kernels::dim_mask(self, dim), keepdim, self.scalar_type());
     variance(op, self, dim, correction, result, Tensor());
@@ -98,7 +110,7 @@ Tensor complex_variance(const Variance& op, const Tensor& self, OptionalIntArray
 
 Tensor& variance_out(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
                      const std::optional<Scalar>& correction, bool keepdim, Tensor& out) {
-    check_floating(self, "std and var");
+    check_floating(op, self, false);
     at::native::resize_output(out, kernels::reduced_shape(self, kernels::dim_mask(self, dim), keepdim));
     TORCH_CHECK(at::canCast(c10::toRealValueType(self.scalar_type()), out.scalar_type()), "result type ",
                 self.scalar_type(), " can't be cast to the desired output type ", out.scalar_type());
@@ -109,7 +121,7 @@ Tensor& variance_out(const Variance& op, const Tensor& self, OptionalIntArrayRef
 
 std::tuple<Tensor, Tensor> variance_mean(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
                                          const std::optional<Scalar>& correction, bool keepdim) {
-    check_floating(self, op.name);
+    check_floating(op, self, true);
     const DimMask dims = kernels::dim_mask(self, dim);
     if (self.is_complex())
         return {complex_variance(op, self, dim, correction, keepdim), self.mean(dim, keepdim)};

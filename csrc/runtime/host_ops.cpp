@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/fallback.h"
+#include "runtime/torch_version.h"
 
 namespace anymps::runtime {
 namespace {
@@ -31,6 +32,9 @@ constexpr HostOp kHostOps[] = {
     {"linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "AII"},
     {"linalg_ldl_solve", "linalg_ldl_solve.out", "A"},
     {nullptr, "linalg_lstsq.out", ""},  // the functional form allocates and calls it
+#if !ANYMPS_TORCH_UNTIL(2, 13)
+    {"linalg_polar", "linalg_polar.out", "AA"},
+#endif
     {"linalg_qr", "linalg_qr.out", "AA"},
     {"ormqr", "ormqr.out", "A"},
 };

@@ -34,7 +34,7 @@ def slang_library() -> str:
 
 def slang_folders() -> list[str]:
     """The folder of Slang sources beside the core library."""
-    [library] = [path for path in torch.ops.loaded_libraries if path.endswith("libtorch_anymps.so")]
+    [library] = [path for path in torch.ops.loaded_libraries if "libtorch_anymps_" in path]
     return [str(pathlib.Path(library).parent / "shaders")]
 
 

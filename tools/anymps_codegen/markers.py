@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .registration import Entry
-from .schema import CodegenError, Schema
+from .schema import CodegenError, Schema, torch_version
 
 _MARKER = re.compile(r"\b(TORCH_IMPL_FUNC|ANYMPS_(?:SPARSE_|SPARSE_CSR_)?FUNC)\s*\(([^()]*)\)")
 # The macro -> the dispatch key, and what follows the operator in the kernel's name (csrc/ops/sparse/markers.h).
@@ -17,6 +17,9 @@ _KEYS = {
     "ANYMPS_SPARSE_FUNC": ("SparseMPS", "_sparse"),
     "ANYMPS_SPARSE_CSR_FUNC": ("SparseCsrMPS", "_sparse_csr"),
 }
+# Blocks of one version of PyTorch (csrc/runtime/torch_version.h).
+_CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
+_VERSION = re.compile(r"(!?)\s*ANYMPS_TORCH_UNTIL\((\d+),\s*(\d+)\)")
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
 
@@ -31,12 +34,15 @@ class Marker:
         return self.macro == "TORCH_IMPL_FUNC"
 
 
-def scan_text(text: str, where: str) -> list[Marker]:
-    """Markers of one source in order; those in comments and strings do not count.
+def scan_text(text: str, where: str, version: tuple[int, int] | None = None) -> list[Marker]:
+    """Markers of one source in order; those in comments, strings and blocks of other versions of PyTorch do not count.
 
-    Raises CodegenError where a marker's name is not a plain identifier (a macro that pastes names hides them).
+    version is that of the installed PyTorch by default. Raises CodegenError where a marker's name is not a plain
+    identifier (a macro that pastes names hides them), and for a condition of ANYMPS_TORCH_UNTIL and something else.
     """
     code = _COMMENT_OR_STRING.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+    if "ANYMPS_TORCH_UNTIL" in code:
+        code = _of_version(code, where, version or torch_version())
     markers = []
     for match in _MARKER.finditer(code):
         place = f"{where}:{code.count(chr(10), 0, match.start()) + 1}"
@@ -45,6 +51,30 @@ def scan_text(text: str, where: str) -> list[Marker]:
             raise CodegenError(f"{place}: {match.group(1)}({name}) does not name one operator; write its name out.")
         markers.append(Marker(name, match.group(1), place))
     return markers
+
+
+def _of_version(code: str, where: str, version: tuple[int, int]) -> str:
+    """The code with empty lines for those that `#if ANYMPS_TORCH_UNTIL(...)` leaves out for a version of PyTorch."""
+    lines = code.split("\n")
+    open_blocks: list[bool | None] = []  # whether the block is in; None where its condition is none of ours
+    for number, line in enumerate(lines):
+        directive = _CONDITIONAL.match(line)
+        if directive is None:
+            if False in open_blocks:
+                lines[number] = ""
+            continue
+        word, condition = directive[1], directive[2].strip()
+        ours = _VERSION.fullmatch(condition)
+        if "ANYMPS_TORCH_UNTIL" in condition and (ours is None or word != "if"):
+            raise CodegenError(f"{where}:{number + 1}: ANYMPS_TORCH_UNTIL(major, minor) stands alone behind #if.")
+        if word.startswith("if"):
+            within = ours and (version <= (int(ours[2]), int(ours[3]))) != bool(ours[1])
+            open_blocks.append(within if ours else None)
+        elif word == "endif" and open_blocks:
+            open_blocks.pop()
+        elif word == "else" and open_blocks and open_blocks[-1] is not None:
+            open_blocks[-1] = not open_blocks[-1]
+    return "\n".join(lines)
 
 
 def entries_of_source(path: Path, where: str, schema: Schema) -> list[Entry]:

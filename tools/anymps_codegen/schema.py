@@ -123,6 +123,14 @@ def marker_name(op: str) -> str:
     return op.replace(".", "_")
 
 
+@functools.cache
+def torch_version() -> tuple[int, int]:
+    """Major and minor version of the torch that is installed beside torchgen."""
+    text = (Path(torchgen.__file__).parent.parent / "torch" / "version.py").read_text()
+    major, minor = re.search(r"__version__ = ['\"](\d+)\.(\d+)", text).groups()
+    return int(major), int(minor)
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"'{n}'" for n in names)
 

@@ -8,7 +8,7 @@ import pathlib
 
 import torch
 
-from torch_anymps._load import package_file
+from torch_anymps._load import LAUNCHER, file_for, package_file
 
 from .device import device_config
 
@@ -51,7 +51,7 @@ def start(source: str) -> None:
 @functools.cache
 def launcher():
     """The extension module that makes callables of kernels."""
-    path = package_file("_launcher.abi3.so")
+    path = package_file(file_for(LAUNCHER, str(torch.__version__)))
     if path is None:
         raise RuntimeError("The module _launcher of torch-anymps is missing: build or reinstall torch-anymps.")
     spec = importlib.util.spec_from_file_location("torch_anymps._launcher", path)

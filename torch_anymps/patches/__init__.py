@@ -52,19 +52,23 @@ class Patch:
         return bool(self._originals)
 
     def apply(self, target: ModuleType) -> None:
-        """Never raises: a library that has changed must still import. The error is listed by info."""
+        """Never raises: a library that has changed must still import. What does not fit its version is left out as a
+        whole for this target; info says why."""
+        before = len(self._originals)
         try:
             self._module.apply(target, self._replace)
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
+            self.undo(before)
 
-    def undo(self) -> None:
-        for owner, attribute, original in reversed(self._originals):
+    def undo(self, keep: int = 0) -> None:
+        """Takes back what was replaced, but for the first `keep`."""
+        for owner, attribute, original in reversed(self._originals[keep:]):
             if original is _ABSENT:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, original)
-        self._originals.clear()
+        del self._originals[keep:]
 
     def _replace(self, owner: object, attribute: str, value: object) -> None:
         # vars(), not getattr(): a staticmethod must be put back as a staticmethod, an inherited attribute not at all

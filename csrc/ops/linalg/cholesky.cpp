@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "ops/linalg/blocks.h"
+#include "runtime/torch_version.h"
 
 namespace anymps::ops {
 namespace {
@@ -88,6 +89,7 @@ TORCH_IMPL_FUNC(linalg_cholesky_ex_L)
     if (check_errors) at::_linalg_check_errors(info, "linalg.cholesky_ex", self.dim() == 2);
 }
 
+#if ANYMPS_TORCH_UNTIL(2, 13)  // composite of linalg_cholesky since
 Tensor ANYMPS_FUNC(cholesky)(const Tensor& self, bool upper) {
     if (self.numel() == 0) return at::empty_like(self, at::MemoryFormat::Contiguous);
     at::native::squareCheckInputs(self, "cholesky");
@@ -105,6 +107,7 @@ Tensor& ANYMPS_FUNC(cholesky_out)(const Tensor& self, bool upper, Tensor& out) {
     at::native::resize_output(out, result.sizes());
     return out.copy_(result);
 }
+#endif
 
 // self: right-hand sides, A: the factor; equal batches (cholesky_solve has broadcast them).
 Tensor ANYMPS_FUNC(_cholesky_solve_helper)(const Tensor& self, const Tensor& A, bool upper) {

@@ -38,24 +38,11 @@ struct Rows {
     }
 };
 
-void check_shapes(const Tensor& input, const Tensor& weight, const Tensor& bias) {
-    TORCH_CHECK(input.dim() != 0 && weight.dim() != 0,
-                "both arguments to linear need to be at least 1D, but they are ", input.dim(), "D and ",
-                weight.dim(), "D");
-    TORCH_CHECK(weight.dim() <= 2, "t() expects a tensor with <= 2 dimensions, but self is ", weight.dim(),
-                "D");
-    const int64_t columns = input.size(-1);
-    TORCH_CHECK(columns == weight.size(-1), "mat1 and mat2 shapes cannot be multiplied (",
-                columns == 0 ? 0 : input.numel() / columns, "x", columns, " and ", weight.size(-1), "x",
-                weight.dim() == 2 ? weight.size(0) : 1, ")");
-    if (bias.defined()) {
-        TORCH_CHECK(bias.scalar_type() == weight.scalar_type(),
-                    "self and mat2 must have the same dtype, but got ", bias.scalar_type(), " and ",
-                    weight.scalar_type());
-    }
-    TORCH_CHECK(input.dtype() == weight.dtype(),
-                "expected m1 and m2 to have the same dtype, but got: ", input.dtype(),
-                " != ", weight.dtype());
+constexpr auto kComposite = &at::compositeimplicitautograd::linear;
+
+bool fits(const Tensor& input, const Tensor& weight, const Tensor& bias) {
+    return input.dim() > 0 && (weight.dim() == 1 || weight.dim() == 2) && input.size(-1) == weight.size(-1) &&
+           input.dtype() == weight.dtype() && (!bias.defined() || bias.dtype() == weight.dtype());
 }
 
 }  // namespace
@@ -63,7 +50,8 @@ void check_shapes(const Tensor& input, const Tensor& weight, const Tensor& bias)
 // input [..., in], weight [out, in] or [in], bias broadcast to [rows, out] -> [..., out] or [...].
 Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias_opt) {
     const Tensor bias = bias_opt.value_or(Tensor());
-    check_shapes(input, weight, bias);
+    // PyTorch's errors, whose words depend on its version
+    if (!fits(input, weight, bias)) return kComposite(input, weight, bias);
     const Tensor weights = weight.dim() == 2 ? weight : weight.unsqueeze(0);
     std::vector<int64_t> sizes(input.sizes().begin(), input.sizes().end() - 1);
     if (weight.dim() == 2) sizes.push_back(weight.size(0));
@@ -139,8 +127,6 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
 }
 
 namespace {
-
-constexpr auto kComposite = &at::compositeimplicitautograd::linear;
 
 // By the formula of derivatives.yaml, linear_backward, which the key of nested tensors still leads to. That
 // of second derivatives does not conjugate.

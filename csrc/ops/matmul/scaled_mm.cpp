@@ -10,7 +10,10 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/reciprocal.h>
 
+#include <vector>
+
 #include "kernels/float8.h"
+#include "runtime/torch_version.h"
 
 namespace anymps::ops {
 namespace {
@@ -117,13 +120,21 @@ Tensor ANYMPS_FUNC(_scaled_mm)(const Tensor& self, const Tensor& mat2, const Ten
     return _scaled_mm_out(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum, out);
 }
 
+#if ANYMPS_TORCH_UNTIL(2, 13)
+using Scales = TensorList;
+#else
+using Scales = const at::ITensorListRef&;  // a structured operator's
+#endif
+
 // The same with a recipe of at::blas::ScalingType an operand: a scale a tensor, or one a row of self and a
 // column of mat2, as on the CPU.
-Tensor& ANYMPS_FUNC(_scaled_mm_v2_out)(const Tensor& self, const Tensor& mat2, TensorList scale_a,
-                                       IntArrayRef recipe_a, IntArrayRef swizzle_a, TensorList scale_b,
+Tensor& ANYMPS_FUNC(_scaled_mm_v2_out)(const Tensor& self, const Tensor& mat2, Scales scales_a,
+                                       IntArrayRef recipe_a, IntArrayRef swizzle_a, Scales scales_b,
                                        IntArrayRef recipe_b, IntArrayRef swizzle_b,
                                        const std::optional<Tensor>& bias, std::optional<ScalarType> out_dtype,
                                        IntArrayRef contraction_dim, bool use_fast_accum, Tensor& out) {
+    const std::vector<Tensor> scale_a(scales_a.begin(), scales_a.end()),
+        scale_b(scales_b.begin(), scales_b.end());
     TORCH_CHECK_VALUE(self.dim() == 2, "mat_a must be a matrix");
     TORCH_CHECK_VALUE(mat2.dim() == 2, "mat_b must be a matrix");
     TORCH_CHECK_VALUE(
@@ -153,8 +164,8 @@ Tensor& ANYMPS_FUNC(_scaled_mm_v2_out)(const Tensor& self, const Tensor& mat2, T
     return out;
 }
 
-Tensor ANYMPS_FUNC(_scaled_mm_v2)(const Tensor& self, const Tensor& mat2, TensorList scale_a,
-                                  IntArrayRef recipe_a, IntArrayRef swizzle_a, TensorList scale_b,
+Tensor ANYMPS_FUNC(_scaled_mm_v2)(const Tensor& self, const Tensor& mat2, Scales scale_a,
+                                  IntArrayRef recipe_a, IntArrayRef swizzle_a, Scales scale_b,
                                   IntArrayRef recipe_b, IntArrayRef swizzle_b,
                                   const std::optional<Tensor>& bias, std::optional<ScalarType> out_dtype,
                                   IntArrayRef contraction_dim, bool use_fast_accum) {

@@ -76,7 +76,8 @@ Tensor ANYMPS_FUNC(max_unpool2d)(const Tensor& self, const Tensor& indices, IntA
 
 Tensor& ANYMPS_FUNC(max_unpool3d_out)(const Tensor& self, const Tensor& indices, IntArrayRef output_size,
                                       IntArrayRef stride, IntArrayRef padding, Tensor& out) {
-    TORCH_CHECK(indices.scalar_type() == at::kLong, "elements in indices should be type int64");
+    TORCH_CHECK(indices.scalar_type() == at::kLong,
+                "elements in indices should be type int64 but got: ", indices.scalar_type());
     TORCH_CHECK(self.dim() == 4 || self.dim() == 5,
                 "Input to max_unpooling3d should be a 4d or 5d Tensor, but got a tensor with ", self.dim(),
                 " dimensions.");

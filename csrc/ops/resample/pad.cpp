@@ -9,6 +9,7 @@
 
 #include "ops/memory_format.h"
 #include "ops/resample/resample.h"
+#include "runtime/torch_version.h"
 
 namespace anymps::ops {
 namespace {
@@ -44,7 +45,7 @@ void pad_backward(const Tensor& grad_input, const Tensor& grad_output, IntArrayR
     static constexpr const char* kNames[] = {"depth", "height", "width"};
     for (size_t k = axes.size(); k-- > 0;) {
         const int64_t got = grad_output.size(first + static_cast<int64_t>(k));
-        TORCH_CHECK(axes[k].output == got, "gradOutput ", kNames[3 - axes.size() + k],
+        TORCH_CHECK(axes[k].output == got, "grad_output ", kNames[3 - axes.size() + k],
                     " unexpected. Expected: ", axes[k].output, ", Got: ", got);
     }
     resample(grad_input, grad_output, mode, axes, false, true);
@@ -52,7 +53,11 @@ void pad_backward(const Tensor& grad_input, const Tensor& grad_output, IntArrayR
 
 // Shape of the 2-d reflection, whose overload is not structured.
 std::vector<int64_t> reflected_shape(const Tensor& input, IntArrayRef padding) {
+#if ANYMPS_TORCH_UNTIL(2, 14)
     at::native::padding::check_valid_input<2>(input, padding);
+#else
+    at::native::padding::check_valid_input(input, padding, 2);
+#endif
     const int64_t h = input.size(-2), w = input.size(-1);
     TORCH_CHECK(
         padding[0] < w && padding[1] < w,
