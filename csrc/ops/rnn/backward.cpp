@@ -24,7 +24,9 @@ using shaders::rnn_backward::RnnBackward;
 
 constexpr kernels::KernelFamily kSteps(shaders::rnn_backward::kernels_with<RnnBackward>,
                                        {"rnn_backward_8x32", "rnn_backward_32x32", "rnn_backward_32x16",
-                                        "rnn_backward_16x16"});
+                                        "rnn_backward_16x16", "rnn_backward_matrix_4_f16",
+                                        "rnn_backward_matrix_4_bf16", "rnn_backward_matrix_8_f16",
+                                        "rnn_backward_matrix_8_bf16"});
 
 uint64_t bytes_of(const Tensor& t, int64_t elements) {
     return static_cast<uint64_t>(elements * t.element_size());
@@ -183,11 +185,12 @@ class Direction {
     // k: of the product, without padding; width: rows of the state that is written.
     void dispatch(RnnBackward& args, Cell cell, int64_t k, int64_t width) const {
         const auto rows = std::max(args.rows, args.later_rows);
-        const StepTile& tile = step_tile(rows, args.hidden);
+        const StepTile& tile = step_tile(grad_.scalar_type(), rows, args.hidden);
         args.k = static_cast<uint32_t>(padded(k, tile.k));
         const auto item = static_cast<uint64_t>(grad_.element_size());
         auto call = kSteps(tile.number)
                         .call({.workgroup = tile.workgroup,
+                               .subgroup = step_subgroup(tile),
                                .type = kernels::code(grad_.scalar_type()),
                                .cell = static_cast<uint32_t>(cell)});
         const uint64_t of_k = padded(layer_.batch(), kPanel) * item;

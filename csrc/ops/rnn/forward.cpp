@@ -20,7 +20,8 @@ using shaders::rnn_forward::RnnForward;
 // By what a thread takes of a product, then by the tile.
 constexpr kernels::KernelFamily kSteps(shaders::rnn_forward::kernels_with<RnnForward>,
                                        {"rnn_forward_units_", "rnn_forward_gates_"},
-                                       {"8x32", "32x32", "32x16", "16x16"});
+                                       {"8x32", "32x32", "32x16", "16x16", "matrix_4_f16", "matrix_4_bf16",
+                                        "matrix_8_f16", "matrix_8_bf16"});
 
 uint64_t bytes_of(const Tensor& t, int64_t elements) {
     return static_cast<uint64_t>(elements * t.element_size());
@@ -130,13 +131,14 @@ class Direction {
 
     // k: of the product, without padding; next: the state that is written.
     void dispatch(RnnForward& args, Cell cell, int64_t k, const StepFactor& next, const Step& step) const {
-        const StepTile& tile = step_tile(step.rows, args.columns);
+        const StepTile& tile = step_tile(gates_.scalar_type(), step.rows, args.columns);
         args.k = static_cast<uint32_t>(padded(k, tile.k));
         const bool projects = cell == Cell::Projection;
         const auto item = static_cast<uint64_t>(gates_.element_size());
         const auto hidden = uint64_t{args.hidden}, rows = uint64_t{args.rows};
         auto call = kSteps(gates_of(cell) > 1, tile.number)
                         .call({.workgroup = tile.workgroup,
+                               .subgroup = step_subgroup(tile),
                                .type = kernels::code(gates_.scalar_type()),
                                .cell = static_cast<uint32_t>(cell),
                                .training = training_});

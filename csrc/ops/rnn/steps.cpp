@@ -6,10 +6,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel.h"
+#include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -25,6 +28,21 @@ constexpr StepTile kGpuTiles[] = {
     {2, 32, 16, 256, 64, 8},
     {3, 16, 16, 256, 128, 5},
 };
+
+// Of 16 bits, on matrix units, with 4 or 8 slices of k. NVIDIA's driver gives the workgroups of a compute
+// unit 48 KiB of shared memory together.
+constexpr StepTile kMatrixF16[] = {{4, 32, 32, 128, 128, 2, 2, 20480}, {6, 32, 32, 256, 256, 1, 1, 40960}};
+constexpr StepTile kMatrixBf16[] = {{5, 32, 32, 128, 128, 2, 2, 20480}, {7, 32, 32, 256, 256, 1, 1, 40960}};
+
+const StepTile& cheapest(std::span<const StepTile> tiles, int64_t rows, int64_t columns) {
+    const vulkan::DeviceInfo& info = runtime::device().info();
+    const auto time = [&](const StepTile& tile) {
+        if (tile.shared_bytes > info.shared_memory_bytes) return UINT64_MAX;
+        const uint64_t groups = ceil_div(rows, tile.m) * ceil_div(columns, tile.n);
+        return ceil_div(groups, info.compute_units() * tile.occupancy) * tile.cost;
+    };
+    return *std::ranges::min_element(tiles, {}, time);
+}
 
 }  // namespace
 
@@ -44,13 +62,21 @@ std::vector<Step> steps_of(at::IntArrayRef batch_sizes, bool reverse) {
     return steps;
 }
 
-const StepTile& step_tile(int64_t rows, int64_t columns) {
-    if (kernels::launch_config().software) return kSoftwareTile;
-    const uint64_t units = runtime::device().info().compute_units();
-    const auto time = [&](const StepTile& tile) {
-        return ceil_div(ceil_div(rows, tile.m) * ceil_div(columns, tile.n), units) * tile.cost;
-    };
-    return *std::ranges::min_element(kGpuTiles, {}, time);
+const StepTile& step_tile(at::ScalarType type, int64_t rows, int64_t columns) {
+    const vulkan::DeviceInfo& info = runtime::device().info();
+    switch (choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 3)) {
+        case Arithmetic::F16:
+            return cheapest(kMatrixF16, rows, columns);
+        case Arithmetic::BF16:
+            return cheapest(kMatrixBf16, rows, columns);
+        default:
+            return kernels::launch_config().software ? kSoftwareTile : cheapest(kGpuTiles, rows, columns);
+    }
+}
+
+uint32_t step_subgroup(const StepTile& tile) {
+    return tile.on_matrix_units() ? matrix_subgroup(runtime::device().info())
+                                  : kernels::launch_config().subgroup;
 }
 
 StepFactor::StepFactor(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,

@@ -32,17 +32,24 @@ struct Step {
 // batch_sizes: rows of each time step, which never grow.
 std::vector<Step> steps_of(at::IntArrayRef batch_sizes, bool reverse);
 
-// Tile of a step's product: shaders/lib/recurrent.slang.
+// Tile of a step's product: shaders/lib/recurrent.slang, or recurrent_coopmat.slang.
 struct StepTile {
-    uint32_t number;     // in the kernels' families
-    uint32_t m, n;       // results of a workgroup
-    uint32_t workgroup;  // threads
-    uint32_t k;          // of which the product's is a multiple
-    uint64_t cost;       // time of a workgroup for one k, in any unit
+    uint32_t number;            // in the kernels' families
+    uint32_t m, n;              // results of a workgroup
+    uint32_t workgroup;         // threads
+    uint32_t k;                 // of which the product's is a multiple
+    uint64_t cost;              // time of a workgroup for one k, in any unit
+    uint32_t occupancy = 1;     // workgroups resident on a compute unit in that time
+    uint32_t shared_bytes = 0;  // of those on matrix units
+
+    bool on_matrix_units() const { return shared_bytes != 0; }
 };
 
-// Tile of least time for [rows, columns] results.
-const StepTile& step_tile(int64_t rows, int64_t columns);
+// Tile of least time for [rows, columns] results of factors of this dtype.
+const StepTile& step_tile(at::ScalarType type, int64_t rows, int64_t columns);
+
+// Subgroup size that its kernel asks for.
+uint32_t step_subgroup(const StepTile& tile);
 
 // A factor has whole panels of columns, which are whole tiles, and k in multiples of kDepthPad.
 constexpr int64_t kPanel = shaders::lib::recurrent::kPanel, kDepthPad = shaders::lib::recurrent::kDepthPad;
