@@ -18,6 +18,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import peer  # noqa: E402
+
 ROUNDS = 7
 
 
@@ -61,7 +64,8 @@ def rank_main(device: str, sizes: list[int]) -> None:
 def launch(python: str, device: str, ranks: int, sizes: list[int], **env: str) -> list[float]:
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
     command += ["--rank-of", device, "--mib", *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
+    given = peer.peer_environment(python if device == "cuda" else None)
+    done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
     for line in done.stdout.splitlines():
         if line.startswith('{"seconds"'):
             return json.loads(line)["seconds"]
@@ -78,9 +82,9 @@ def main() -> None:
         return rank_main(options.rank_of, options.mib)
     rows = {"mps": launch(sys.executable, "mps", options.ranks, options.mib)}
     rows["gloo, CPU tensors"] = launch(sys.executable, "cpu", options.ranks, options.mib)
-    if peer := os.environ.get("ANYMPS_PEER_PYTHON"):
-        rows["NCCL"] = launch(peer, "cuda", options.ranks, options.mib)
-        rows["NCCL_P2P_DISABLE=1"] = launch(peer, "cuda", options.ranks, options.mib, NCCL_P2P_DISABLE="1")
+    if cuda := os.environ.get("ANYMPS_PEER_PYTHON"):
+        rows["NCCL"] = launch(cuda, "cuda", options.ranks, options.mib)
+        rows["NCCL_P2P_DISABLE=1"] = launch(cuda, "cuda", options.ranks, options.mib, NCCL_P2P_DISABLE="1")
     print(f"{options.ranks} ranks; ms (GB/s, times as long as mps)")
     print(f"{'':20}" + "".join(f"{mib:>10} MiB       " for mib in options.mib))
     for name, seconds in rows.items():
