@@ -30,6 +30,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (
     "README.md",
     "docs/compile.md",
+    "docs/design/recurrent.md",
+    "docs/distributed.md",
     "docs/hardware.md",
     "docs/kernels.md",
     "docs/performance.md",
