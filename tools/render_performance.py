@@ -35,6 +35,7 @@ DOCUMENTS = (
     "docs/hardware.md",
     "docs/kernels.md",
     "docs/performance.md",
+    "docs/profiling.md",
     "docs/results.md",
     "docs/zoo.md",
 )

@@ -77,7 +77,7 @@ void variance(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
 // PyTorch's own check, whose kind of error depends on its version: the CPU's kernel makes it.
 void check_floating(const Variance& op, const Tensor& self, bool with_mean) {
     if (at::isFloatingType(self.scalar_type()) || at::isComplexType(self.scalar_type())) return;
-    const Tensor none = at::empty({0}, self.options().device(at::kCPU));
+    const Tensor none = at::empty({0}, at::dtype(self.scalar_type()));
     if (!with_mean) {
         at::var(none, at::OptionalIntArrayRef(), std::nullopt);
     } else if (op.root) {
