@@ -17,6 +17,7 @@ CLEAN = {
     "csrc/ops/matmul/mm.cpp": '#include <anymps/ops/matmul/mm_ops.h>\n#include "kernels/launcher.h"\n',
     "shaders/softmax.slang": "import lib.dtype;\n" * 300,
     "tools/tool.py": "x = 1\n" * 400,
+    "tests/test_a.py": "x = 1\n",
     "csrc/ops/long.cpp": "// " + "x" * 117 + "\n" * 600,
     "csrc/ops/words.cpp": "// Halves of parts, most of them seen. cost of kMostly split_k\n",
 }
@@ -66,6 +67,7 @@ def test_a_clean_tree(tmp_path):
             "constexpr int kMostRows = 1;",
             "kMostRows is not this project's word; docs/glossary.md has kMax",
         ),
+        ("tests/other/test_a.py", "", "tests/test_a.py:1: tests/other/test_a.py has the same name"),
         ("csrc/ops/a.yaml", "# seldom", "csrc/ops/a.yaml:1: seldom is not this project's word"),
     ],
 )

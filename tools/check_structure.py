@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the shape of the tree: which way includes go, where PyTorch may be, lengths, words of docs/glossary.md.
+"""Checks the shape of the tree: which way includes go, where PyTorch may be, lengths, words of docs/glossary.md, names
+of test files.
 
     check_structure.py [folder]     the root of a checkout; this one's by default
 
@@ -60,6 +61,7 @@ _TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 def check(root: Path) -> list[str]:
     """All violations in the tree, as `path:line: sentence`."""
     found = []
+    tests: dict[str, Path] = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in LONG_LINES_CHECKED | CHECKED_FOR_WORDS and path.is_file():
@@ -67,6 +69,9 @@ def check(root: Path) -> list[str]:
                 text = path.read_text()
                 rules = (*_lengths(path, text), *_includes(name, text), *_words(name, text))
                 found += [f"{name}:{line}: {what}" for line, what in rules]
+                # pytest imports test files by their names alone.
+                if path.match("test_*.py") and (other := tests.setdefault(path.name, name)) != name:
+                    found.append(f"{name}:1: {other} has the same name, and pytest collects one of the two.")
     return found
 
 

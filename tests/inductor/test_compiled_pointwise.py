@@ -221,3 +221,16 @@ def test_exact_quotients_and_roots_stay_exact(mps):
     # Fused kernels may take subnormal numbers for zero.
     edges = torch.tensor([0.0, -0.0, 1.0, -2.5, 1e38, 2e-38, float("inf"), float("-inf"), float("nan")])
     compiled_agrees(lambda a, b: (a / b, (a * 1).sqrt(), 1 / b), edges.repeat(9), edges.repeat_interleave(9))
+
+
+def test_numbers_beyond_32_bits(mps):
+    """Integers of a graph are values as well as sizes: neither they nor their products are cut."""
+    torch._dynamo.reset()
+    high = 3_000_000_000
+    drawn = torch.compile(lambda high, n: torch.randint(high, (n,), device=mps), fullgraph=True, dynamic=True)
+    for n in (1000, 5000):
+        x = drawn(high, n)
+        assert 0 <= x.min() < high // 100 and high - high // 100 < x.max() < high
+    for number in (high, -high, 7):
+        compiled_agrees(lambda x, number: (x + number, x * number // 3), torch.arange(5), number, dynamic=True)
+    compiled_agrees(lambda x: x.sum() / (x.shape[0] ** 3 * x.shape[1]), torch.rand(2000, 3), dynamic=True)

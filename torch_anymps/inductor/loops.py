@@ -127,6 +127,8 @@ class LoopWriter:
             for name, kind, _ in kernel.numbers:
                 text = f"args{access}{name}"
                 code.writeline(f"let {name} = {f'({text} != 0)' if kind == 'bool' else f'{kind}({text})'};")
+                if kind == self.index:
+                    code.writeline(f"let {name}_wide = {text};")
             for n in range(len(kernel.messages)):
                 code.writeline(f"let error{n} = args{access}error{n};")
                 code.writeline(f"let error_code{n} = args{access}error_code{n};")

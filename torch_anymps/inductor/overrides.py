@@ -7,7 +7,7 @@ import itertools
 import sympy
 import torch
 from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, OpOverrides
-from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_index_symbol
+from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_index_symbol, sympy_subs
 from torch._inductor.virtualized import V
 
 from .dtypes import NARROW, REGISTER, common_type, converted, integer_of, number, operand, register_type, wrapped
@@ -88,7 +88,12 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def index_expr(expr, dtype):
-        text = V.kernel.index_to_str(V.kernel.prepare_indexing(expr))
+        # Positions fit the kernel's index type; values made of sizes and other numbers of the graph need not.
+        index = V.kernel.rename_indexing(V.kernel.prepare_indexing(expr))
+        given = set(V.kernel.args.sizevars.values())
+        numbers = (s for s in index.free_symbols if s.name in given and s.is_integer)
+        wide = {s: sympy.Symbol(f"{s}_wide", **s.assumptions0) for s in numbers}
+        text = V.kernel.kexpr(sympy_subs(index, wide))
         kind = REGISTER[dtype]
         text = wrapped(f"{kind}({text})", dtype)
         return V.kernel.cse.generate(V.kernel.compute, text, bounds=get_bounds_index_expr(expr), dtype=dtype)
