@@ -3,17 +3,15 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
+#include <utility>
 
+#include "distributed/job_thread.h"
 #include "runtime/command_encoder.h"
 #include "runtime/exit.h"
 #include "runtime/stream.h"
@@ -90,40 +88,7 @@ class Starter {
 
     // job is called, on the thread, when the serial has completed, or with what was thrown by waiting for it.
     void push(uint64_t serial, Job job) {
-        {
-            const std::lock_guard lock(mutex_);
-            TORCH_CHECK(!stopped_, "No collective can start while the interpreter ends.");
-            jobs_.emplace_back(serial, std::move(job));
-        }
-        changed_.notify_one();
-    }
-
-    void stop() {
-        {
-            const std::lock_guard lock(mutex_);
-            if (std::exchange(stopped_, true)) return;
-        }
-        changed_.notify_one();
-        thread_.join();
-    }
-
-  private:
-    Starter() {
-        runtime::before_drain([] {
-            instance().stop();
-            Activity::instance().finish();
-        });
-        thread_ = std::thread([this] { run(); });
-    }
-
-    void run() {
-        pthread_setname_np(pthread_self(), "anymps_c10d");
-        for (std::unique_lock lock(mutex_);;) {
-            changed_.wait(lock, [&] { return stopped_ || !jobs_.empty(); });
-            if (jobs_.empty()) return;
-            auto [serial, job] = std::move(jobs_.front());
-            jobs_.pop_front();
-            lock.unlock();
+        const bool taken = thread_.push([serial, job = std::move(job)] {
             std::exception_ptr error;
             try {
                 runtime::encoder().wait(serial);
@@ -131,16 +96,19 @@ class Starter {
                 error = std::current_exception();
             }
             job(error);
-            job = nullptr;
-            lock.lock();
-        }
+        });
+        TORCH_CHECK(taken, "No collective can start while the interpreter ends.");
     }
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::pair<uint64_t, Job>> jobs_;
-    bool stopped_ = false;
-    std::thread thread_;
+  private:
+    Starter() {
+        runtime::before_drain([] {
+            instance().thread_.finish();
+            Activity::instance().finish();
+        });
+    }
+
+    JobThread thread_{"anymps_c10d"};
 };
 
 // PyTorch's own errors (of arguments) as they are; those of the network as a sentence of what it means.
@@ -181,11 +149,12 @@ struct Running {
         return views;
     }
 
-    std::vector<WorkPtr> start() {
-        auto works = exchange.start(host());
+    // error: of what was to complete before.
+    std::vector<WorkPtr> start(std::exception_ptr error) {
         // It holds the transport, which must not be destroyed by a thread of its own.
-        exchange.start = nullptr;
-        return works;
+        const auto begin = std::exchange(exchange.start, nullptr);
+        if (error) std::rethrow_exception(error);
+        return begin(host());
     }
 
     // On the thread that the last part of the exchange ended on.
@@ -215,10 +184,8 @@ struct Running {
 void start(const std::shared_ptr<Running>& running, std::exception_ptr error) {
     std::vector<WorkPtr> works;
     try {
-        if (error) std::rethrow_exception(error);
-        works = running->start();
+        works = running->start(std::move(error));
     } catch (...) {
-        running->exchange.start = nullptr;
         running->error = std::current_exception();
         return running->end();
     }
@@ -379,10 +346,8 @@ c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) 
     Starter::instance().push(runtime::encoder().submit(), [running, work](std::exception_ptr error) {
         std::vector<WorkPtr> works;
         try {
-            if (error) std::rethrow_exception(error);
-            works = running->start();
+            works = running->start(std::exchange(error, nullptr));
         } catch (...) {
-            running->exchange.start = nullptr;
             error = std::current_exception();
         }
         work->started(std::move(works), std::move(error));

@@ -112,14 +112,8 @@ c10::intrusive_ptr<c10d::Backend::Options> MpsBackend::getBackendOptions() {
     return c10::make_intrusive<Options>(kBackendName, host_->getBackendOptions()->timeout);
 }
 
-WorkPtr MpsBackend::run(Exchange exchange) {
+WorkPtr MpsBackend::run(Exchange exchange, Launch* launch) {
     WorkPtr work = launch(std::move(exchange), {getRank(), getSize(), ++calls_});
-    if (coalescing_) coalesced_.push_back(work);
-    return work;
-}
-
-WorkPtr MpsBackend::run_message(Exchange exchange) {
-    WorkPtr work = launch_message(std::move(exchange), {getRank(), getSize(), ++calls_});
     if (coalescing_) coalesced_.push_back(work);
     return work;
 }
@@ -486,11 +480,12 @@ WorkPtr MpsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllT
 WorkPtr MpsBackend::message(const char* name, Type type, Tensors& tensors, Access access,
                             std::function<WorkPtr(Tensors&)> start) {
     const Tensor& tensor = single(name, tensors);
-    return run_message({name, type, tensors, arguments_of({tensor}, access),
-                        [start = std::move(start)](const Tensors& views) {
-                            Tensors bytes = all_bytes(views, 0, 1);
-                            return std::vector{start(bytes)};
-                        }});
+    return run({name, type, tensors, arguments_of({tensor}, access),
+                [start = std::move(start)](const Tensors& views) {
+                    Tensors bytes = all_bytes(views, 0, 1);
+                    return std::vector{start(bytes)};
+                }},
+               launch_message);
 }
 
 WorkPtr MpsBackend::send(Tensors& tensors, int destination, int tag) {

@@ -66,8 +66,8 @@ class MpsBackend final : public c10d::Backend {
     WorkPtr gather_into_tensor(Tensor& output, Tensor& input, const c10d::GatherOptions& options);
 
   private:
-    WorkPtr run(Exchange exchange);
-    WorkPtr run_message(Exchange exchange);
+    using Launch = c10::intrusive_ptr<DeviceWork>(Exchange, Caller);
+    WorkPtr run(Exchange exchange, Launch* launch = &distributed::launch);
     WorkPtr gather_uneven(Tensors& outputs, const Tensor& input, const c10d::AllgatherOptions& options);
     // Of rank r's inputs, each flat, the r-th goes to rank r and comes reduced to output.
     WorkPtr reduce_parts(const char* name, c10d::OpType type, const Tensor& output, const Tensor& flat_input,

@@ -57,6 +57,34 @@ Op::RedOpType for_bool(Op::RedOpType type) {
 
 }  // namespace
 
+void combine(Tensor sum, const Tensor& term, Op::RedOpType op) {
+    switch (op) {
+        case Op::SUM:
+            sum.add_(term);
+            break;
+        case Op::PRODUCT:
+            sum.mul_(term);
+            break;
+        case Op::MIN:
+            at::minimum_out(sum, sum, term);
+            break;
+        case Op::MAX:
+            at::maximum_out(sum, sum, term);
+            break;
+        case Op::BAND:
+            at::bitwise_and_out(sum, sum, term);
+            break;
+        case Op::BOR:
+            at::bitwise_or_out(sum, sum, term);
+            break;
+        case Op::BXOR:
+            at::bitwise_xor_out(sum, sum, term);
+            break;
+        default:
+            TORCH_INTERNAL_ASSERT(false, "a ReduceOp that gloo does not know either");
+    }
+}
+
 Reduction::Reduction(const char* name, const Op& op, c10::ScalarType dtype, int ranks)
     : op_(op),
       type_(op.op_),
@@ -118,28 +146,7 @@ Tensor Reduction::reduced(const Tensor& parts) const {
         return sum;
     }
     Tensor result = parts.select(0, 0);
-    for (int rank = 1; rank < ranks_; ++rank) {
-        const Tensor part = parts.select(0, rank);
-        switch (type_) {
-            case Op::PRODUCT:
-                result = at::mul(result, part);
-                break;
-            case Op::MIN:
-                result = at::minimum(result, part);
-                break;
-            case Op::MAX:
-                result = at::maximum(result, part);
-                break;
-            case Op::BAND:
-                result = at::bitwise_and(result, part);
-                break;
-            case Op::BOR:
-                result = at::bitwise_or(result, part);
-                break;
-            default:
-                result = at::bitwise_xor(result, part);
-        }
-    }
+    for (int rank = 1; rank < ranks_; ++rank) combine(result, parts.select(0, rank), type_);
     return result;
 }
 

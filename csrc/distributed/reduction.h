@@ -8,6 +8,9 @@
 
 namespace anymps::distributed {
 
+// sum = sum op term, elementwise; on the CPU too. op: one that gloo knows (Reduction::gloo_op).
+void combine(Tensor sum, const Tensor& term, c10d::ReduceOp::RedOpType op);
+
 // A collective's reduction over the ranks of a group. Every method records on the device and returns at once.
 //
 // bool takes SUM for "any" and PRODUCT for "all", as NCCL does. AVG divides the sum, towards zero for
@@ -29,7 +32,7 @@ class Reduction {
     // What is left to do once the parts are reduced, in place.
     void finish(Tensor& reduced) const;
 
-    // The reduction of parts, [ranks, ...], that were prepared; finished.
+    // The reduction of parts, [ranks, ...], that were prepared; finished. Overwrites them.
     Tensor reduced(const Tensor& parts) const;
 
   private:

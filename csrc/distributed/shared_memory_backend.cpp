@@ -1,19 +1,16 @@
 #include "distributed/shared_memory_backend.h"
 
-#include <ATen/ops/bitwise_and.h>
-#include <ATen/ops/bitwise_or.h>
-#include <ATen/ops/bitwise_xor.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <c10/util/Exception.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
+
+#include "distributed/reduction.h"
 
 namespace anymps::distributed {
 namespace {
@@ -22,8 +19,6 @@ constexpr auto kLookAround = std::chrono::milliseconds(50);  // between checks t
 constexpr size_t kBytesOfThread = 1ull << 20;                // for which a thread more is worth its start
 constexpr size_t kMaxThreads = 4;
 constexpr size_t kLine = 64;
-
-using Op = c10d::ReduceOp;
 
 class HostWork final : public c10d::Work {
   public:
@@ -60,35 +55,6 @@ void in_threads(size_t count, size_t unit, int ranks, Work work) {
 void copy(std::byte* to, const std::byte* from, size_t bytes, int ranks) {
     in_threads(bytes, 1, ranks,
                [&](size_t first, size_t count) { std::memcpy(to + first, from + first, count); });
-}
-
-// sum = sum op term, elementwise.
-void combine(Tensor sum, const Tensor& term, Op::RedOpType op) {
-    switch (op) {
-        case Op::SUM:
-            sum.add_(term);
-            break;
-        case Op::PRODUCT:
-            sum.mul_(term);
-            break;
-        case Op::MIN:
-            at::minimum_out(sum, sum, term);
-            break;
-        case Op::MAX:
-            at::maximum_out(sum, sum, term);
-            break;
-        case Op::BAND:
-            at::bitwise_and_out(sum, sum, term);
-            break;
-        case Op::BOR:
-            at::bitwise_or_out(sum, sum, term);
-            break;
-        case Op::BXOR:
-            at::bitwise_xor_out(sum, sum, term);
-            break;
-        default:
-            TORCH_INTERNAL_ASSERT(false, "a ReduceOp that gloo does not know either");
-    }
 }
 
 std::byte* bytes_at(const Tensor& tensor) {
@@ -139,46 +105,15 @@ c10::intrusive_ptr<c10d::Backend> SharedMemoryBackend::around(c10::intrusive_ptr
 
 SharedMemoryBackend::SharedMemoryBackend(c10::intrusive_ptr<c10d::Backend> gloo,
                                          std::vector<SharedSegment> segments)
-    : Backend(gloo->getRank(), gloo->getSize()),
-      gloo_(std::move(gloo)),
-      segments_(std::move(segments)),
-      thread_([this] { run(); }) {}
-
-SharedMemoryBackend::~SharedMemoryBackend() {
-    stop();
-    thread_.join();
-}
-
-void SharedMemoryBackend::stop() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopped_ = true;
-    }
-    changed_.notify_all();
-}
+    : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)), segments_(std::move(segments)) {}
 
 void SharedMemoryBackend::abort() {
-    stop();
+    thread_.stop();
     gloo_->abort();
 }
 
 void SharedMemoryBackend::shutdown() {
     gloo_->shutdown();
-}
-
-void SharedMemoryBackend::run() {
-    pthread_setname_np(pthread_self(), "anymps_shared");
-    for (;;) {
-        std::function<void()> job;
-        {
-            std::unique_lock lock(mutex_);
-            changed_.wait(lock, [&] { return stopped_ || !jobs_.empty(); });
-            if (jobs_.empty()) return;
-            job = std::move(jobs_.front());
-            jobs_.pop_front();
-        }
-        job();
-    }
 }
 
 WorkPtr SharedMemoryBackend::later(c10d::OpType type, std::chrono::milliseconds timeout,
@@ -196,12 +131,7 @@ WorkPtr SharedMemoryBackend::later(c10d::OpType type, std::chrono::milliseconds 
         }
         work->end(error);
     };
-    {
-        const std::lock_guard lock(mutex_);
-        TORCH_CHECK(!stopped_, "The process group was aborted.");
-        jobs_.emplace_back(std::move(job));
-    }
-    changed_.notify_one();
+    TORCH_CHECK(thread_.push(std::move(job)), "The process group was aborted.");
     return work;
 }
 
@@ -210,7 +140,7 @@ void SharedMemoryBackend::wait_for(SharedSegment::Counter counter, uint32_t step
         const SharedSegment& segment = segments_[rank];
         while (!segment.wait(counter, step, kLookAround)) {
             if (!segment.alive()) throw std::runtime_error("rank " + std::to_string(rank) + " has ended.");
-            if (stopped_) throw std::runtime_error("the process group was aborted.");
+            if (thread_.stopped()) throw std::runtime_error("the process group was aborted.");
             if (std::chrono::steady_clock::now() > deadline)
                 throw std::runtime_error("Timed out waiting for rank " + std::to_string(rank) + ".");
         }

@@ -4,14 +4,12 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
-#include <thread>
+#include <string>
 #include <vector>
 
 #include "distributed/device_work.h"
+#include "distributed/job_thread.h"
 #include "distributed/shared_segment.h"
 
 namespace anymps::distributed {
@@ -28,7 +26,6 @@ class SharedMemoryBackend final : public c10d::Backend {
                                                     const c10::intrusive_ptr<c10d::Store>& store);
 
     SharedMemoryBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::vector<SharedSegment> segments);
-    ~SharedMemoryBackend() override;
 
     const std::string getBackendName() const override { return "anymps_shared_memory"; }
     c10::intrusive_ptr<Options> getBackendOptions() override { return gloo_->getBackendOptions(); }
@@ -70,8 +67,6 @@ class SharedMemoryBackend final : public c10d::Backend {
     using Deadline = std::chrono::steady_clock::time_point;
 
     WorkPtr later(c10d::OpType type, std::chrono::milliseconds timeout, std::function<void(Deadline)> run);
-    void run();
-    void stop();
     void wait_for(SharedSegment::Counter counter, uint32_t step, Deadline deadline) const;
     // Splits `bytes` into pieces of at most `most`, and runs one step a piece: write(step, first byte, bytes)
     // fills this rank's slot, and read() takes from the others' what all have written.
@@ -83,12 +78,8 @@ class SharedMemoryBackend final : public c10d::Backend {
     c10::intrusive_ptr<c10d::Backend> gloo_;
     std::vector<SharedSegment> segments_;  // by rank
     uint32_t step_ = 0;                    // the thread's own
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> jobs_;
-    std::atomic<bool> stopped_{false};
-    std::string failure_;  // the thread's own: what has ended the group
-    std::thread thread_;
+    std::string failure_;                  // the thread's own: what has ended the group
+    JobThread thread_{"anymps_shared"};    // ends before what it uses
 };
 
 }  // namespace anymps::distributed

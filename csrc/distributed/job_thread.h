@@ -1,0 +1,38 @@
+// A thread that does what it is given, one job after the other.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace anymps::distributed {
+
+// Thread-safe. Jobs must not throw.
+class JobThread {
+  public:
+    // name: the thread's, of at most 15 characters.
+    explicit JobThread(const char* name);
+    ~JobThread() { finish(); }
+
+    // False once it was stopped: the job is not done.
+    bool push(std::function<void()> job);
+    // Takes no more jobs. Those that it has are still done.
+    void stop();
+    bool stopped() const { return stopped_; }
+    // Stops, and waits for the thread to end. For one thread at a time, and not the thread itself.
+    void finish();
+
+  private:
+    void run();
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> jobs_;
+    std::atomic<bool> stopped_{false};
+    std::thread thread_;
+};
+
+}  // namespace anymps::distributed
