@@ -23,6 +23,7 @@
 #include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
+#include "vulkan/command_buffer.h"
 #include "vulkan/pipeline.h"
 #include "vulkan/query_pool.h"
 #include "vulkan/timeline_semaphore.h"
@@ -39,9 +40,7 @@ constexpr size_t kMaxStaging = 4;                // buffers, so that host and de
 constexpr uint32_t kBatch = 64;
 constexpr uint32_t kCheckEvery = 8;
 
-struct CommandBuffer {
-    VkCommandPool pool = VK_NULL_HANDLE;
-    VkCommandBuffer handle = VK_NULL_HANDLE;
+struct CommandBuffer : vulkan::CommandBuffer {
     uint64_t submission = 0;  // of its last submission
 };
 
@@ -417,31 +416,16 @@ class CommandEncoder::Impl {
             buffers_.pop_front();
             VK_CHECK(api.vkResetCommandPool(device_.handle(), buffers_.back().pool, 0));
         } else {
-            buffers_.push_back(create());
+            buffers_.push_back(
+                {vulkan::create_command_buffer(device_, VK_COMMAND_POOL_CREATE_TRANSIENT_BIT)});
         }
-        VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-        info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-        VK_CHECK(api.vkBeginCommandBuffer(buffers_.back().handle, &info));
+        vulkan::begin_command_buffer(device_, buffers_.back().handle,
+                                     VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT);
         recording_ = true;
         stream_.handle = buffers_.back().handle;
         stream_.commands = 0;
         stream_.bound = VK_NULL_HANDLE;
         stream_.barrier = 0;
-    }
-
-    CommandBuffer create() {
-        const auto& api = device_.api();
-        CommandBuffer result;
-        VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-        pool.flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT;
-        pool.queueFamilyIndex = device_.info().queue_family;
-        VK_CHECK(api.vkCreateCommandPool(device_.handle(), &pool, nullptr, &result.pool));
-        VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-        allocate.commandPool = result.pool;
-        allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-        allocate.commandBufferCount = 1;
-        VK_CHECK(api.vkAllocateCommandBuffers(device_.handle(), &allocate, &result.handle));
-        return result;
     }
 
     Staging& next_staging() {

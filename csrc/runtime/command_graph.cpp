@@ -16,6 +16,7 @@
 #include "runtime/kept_commands.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
+#include "vulkan/command_buffer.h"
 
 namespace anymps::runtime {
 namespace {
@@ -65,18 +66,11 @@ void CommandGraph::capture_begin(c10::MempoolId_t pool) {
     TORCH_CHECK(state_ == State::kEmpty,
                 "This graph has been captured already: reset() it, or capture another one");
     const vulkan::Device& device = runtime::device();
-    const auto& api = device.api();
-    VkCommandPoolCreateInfo create{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-    create.queueFamilyIndex = device.info().queue_family;
-    VK_CHECK(api.vkCreateCommandPool(device.handle(), &create, nullptr, &command_pool_));
-    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-    allocate.commandPool = command_pool_;
-    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    allocate.commandBufferCount = 1;
-    VK_CHECK(api.vkAllocateCommandBuffers(device.handle(), &allocate, &recording_.handle));
-    VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-    begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // several replays may be pending
-    VK_CHECK(api.vkBeginCommandBuffer(recording_.handle, &begin));
+    const vulkan::CommandBuffer commands = vulkan::create_command_buffer(device);
+    command_pool_ = commands.pool;
+    recording_.handle = commands.handle;
+    // Several replays may be pending.
+    vulkan::begin_command_buffer(device, commands.handle, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT);
     encoder().graph_barrier(recording_);
     recording_.kept = std::make_shared<KeptCommands>(device);
     pool_ = allocator().retain_pool(pool);

@@ -5,6 +5,7 @@
 #include "runtime/device.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
+#include "vulkan/command_buffer.h"
 #include "vulkan/device.h"
 #include "vulkan/query_pool.h"
 
@@ -46,18 +47,10 @@ VkCommandBuffer KeptCommands::timed() {
     const auto& api = device_.api();
     const uint32_t count = number_stamps();
     stamps_ = std::make_unique<vulkan::QueryPool>(device_, count);
-    VkCommandPoolCreateInfo create{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-    create.queueFamilyIndex = device_.info().queue_family;
-    VK_CHECK(api.vkCreateCommandPool(device_.handle(), &create, nullptr, &pool_));
-    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-    allocate.commandPool = pool_;
-    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    allocate.commandBufferCount = 1;
-    VkCommandBuffer commands = VK_NULL_HANDLE;
-    VK_CHECK(api.vkAllocateCommandBuffers(device_.handle(), &allocate, &commands));
-    VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-    begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
-    VK_CHECK(api.vkBeginCommandBuffer(commands, &begin));
+    const vulkan::CommandBuffer made = vulkan::create_command_buffer(device_);
+    pool_ = made.pool;
+    const VkCommandBuffer commands = made.handle;
+    vulkan::begin_command_buffer(device_, commands, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT);
     record_barrier(device_, commands, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT);
     api.vkCmdResetQueryPool(commands, stamps_->handle(), 0, count);
     const auto stamp = [&](uint32_t slot) {

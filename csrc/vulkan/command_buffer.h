@@ -1,0 +1,22 @@
+// Command buffers, each in a pool of its own: one is reset without the others.
+#pragma once
+
+#include "vulkan/api.h"
+
+namespace anymps::vulkan {
+
+class Device;
+
+// Owner: the caller, who destroys the pool.
+struct CommandBuffer {
+    VkCommandPool pool = VK_NULL_HANDLE;
+    VkCommandBuffer handle = VK_NULL_HANDLE;
+};
+
+// A primary one. Raises vulkan::Error, and leaves no pool then.
+CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFlags pool_flags = 0);
+
+// Begins recording. Raises vulkan::Error.
+void begin_command_buffer(const Device& device, VkCommandBuffer handle, VkCommandBufferUsageFlags usage);
+
+}  // namespace anymps::vulkan
