@@ -69,6 +69,12 @@ Tensor empty_result(const Tensor& input, IntArrayRef sizes, IntArrayRef dim, at:
     return at::empty_strided(sizes, strides, options);
 }
 
+// Of transforms from or to real numbers, which without MKL the meta functions promise to be contiguous.
+Tensor empty_real_result(const Tensor& input, IntArrayRef sizes, IntArrayRef dim, at::ScalarType dtype) {
+    if (!at::hasMKL()) return at::empty(sizes, input.options().dtype(dtype));
+    return empty_result(input, sizes, dim, dtype);
+}
+
 // `dim` wrapped, its first `count` by the strides of the input.
 std::vector<int64_t> sorted_dims(const Tensor& input, IntArrayRef dim, size_t count) {
     std::vector<int64_t> sorted;
@@ -98,8 +104,7 @@ Tensor ANYMPS_FUNC(_fft_r2c)(const Tensor& self, IntArrayRef dim, int64_t normal
     auto sizes = self.sizes().vec();
     if (onesided) sizes[last] = length / 2 + 1;
     const Tensor out =
-        at::hasMKL() ? empty_result(self, sizes, sorted_dims(self, dim, dim.size() - 1), at::kComplexFloat)
-                     : at::empty(sizes, self.options().dtype(at::kComplexFloat));
+        empty_real_result(self, sizes, sorted_dims(self, dim, dim.size() - 1), at::kComplexFloat);
     if (self.numel() == 0) return out;
     const double scale = scale_of(normalization, self.sizes(), dim);
     LineTransform{self, out, last, length, FftSource::Real, false, scale}.run();
@@ -119,8 +124,7 @@ Tensor ANYMPS_FUNC(_fft_c2r)(const Tensor& self, IntArrayRef dim, int64_t normal
     sizes[last] = last_dim_size;
     const auto others = dim.slice(0, dim.size() - 1);
     const Tensor input = others.empty() ? self : _fft_c2c(self, others, 0, false);
-    const Tensor out = at::hasMKL() ? empty_result(input, sizes, {last}, at::kFloat)
-                                    : at::empty(sizes, self.options().dtype(at::kFloat));
+    const Tensor out = empty_real_result(input, sizes, {last}, at::kFloat);
     if (out.numel() == 0) return out;
     LineTransform{
         input, out, last, last_dim_size, FftSource::Hermitian, true, scale_of(normalization, sizes, dim)}

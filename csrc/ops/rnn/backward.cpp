@@ -28,10 +28,6 @@ constexpr kernels::KernelFamily kSteps(shaders::rnn_backward::kernels_with<RnnBa
                                         "rnn_backward_matrix_4_bf16", "rnn_backward_matrix_8_f16",
                                         "rnn_backward_matrix_8_bf16"});
 
-uint64_t bytes_of(const Tensor& t, int64_t elements) {
-    return static_cast<uint64_t>(elements * t.element_size());
-}
-
 // The cotangent of a layer's result: its elements follow one another along the last dimension.
 struct Cotangent {
     Tensor tensor;

@@ -23,10 +23,6 @@ constexpr kernels::KernelFamily kSteps(shaders::rnn_forward::kernels_with<RnnFor
                                        {"8x32", "32x32", "32x16", "16x16", "matrix_4_f16", "matrix_4_bf16",
                                         "matrix_8_f16", "matrix_8_bf16"});
 
-uint64_t bytes_of(const Tensor& t, int64_t elements) {
-    return static_cast<uint64_t>(elements * t.element_size());
-}
-
 // One direction of a layer.
 class Direction {
   public:

@@ -57,6 +57,11 @@ inline int64_t padded(int64_t size, int64_t to) {
     return (size + to - 1) / to * to;
 }
 
+// Of so many elements of a tensor.
+inline uint64_t bytes_of(const at::Tensor& t, int64_t elements) {
+    return static_cast<uint64_t>(elements * t.element_size());
+}
+
 // The factor [n, k] with these strides as steps read it (shaders/lib/recurrent.slang), zero where nothing is,
 // in as many copies. gates above 1: column 4 * unit + gate is row gate * (n / gates) + unit.
 struct StepFactor {
