@@ -107,9 +107,15 @@ def _block(arguments: str) -> str:
     return "\n".join(VIEWS[view](result, rows, options))
 
 
+def _columns(result: dict, options: dict) -> list[int]:
+    """Positions of the columns that a comment names, or of all."""
+    if "columns" not in options:
+        return list(range(len(result["columns"])))
+    return [int(n) - 1 for n in options["columns"].split(",")]
+
+
 def _table(result: dict, rows: dict, options: dict) -> list[str]:
-    columns = range(len(result["columns"]))
-    columns = [int(n) - 1 for n in options["columns"].split(",")] if "columns" in options else columns
+    columns = _columns(result, options)
     lines = _head([options.get("head", result["title"]), *(result["columns"][n] for n in columns)])
     strip = re.compile(options.get("strip", "(?!)"))
     for key, figures in rows.items():
@@ -125,8 +131,8 @@ def _pivot(result: dict, rows: dict, options: dict) -> list[str]:
         parts = [(column, before + after) for before, column, after in parts]
     else:
         parts = [key.split(": ") for key in rows]
-    chosen = [int(n) - 1 for n in options["columns"].split(",")] if "columns" in options else slice(None)
-    rows = [[f[n] for n in chosen] if isinstance(chosen, list) else f for f in rows.values()]
+    chosen = _columns(result, options)
+    rows = [[figures[n] for n in chosen] for figures in rows.values()]
     cells = {(p[1], ": ".join([p[0], *p[2:]])): figures for p, figures in zip(parts, rows, strict=True)}
     columns, names = list(dict.fromkeys(c for _, c in cells)), list(dict.fromkeys(r for r, _ in cells))
     lines = _head([options.get("head", result["title"]), *columns])

@@ -86,10 +86,13 @@ def _load() -> None:
     # is killed inside a destructor, which aborts the process.
     atexit.register(torch.ops.anymps.drain)
     status.loaded = True
-    from torch_anymps import log, patches
+    from torch_anymps import patches
 
     patches.install()
-    log.install()
+    if os.environ.get("ANYMPS_LOG"):
+        from torch_anymps import log
+
+        log.install()
 
 
 def _remove_stand_ins() -> None:

@@ -19,8 +19,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from torch_anymps import report_page
+from torch_anymps.signposts import GPU_CATEGORIES as DEVICE
 
-DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 WAITS = ("vkWaitSemaphores",)
 BUCKETS = 200  # of the strips of device and host
 EXPLAINED = 50  # of the longest gaps
