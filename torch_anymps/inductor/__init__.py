@@ -17,7 +17,7 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import config
+    from . import choices, config
     from .device import device_config
     from .lowering import register_decompositions
     from .replay import ReplayPolicy
@@ -29,6 +29,7 @@ def register() -> None:
     config.generator = _generator_version()
     register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
     inductor_config.layout_optimization = False  # the memory format is the caller's choice
+    choices.install()
     if inductor_config.cudagraph_policy is None:
         inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()

@@ -68,11 +68,12 @@ def reduction_geometry(kernel, tree) -> Geometry:
 
 
 def _is_outer(kernel, tree) -> bool:
-    """Whether most of what a loop reads is not contiguous along the rows."""
-    loads = [load for phase in kernel.phases if phase.in_loop for load in phase.loads]
-    steps = [kernel.step_along(tree, load.index) for load in loads]
-    strided = sum(step not in (0, 1) for step in steps)
-    return 2 * strided > sum(step != 0 for step in steps)
+    """Whether more of what a loop reads is scattered along the rows than across them."""
+    loops = [phase for phase in kernel.phases if phase.in_loop]
+    indices = [index for phase in loops for index in [*(load.index for load in phase.loads), *phase.masked_reads]]
+    across = min((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
+    along_rows, across_rows = (sum(kernel.step_along(t, i) not in (0, 1) for i in indices) for t in (tree, across))
+    return along_rows > across_rows
 
 
 def _columns(device, rows: int, size: int) -> Geometry:
