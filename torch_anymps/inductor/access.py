@@ -98,6 +98,7 @@ def _of_four(index: sympy.Expr, moving: list[sympy.Symbol]) -> sympy.Expr | None
     (m + 4 a) / (4 b) is the same for all four, any multiple of one, and (m + 4 a) % (4 b) grows with m.
     """
     replaced = {}
+    index = index.expand(identity=True)
     for node in index.atoms(FloorDiv, ModularIndexing):
         inside = [s for s in moving if node.has(s)]
         if not inside:

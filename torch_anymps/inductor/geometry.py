@@ -67,10 +67,18 @@ def reduction_geometry(kernel, tree) -> Geometry:
     return Geometry(device.workgroup, device.workgroup)
 
 
+def column_geometry(kernel, width: int) -> Geometry:
+    """For columns of which a thread takes `width` neighbours."""
+    hint = V.graph.sizevars.optimization_hint
+    size = hint(kernel.features.reduction_numel, fallback=1024)
+    return _columns(device_config(), max(hint(kernel.features.numel, fallback=1024) // width, 1), size)
+
+
 def _is_outer(kernel, tree) -> bool:
-    """Whether more of what a loop reads is scattered along the rows than across them."""
+    """Whether more of what a loop reads and writes is scattered along the rows than across them."""
     loops = [phase for phase in kernel.phases if phase.in_loop]
-    indices = [index for phase in loops for index in [*(load.index for load in phase.loads), *phase.masked_reads]]
+    accesses = [access.index for phase in loops for access in [*phase.loads, *phase.stores]]
+    indices = accesses + [index for phase in loops for index in phase.masked_reads]
     across = min((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
     along_rows, across_rows = (sum(kernel.step_along(t, i) not in (0, 1) for i in indices) for t in (tree, across))
     return along_rows > across_rows

@@ -226,6 +226,7 @@ class SlangKernel(Reductions, SIMDKernel):
 
     def step_along(self, tree, index: sympy.Expr) -> sympy.Expr:
         """By how much an index differs between the first two elements of a range, in the first row."""
+        index = index.expand(identity=True)
         index = sympy_subs(index, {symbol: entry.expr for symbol, entry in self.range_tree_nodes.items()})
         index = sympy_subs(index, {t.index_sym(): sympy.S.Zero for t in self.range_trees if t is not tree})
         first, second = (sympy_subs(index, {tree.index_sym(): sympy.Integer(n)}) for n in (0, 1))
