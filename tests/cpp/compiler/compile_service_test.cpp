@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "compiler/entry_points.h"
 #include "compiler/push_constants.h"
 #include "compiler/sha256.h"
 
@@ -182,6 +183,43 @@ TEST_F(CompileServiceTest, CountsPushConstants) {
     // The vector is at a multiple of 16, and so is what follows its struct.
     EXPECT_EQ(push_constant_bytes(service.get(source)), 56u);
     EXPECT_THROW(push_constant_bytes(std::vector<uint32_t>{1, 2, 3, 4, 5, 0}), std::runtime_error);
+}
+
+TEST_F(CompileServiceTest, CompilesAllEntryPoints) {
+    const std::string source =
+        "[shader(\"compute\")] [numthreads(4, 2, 1)] void second(uniform float* a, uniform uint n) { a[n] = "
+        "1; }\n"
+        "float one() { return 1; }\n"
+        "[shader(\"compute\")] [numthreads(8, 1, 1)] void first(uniform half h, uniform int8_t i, uniform "
+        "float3 v,\n"
+        "    uniform float x[2], uniform half4* p, uniform BFloat16* b) { p[i].x = h * half(v.y + x[1] + "
+        "float(b[0])); }\n";
+    const auto check = [&] {
+        CompileService service(options());
+        const std::vector<EntryPoint> points = unpack_entry_points(service.get_all(source));
+        ASSERT_EQ(points.size(), 2u);
+        EXPECT_EQ(points[0].name, "second");
+        EXPECT_EQ(points[1].name, "first");
+        const std::vector<PushConstant> few = push_constants(points[0].words),
+                                        all = push_constants(points[1].words);
+        ASSERT_EQ(few.size(), 2u);
+        EXPECT_TRUE(few[0].is_address && few[0].kind == ScalarKind::floating && few[0].bits == 32);
+        EXPECT_TRUE(!few[1].is_address && few[1].kind == ScalarKind::uint && few[1].offset == 8);
+        ASSERT_EQ(all.size(), 6u);
+        EXPECT_TRUE(all[0].bits == 16 && all[0].bytes == 2 && !all[0].is_bfloat);
+        EXPECT_TRUE(all[1].kind == ScalarKind::sint && all[1].bits == 8);
+        EXPECT_TRUE(all[2].bytes == 12 && all[2].offset == 16);
+        EXPECT_TRUE(all[3].bytes == 8 && all[3].kind == ScalarKind::floating);
+        EXPECT_TRUE(all[4].is_address && all[4].bits == 16);
+        EXPECT_TRUE(all[5].is_address && all[5].is_bfloat);
+    };
+    check();
+    check();  // from the disk
+    EXPECT_EQ(cached(".spvs").size(), 1u);
+    CompileService service(options());
+    EXPECT_TRUE(unpack_entry_points(service.get_all("float one() { return 1; }")).empty());
+    EXPECT_THROW(service.get(source), std::runtime_error);  // no main_kernel
+    EXPECT_THROW(unpack_entry_points(std::vector<uint32_t>{2, 9}), std::runtime_error);
 }
 
 TEST(Sha256Test, KnownDigests) {
