@@ -1,6 +1,7 @@
 #include "kernels/user_kernel.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -24,7 +25,10 @@ namespace anymps::kernels {
 namespace {
 
 constexpr uint32_t kMaxGroups = 65535;  // in one dimension, of every device
-constexpr uint32_t kLocalSize = 17;     // an execution mode
+
+// Numbers of the SPIR-V specification.
+constexpr uint32_t kMagic = 0x07230203, kLocalSize = 17, kCompute = 5, kDescriptorSet = 34;
+constexpr uint32_t kMain = 0x6e69616d;  // "main", as a word
 
 uint64_t volume(const GroupSize& size) {
     return uint64_t{size[0]} * size[1] * size[2];
@@ -55,15 +59,23 @@ UserKernel::UserKernel(std::string name, std::span<const uint32_t> spirv, uint32
       lanes_(lanes),
       specialization_(specialization.begin(), specialization.end()) {
     using namespace vulkan;
+    TORCH_CHECK_VALUE(spirv_.size() > kHeaderWords && spirv_[0] == kMagic, "The kernel ", name_,
+                      " is no SPIR-V module.");
     TORCH_CHECK_VALUE(compiler::push_constant_bytes(spirv_) <= vulkan::kPushConstantBytes, "The kernel ",
                       name_, " has more than ", vulkan::kPushConstantBytes, " bytes of push constants.");
+    int entry_points = 0;
     for (size_t at = kHeaderWords; at < spirv_.size(); at += spirv_[at] >> 16) {
         const Words i = Words(spirv_).subspan(at, spirv_[at] >> 16);
         if (opcode_of(i) == Op::ExecutionMode && i[2] == kLocalSize) {
             size_at_ = at + 3;
             std::copy_n(i.begin() + 3, 3, declared_.begin());
+        } else if (opcode_of(i) == Op::EntryPoint && i[1] == kCompute && i[3] == kMain) {
+            ++entry_points;
         }
+        TORCH_CHECK_VALUE(opcode_of(i) != Op::Decorate || i[2] != kDescriptorSet, "The kernel ", name_,
+                          " uses a descriptor; memory is reached by address.");
     }
+    TORCH_CHECK_VALUE(entry_points == 1, "The kernel ", name_, " needs one compute entry point, \"main\".");
 }
 
 const vulkan::Pipeline& UserKernel::pipeline(const GroupSize& size) {
@@ -76,10 +88,11 @@ const vulkan::Pipeline& UserKernel::pipeline(const GroupSize& size) {
                           " exceeds the limit of ", info.max_workgroup_size, " threads.");
         TORCH_CHECK_VALUE(size_at_ != 0 || size == declared_ || size[1] * size[2] == 1, "The kernel ", name_,
                           " sets its workgroup by a constant: group_size can have one dimension.");
-        if (size_at_ != 0) std::copy(size.begin(), size.end(), spirv_.begin() + size_at_);
+        std::vector<uint32_t> words = spirv_;
+        if (size_at_ != 0) std::copy(size.begin(), size.end(), words.begin() + size_at_);
         std::vector<uint32_t> constants{static_cast<uint32_t>(volume(size)), lanes_};
         constants.insert(constants.end(), specialization_.begin(), specialization_.end());
-        pipeline = std::make_unique<vulkan::Pipeline>(runtime::device(), pipeline_label(name_, size), spirv_,
+        pipeline = std::make_unique<vulkan::Pipeline>(runtime::device(), pipeline_label(name_, size), words,
                                                       constants);
         runtime::compile_later(*pipeline);
     }
@@ -184,7 +197,14 @@ std::string kernel_interface(int64_t handle) {
         .str();
 }
 
+at::Tensor kernel_words(int64_t handle) {
+    const auto words = reinterpret_cast<const UserKernel*>(handle)->spirv();
+    const auto count = static_cast<int64_t>(words.size());
+    return at::from_blob(const_cast<uint32_t*>(words.data()), {count}, at::kInt).clone();
+}
+
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("kernel_words(int kernel) -> Tensor", kernel_words);
     m.def("compile_library(str source, int lanes) -> (str[], int[])", compile_library);
     m.def("kernel_interface(int kernel) -> str", kernel_interface);
     m.def("launch_user_kernel_function() -> int",

@@ -23,8 +23,8 @@ class UserKernel {
   public:
     // spirv: a module with the entry point "main", no descriptors, at most 128 bytes of push constants.
     // lanes: the subgroup size that the kernel counts on, 0 for the device's own. specialization: of the
-    // constants from number 2 on; 0 is the threads of a workgroup and 1 is `lanes`. Throws
-    // std::runtime_error for a module that is damaged.
+    // constants from number 2 on; 0 is the threads of a workgroup and 1 is `lanes`. Raises ValueError for
+    // a module that is something else, RuntimeError for one that is damaged.
     UserKernel(std::string name, std::span<const uint32_t> spirv, uint32_t lanes = 0,
                std::span<const uint32_t> specialization = {});
 
@@ -49,7 +49,7 @@ class UserKernel {
     const vulkan::Pipeline& pipeline(const GroupSize& size);
 
     const std::string name_;
-    std::vector<uint32_t> spirv_;
+    const std::vector<uint32_t> spirv_;
     const uint32_t lanes_;
     const std::vector<uint32_t> specialization_;
     GroupSize declared_{1, 1, 1};

@@ -84,3 +84,10 @@ def compile_kernels(source: str, lanes: int) -> list[tuple[str, int]]:
         return list(zip(*torch.ops.anymps.compile_library(source, lanes), strict=True))
     except RuntimeError as error:
         raise SyntaxError(str(error)) from None
+
+
+def compile_spirv(source: str) -> dict[str, bytes]:
+    """See torch_anymps.compile_spirv."""
+    compiler_version("torch_anymps.compile_spirv")
+    kernels = compile_kernels(source, 0)
+    return {name: torch.ops.anymps.kernel_words(handle).numpy().tobytes() for name, handle in kernels}
