@@ -8,8 +8,7 @@ import struct
 import pytest
 import torch
 
-from torch_anymps.user_kernels import has_simdgroups, is_slang
-from torch_anymps.user_kernels.metal import translate
+from torch_anymps.user_kernels import is_slang
 from torch_anymps.user_kernels.metal.tokens import Preprocessor, split, text_of, tokenize, without_comments
 
 pytestmark = pytest.mark.usefixtures("mps")
@@ -267,79 +266,6 @@ def test_atomics(threadgroups):
     )
     add(total, values, most, threads=500)
     assert total.item() == 500 and most.tolist() == [0, 499]
-
-
-SIMD = """
-kernel void two_levels(device const float* x, device float* out, constant uint& n,
-                       uint row [[threadgroup_position_in_grid]],
-                     uint tid [[thread_position_in_threadgroup]], uint size [[threads_per_threadgroup]],
-                       uint lane [[thread_index_in_simdgroup]], uint group [[simdgroup_index_in_threadgroup]],
-                       uint groups [[simdgroups_per_threadgroup]]) {
-    threadgroup float partial[32];
-    float sum = 0;
-    for (uint i = tid; i < n; i += size) sum += x[row * n + i];
-    sum = simd_sum(sum);
-    if (lane == 0) partial[group] = sum;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (group == 0) {
-        float v = lane < groups ? partial[lane] : 0.0f;
-        v = simd_sum(v);
-        if (lane == 0) { out[row] = v; }
-    }
-}
-kernel void each(device float* out, device const int* x, uint i [[thread_position_in_grid]],
-                 uint lane [[thread_index_in_simdgroup]]) {
-    const int v = x[i];
-    int down = v;
-    for (ushort d = 16; d > 0; d >>= 1) down += simd_shuffle_down(down, d);
-    device float* row = out + 8 * i;
-    row[0] = simd_max(v); row[1] = simd_min(float(v)); row[2] = simd_broadcast(down, 0);
-    row[3] = simd_shuffle_xor(v, 1);
-    row[4] = simd_prefix_exclusive_sum(v); row[5] = simd_prefix_inclusive_sum(v); row[6] = simd_any(v == 3);
-    row[7] = simd_shuffle(v, ushort(31 - lane));
-}
-"""
-
-
-def test_simdgroups_have_32_threads():
-    library = torch.mps.compile_shader(SIMD)
-    assert library.each.thread_execution_width == 32
-    x, out = torch.randn(3, 1000, device="mps"), torch.zeros(3, device="mps")
-    library.two_levels(x, out, 1000, threads=3 * 256, group_size=256)
-    torch.testing.assert_close(out, x.sum(1), rtol=1e-5, atol=1e-4)
-    x = torch.randperm(128, dtype=torch.int32)
-    out = torch.zeros(128, 8, device="mps")
-    library.each(out, x.to("mps"), threads=128, group_size=64)
-    groups = x.view(4, 32)
-    columns = [
-        groups.max(1, keepdim=True).values.expand(4, 32),
-        groups.min(1, keepdim=True).values.expand(4, 32),
-        groups.sum(1, keepdim=True).expand(4, 32),
-        groups.view(4, 16, 2).flip(2).reshape(4, 32),
-        groups.cumsum(1) - groups,
-        groups.cumsum(1),
-        (groups == 3).any(1, keepdim=True).expand(4, 32),
-        groups.flip(1),
-    ]
-    assert torch.equal(out.cpu(), torch.stack([c.reshape(128).float() for c in columns], 1))
-
-
-@pytest.mark.parametrize(
-    ("statement", "words"),
-    [
-        ("if (i == 0) { x[0] = simd_sum(x[0]); } else { x[1] = 2; }", "one with else"),
-        ("for (uint k = i; k < 9; ++k) x[k] = simd_sum(x[k]);", "loop of which threads may leave"),
-        ("switch (i) { case 0: x[0] = simd_sum(x[0]); }", "switch"),
-    ],
-)
-def test_simd_functions_in_branches_elsewhere(statement, words):
-    source = f"kernel void f(device float* x, uint i [[thread_position_in_grid]]) {{ {statement} }}"
-    assert "simd_sum" in translate(source, native_simd=True).source
-    with pytest.raises(SyntaxError, match=words):
-        translate(source, native_simd=False)
-    if not has_simdgroups():
-        with pytest.raises(SyntaxError, match=words):
-            torch.mps.compile_shader(source)
 
 
 def test_any_argument_may_be_a_buffer():

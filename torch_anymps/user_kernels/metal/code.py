@@ -9,7 +9,9 @@ from .declarations import is_attribute
 from .tokens import Token, arguments, closing, closing_angle, refuse, split, text_of
 
 _SPACES = frozenset({"device", "constant", "thread", "threadgroup", "volatile", "coherent"})
-_DROPPED = frozenset({"restrict", "__restrict", "__restrict__", "inline", "METAL_FUNC", "static", "extern", "mutable"})
+_DROPPED = frozenset(
+    {"typename", "restrict", "__restrict", "__restrict__", "inline", "METAL_FUNC", "static", "extern", "mutable"}
+)
 _CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "as_type"})
 _WHOLE = frozenset({"char", "short", "int", "long"})
 
@@ -38,6 +40,7 @@ class Code:
             "const": self._const,
             "constexpr": self._constexpr,
             "auto": lambda t, i, s: ([t[i].as_("var")], i + 1),
+            "using": self._using,
             "unsigned": self._whole_type,
             "signed": self._whole_type,
             "long": self._whole_type,
@@ -65,8 +68,8 @@ class Code:
             after = tokens[i + 1] if i + 1 < len(tokens) else None
             member = bool(result) and i > 0 and tokens[i - 1].text in (".", "->")
             rule = None if member else self._rules.get(token.text)
-            if token.text in vocabulary.REFUSED and not member and token.kind == "name":
-                raise refuse(vocabulary.REFUSED[token.text], token)
+            if token.kind == "name" and not member:
+                _check(token, after)
             if rule is not None:
                 found = rule(tokens, i, scope)
                 if found is not None:
@@ -118,6 +121,10 @@ class Code:
             end = closing_angle(tokens, i + 1)
             if end is not None:
                 given = split(tokens[i + 2 : end])
+                if end + 2 < len(tokens) and tokens[end + 1] == "::":
+                    kind = self._templates.member_type(token, given, tokens[end + 2].text)
+                    if kind is not None:
+                        return [Token(kind[0].text, kind[0].kind, token.space, token.line), *kind[1:]], end + 3
                 calls = end + 1 < len(tokens) and tokens[end + 1] == "("
                 name = self._templates.instance(token, given)
                 if calls:
@@ -146,7 +153,8 @@ class Code:
         return [token.as_(renamed(text))], i + 1
 
     def _is_type(self, name: str) -> bool:
-        return name in vocabulary.SCALAR_TYPES or name in vocabulary.VECTOR_TYPES or self._templates.is_struct(name)
+        known = vocabulary.SCALAR_TYPES | vocabulary.VECTOR_TYPES | vocabulary.STRUCT_TYPES
+        return name in known or self._templates.is_struct(name)
 
     def _call(self, name: Token, tokens: list[Token], at: int, scope: Scope) -> tuple[list[Token], int]:
         """A call of a function of the source: threadgroup memory among its arguments becomes part of its name."""
@@ -232,6 +240,18 @@ class Code:
             return [*words, Token(kind, "name", " ", tokens[i].line)], at + 1
         return words, at
 
+    def _using(self, tokens, i, scope):
+        """using name = type; in a function."""
+        end = next(k for k in range(i, len(tokens)) if tokens[k] == ";")
+        if tokens[i + 2] != "=":
+            return [], end + 1
+        kind = self.type_of(tokens[i + 3 : end])
+        return [
+            tokens[i].as_("typedef "),
+            *kind,
+            Token(f" {renamed(tokens[i + 1].text)}", "name", "", tokens[i].line),
+        ], end
+
     def _whole_type(self, tokens, i, scope):
         at, words = i, []
         while at < len(tokens) and tokens[at].text in _WHOLE | {"unsigned", "signed"}:
@@ -253,7 +273,7 @@ class Code:
             raise refuse(f"this {tokens[i].text}", tokens[i])
         if tokens[i] == "vec":
             if texts[0] == "bfloat":
-                raise refuse("vectors of bfloat", tokens[i])
+                return [tokens[i].as_(f"bfloat{texts[1]}")], end + 1
             return [tokens[i].as_(f"vector<{texts[0]}, {texts[1]}>")], end + 1
         element = f"Ptr<{texts[0][:-1].strip()}>" if texts[0].endswith("*") else texts[0]
         return [tokens[i].as_(f"{element}[{texts[1]}]")], end + 1
@@ -348,6 +368,13 @@ class Code:
         if unary and following is not None and following.text in scope.references:
             return [following.as_(renamed(following.text))], i + 2
         return None
+
+
+def _check(token: Token, after: Token | None) -> None:
+    """Raises SyntaxError for a word of what the subset lacks; some are names where they have no arguments."""
+    what = vocabulary.REFUSED.get(token.text)
+    if what is not None and (token.text not in vocabulary.REFUSED_TEMPLATES or after == "<"):
+        raise refuse(what, token)
 
 
 def _is_cast(tokens: list[Token]) -> bool:

@@ -29,6 +29,7 @@ class Struct:
     name: Token
     body: list[Token]  # without braces
     template: list[list[Token]] | None = None
+    special: list[list[Token]] | None = None  # template arguments that this is the specialization for
 
 
 @dataclass
@@ -96,13 +97,17 @@ def _declaration(tokens: list[Token], i: int, source: Source, template) -> int:
             at += 1
         if tokens[at] == ";":
             return at + 1
-        head = [t for t in tokens[i + 1 : at] if t.kind == "name"]
         if any(t == ":" for t in tokens[i + 1 : at]):
             raise refuse("inheritance", tokens[i])
-        if not head or len(head) != at - i - 1:
+        special = None
+        if template is not None and tokens[at - 1] == ">":
+            if tokens[i + 2] != "<" or template:
+                raise refuse("a partial specialization", tokens[i])
+            special = split(tokens[i + 3 : at - 1])
+        elif at != i + 2:
             raise refuse("this struct", tokens[i])
         end = closing(tokens, at)
-        source.structs.append(Struct(head[-1], tokens[at + 1 : end], template))
+        source.structs.append(Struct(tokens[i + 1], tokens[at + 1 : end], template or None, special))
         return _semicolon(tokens, end) + 1
     at = i
     while at < len(tokens) and tokens[at].text not in (";", "{", "=", "("):

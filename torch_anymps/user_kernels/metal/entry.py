@@ -8,6 +8,7 @@ from .declarations import Function, is_attribute
 from .predication import predicate
 from .tokens import Token, closing, refuse, split, text_of
 from .translate import Buffer, KernelText, _Translator
+from .uniformity import PER_THREAD
 
 _EXACT = vocabulary.BARRIERS | vocabulary.EXCHANGES
 _IDENTITY = "position_in_grid_"
@@ -30,7 +31,7 @@ def write_kernel(translator: _Translator, function: Function, name: str) -> None
     exchanges = translator.uses(body, vocabulary.EXCHANGES | {"simdgroup_barrier"})
     is_exact = bool(scope.shared) or translator.uses(body, _EXACT) or _asks_for_simd(function)
     if exchanges and not translator.native_simd:
-        body = predicate(translator, body)
+        body = predicate(translator, body, _per_thread(function))
     text = text_of(translator.code.rewrite(body, scope)).strip()
     lines = [
         "let launch_ = arguments_.launch;",
@@ -71,6 +72,12 @@ def _attribute_of(parameter: list[Token]) -> tuple[list[Token], list[Token]]:
 def _asks_for_simd(function: Function) -> bool:
     names = {t.text for p in function.parameters for t in _attribute_of(p)[0]}
     return any("simdgroup" in n or "threadgroup" in n and n != "threadgroup_position_in_grid" for n in names)
+
+
+def _per_thread(function: Function) -> set[str]:
+    """Names of the parameters that differ between the threads of a threadgroup."""
+    pairs = map(_attribute_of, function.parameters)
+    return {plain[-1].text for attribute, plain in pairs if attribute and attribute[0].text in PER_THREAD}
 
 
 def _built_in(translator: _Translator, attribute: list[Token], plain: list[Token]) -> str:

@@ -63,15 +63,20 @@ class _Translator:
                 self._imports[vocabulary.HEADERS[name]] = None
         self._functions: dict[str, Function] = {}
         self._templates: dict[str, list[Function]] = {}
-        self.structs: dict[str, Struct] = {s.name.text: s for s in self._source.structs if s.template is None}
-        self._struct_templates = {s.name.text: s for s in self._source.structs if s.template is not None}
+        self.structs: dict[str, Struct] = {}
+        self._struct_templates: dict[str, list[Struct]] = {}
+        for s in self._source.structs:
+            if s.template is None and s.special is None:
+                self.structs[s.name.text] = s
+            else:
+                self._struct_templates.setdefault(s.name.text, []).append(s)
         for f in self._source.functions:
             if f.template is None and f.special is None and not f.is_kernel:
                 self._functions[f.name.text] = f
             elif f.template is not None or f.special is not None:
                 self._templates.setdefault(f.name.text, []).append(f)
-        defined = {f.name.text for f in self._source.functions if not f.is_kernel}
-        self.code = Code(self, self._source.namespaces, defined)
+        self.defined = {f.name.text for f in self._source.functions if not f.is_kernel}
+        self.code = Code(self, self._source.namespaces, self.defined)
         self.shared: dict[str, str] = {}  # declarations by their names in the module
         self._made: dict[str, Function] = {}  # instances of function templates by their names
         self._bound: set[str] = set()
@@ -141,11 +146,10 @@ class _Translator:
     def instance(self, name: Token, given: list[list[Token]]) -> str:
         """The name of a template with these arguments, which is written once."""
         if name.text in self._struct_templates:
-            template = self._struct_templates[name.text]
-            values = self._values(template.template, given, name)
+            values, body = self._struct_instance(name, given)
             mangled = _mangled(name.text, values)
             if mangled not in self.structs:
-                instance = Struct(name.as_(mangled), _substitute(template.body, values))
+                instance = Struct(name.as_(mangled), body)
                 self.structs[mangled] = instance
                 self._waiting.append(lambda: self._struct(instance, mangled))
             return mangled
@@ -154,11 +158,37 @@ class _Translator:
         values = self._values(generic.template, given, name) if generic else {}
         mangled = _mangled(name.text, values)
         if mangled not in self._made:
-            special = next((f for f in candidates if f.special is not None and _same(f.special, given)), None)
+            special = next((f for f in candidates if f.special is not None and self._same(f.special, values)), None)
             self._made[mangled] = special or self._substituted(generic, given)
             if not shared_places(self._made[mangled]):
                 self._waiting.append(lambda: self._function(self._made[mangled], mangled, {}))
         return mangled
+
+    def member_type(self, name: Token, given: list[list[Token]], member: str) -> list[Token] | None:
+        """The type that a struct template calls `member`: Vec4<float>::type. None where it has none."""
+        if name.text not in self._struct_templates:
+            return None
+        _, body = self._struct_instance(name, given)
+        for part in split(body, ";"):
+            if len(part) > 3 and part[0] == "using" and part[1] == member and part[2] == "=":
+                return self.code.type_of(part[3:])
+            if len(part) > 2 and part[0] == "typedef" and part[-1] == member:
+                return self.code.type_of(part[1:-1])
+        return None
+
+    def _struct_instance(self, name: Token, given: list[list[Token]]) -> tuple[dict, list[Token]]:
+        """The arguments of a struct template and its body with them."""
+        candidates = self._struct_templates[name.text]
+        generic = next((s for s in candidates if s.template), None)
+        if generic is None:
+            raise refuse(f"the template {name.text} without its general form", name)
+        values = self._values(generic.template, given, name)
+        special = next((s for s in candidates if s.special is not None and self._same(s.special, values)), None)
+        return values, special.body if special else _substitute(generic.body, values)
+
+    def _same(self, special: list[list[Token]], values: dict[str, list[Token]]) -> bool:
+        wanted = [[t.text for t in self.code.type_of(part)] for part in special]
+        return wanted == [[t.text for t in part] for part in values.values()]
 
     def message(self, text: str) -> int:
         """The number of an error."""
@@ -259,7 +289,7 @@ class _Translator:
                 continue
             end = next((k for k in range(at, len(body)) if body[k] == ";"), len(body))
             member = body[i:end]
-            if member:
+            if member and member[0].text not in ("using", "typedef", "static_assert"):
                 fixed = any(t == "static" for t in member)
                 member = [t for t in member if t.text not in _QUALIFIERS] if fixed else member
                 members.append(
@@ -348,7 +378,3 @@ def _substitute(tokens: list[Token], values: dict[str, list[Token]]) -> list[Tok
 def _mangled(name: str, values: dict[str, list[Token]]) -> str:
     parts = [re.sub(r"\W+", "_", text_of(v).strip().replace("-", "m").replace("*", "p")) for v in values.values()]
     return "__".join([name, *parts])
-
-
-def _same(a: list[list[Token]], b: list[list[Token]]) -> bool:
-    return [[t.text for t in part] for part in a] == [[t.text for t in part] for part in b]

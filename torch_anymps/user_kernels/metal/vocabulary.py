@@ -46,6 +46,7 @@ TYPES = {
     "atomic_bool": "bool",
 }
 SCALAR_TYPES = frozenset(KINDS)
+STRUCT_TYPES = frozenset({"bfloat2", "bfloat4"})  # of shaders/lib/metal.slang
 VECTOR_TYPES = frozenset(
     f"{name}{n}"
     for name in (
@@ -197,7 +198,6 @@ REFUSED = {
     "goto": "goto",
     "asm": "asm",
     "decltype": "decltype",
-    "typename": "dependent type names",
     "requires": "requires",
     "concept": "concepts",
     "union": "unions",
@@ -208,9 +208,7 @@ REFUSED = {
     "float2x4": "matrices",
     "packed_half2": "packed_half2",
     "packed_half4": "packed_half4",
-    "bfloat2": "vectors of bfloat",
-    "bfloat3": "vectors of bfloat",
-    "bfloat4": "vectors of bfloat",
+    "bfloat3": "bfloat3",
     "simd_shuffle_rotate_down": "simd_shuffle_rotate_down",
     "simd_shuffle_rotate_up": "simd_shuffle_rotate_up",
     "simd_shuffle_and_fill_down": "simd_shuffle_and_fill_down",
@@ -225,6 +223,7 @@ REFUSED = {
     "modf": "modf",
     "sincos": "sincos",
 }
+REFUSED_TEMPLATES = frozenset({"tensor", "texture_buffer", "imageblock", "sampler"})
 # Functions whose threads wait for one another, or exchange values: all of a threadgroup must be there.
 BARRIERS = frozenset({"threadgroup_barrier", "simdgroup_barrier"})
 EXCHANGES = frozenset(
