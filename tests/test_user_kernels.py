@@ -224,6 +224,14 @@ def test_profiles_name_it(library):
     assert any("scale" in event.key for event in profiler.key_averages())
 
 
+def test_what_is_read_stays_shared(library):
+    """The compiler's code says which tensors are written: the others need no barrier, and no copy of their own."""
+    x, out = torch.ones(16, device="mps"), torch.zeros(16, device="mps")
+    lazy = torch._lazy_clone(x)
+    library.scale(lazy, out, 2, 16)
+    assert torch._C._is_cow_tensor(lazy) and out.eq(2).all()
+
+
 def test_copy_on_write(library):
     x, ones = torch.ones(16, device="mps"), torch.ones(16, device="mps")
     lazy = torch._lazy_clone(x)

@@ -12,6 +12,7 @@
 
 #include "compiler/entry_points.h"
 #include "compiler/push_constants.h"
+#include "compiler/written_memory.h"
 #include "kernels/pipeline_label.h"
 #include "kernels/run_time_kernel.h"
 #include "runtime/compile_threads.h"
@@ -178,6 +179,7 @@ const char* name_of(compiler::ScalarKind kind) {
 std::string kernel_interface(int64_t handle) {
     const auto& kernel = *reinterpret_cast<const UserKernel*>(handle);
     const auto parameters = compiler::push_constants(kernel.spirv());
+    const uint64_t written = compiler::written_parameters(kernel.spirv());
     const auto number = [](uint32_t value) { return std::to_string(value); };
     return runtime::JsonObject()
         .raw("parameters", runtime::json_list(parameters,
@@ -190,6 +192,7 @@ std::string kernel_interface(int64_t handle) {
                                                       .number("bits", p.bits)
                                                       .str();
                                               }))
+        .number("written", written)
         .raw("group_size", runtime::json_list(kernel.declared_group_size(), number))
         .number("max_threads", runtime::device_info().max_workgroup_size)
         .number("subgroup_size", runtime::device_info().subgroup_size)

@@ -94,7 +94,10 @@ class SlangKernel(Kernel):
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
-        self._parameters = [_Parameter(p) for p in self.interface["parameters"]]
+        written = self.interface["written"]
+        self._parameters = [
+            _Parameter(row, i > 63 or bool(written >> i & 1)) for i, row in enumerate(self.interface["parameters"])
+        ]
         self._bytes = max([p.offset + p.bytes for p in self._parameters], default=0)
 
     @property
@@ -111,7 +114,7 @@ class SlangKernel(Kernel):
             where = self._where(index)
             if parameter.is_address:
                 tensors.append(parameter.tensor(where, arg))
-                places.append(parameter.offset)
+                places.append(parameter.offset if parameter.is_written else ~parameter.offset)
             else:
                 packed[parameter.offset : parameter.offset + parameter.bytes] = parameter.numbers(where, arg)
         groups = tuple(-(-n // size) if size else 0 for n, size in zip(threads, group_size, strict=True))
@@ -121,7 +124,8 @@ class SlangKernel(Kernel):
 class _Parameter:
     """A uniform parameter: an address, or numbers of one type."""
 
-    def __init__(self, row: dict) -> None:
+    def __init__(self, row: dict, is_written: bool) -> None:
+        self.is_written = is_written
         self.offset, self.bytes, self.is_address = row["offset"], row["bytes"], row["is_address"]
         names = {"float": "fp", "bfloat": "bf"}
         kind = f"{names.get(row['kind'], row['kind'])}{row['bits']}"
