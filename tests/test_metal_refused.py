@@ -25,7 +25,14 @@ pytestmark = pytest.mark.usefixtures("mps")
         ("struct S { float a; float4 b; };\nkernel void f(device S* x) {}", "a buffer of S"),
         ("struct A { int x; };\nstruct B : A { int y; };", "inheritance"),
         ("class C { int x; };\nkernel void f(device float* x) { }", "a declaration was expected|classes"),
-        ("kernel void f(device float* x) { threadgroup float s[4]; threadgroup float* p = s; }", "threadgroup memory"),
+        (
+            "kernel void f(device float* x) { threadgroup float s[4]; threadgroup float* p = x[0] > 1 ? s : s; }",
+            "an array",
+        ),
+        (
+            "kernel void f(device float* x) { threadgroup float s[4]; threadgroup float* p = s + 1; *p = 1; }",
+            "a pointer into",
+        ),
         ("void g(thread float* p) { *p = 1; }\nkernel void f(device float* x) { }", "a pointer to thread memory"),
         ("#include <c10/metal/indexing.h>", "c10/metal/indexing.h"),
         ("#include <my_header.h>", "my_header.h"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torch_anymps.user_kernels import compile_kernels, has_simdgroups
+from torch_anymps.user_kernels.kernel import MetalKernel
 from torch_anymps.user_kernels.metal import translate
 
 pytestmark = pytest.mark.usefixtures("mps")
@@ -148,3 +149,51 @@ def test_both_ways_compile(source):
         text = translate(source, native_simd).source
         assert compile_kernels(text, 0)
         assert ("lib.metal_simd;" in text) == native_simd
+
+
+WIDTH = '[shader("compute")] [numthreads(1, 1, 1)] void f(uniform float* x) { x[0] = 1; }'
+LANES = """
+kernel void f(device float* out, device const float* x, device int* where, uint i [[thread_position_in_grid]],
+              uint lane [[thread_index_in_simdgroup]]) {
+    device float* row = out + 10 * i;
+    const float v = x[i];
+    row[0] = simd_sum(v); row[1] = simd_max(v); row[2] = simd_min(v); row[3] = simd_broadcast(v, ushort(2));
+    row[4] = simd_shuffle_xor(v, 1); row[5] = simd_prefix_exclusive_sum(v); row[6] = simd_prefix_inclusive_sum(v);
+    row[7] = float(simd_sum(half(v))); row[8] = float(simd_sum(bfloat(v)));
+    row[9] = simd_all(v > 0) + 2 * simd_any(v > 6);
+    auto most = simd_argmax(v);
+    where[i] = int(most.second) + 100 * int(lane) + 10000 * int(simd_argmin(int(v)).second);
+}
+"""
+
+
+@pytest.mark.parametrize("native_simd", [True, False])
+def test_functions_on_the_devices_own_subgroups(native_simd):
+    """The functions for subgroups of 32 threads, on the subgroups that there are."""
+    lanes = 32 if has_simdgroups() or not native_simd else torch.mps.compile_shader(WIDTH).f.thread_execution_width
+    translation = translate(LANES, native_simd)
+    [(_, handle)] = compile_kernels(translation.source, 32 if has_simdgroups() and native_simd else 0)
+    f = MetalKernel(translation.kernels[0], [], handle)
+    x = torch.randint(1, 8, (128,)).float()
+    out, where = torch.zeros(128, 10, device="mps"), torch.zeros(128, dtype=torch.int32, device="mps")
+    f(out, x.to("mps"), where, threads=128, group_size=64)
+    groups = x.view(-1, lanes)
+    total = groups.sum(1, keepdim=True).expand_as(groups)
+    most = groups.max(1, keepdim=True).values
+    columns = [
+        total,
+        most.expand_as(groups),
+        groups.min(1, keepdim=True).values.expand_as(groups),
+        groups[:, 2:3].expand_as(groups),
+        groups.view(-1, 2).flip(1).view_as(groups),
+        groups.cumsum(1) - groups,
+        groups.cumsum(1),
+        total,
+        total.bfloat16().float(),
+        1 + 2 * (groups > 6).any(1, keepdim=True).float().expand_as(groups),
+    ]
+    torch.testing.assert_close(out.cpu(), torch.stack([c.reshape(128) for c in columns], 1))
+    first = torch.arange(lanes).expand_as(groups)
+    argmax = first.masked_fill(groups != most, 99).min(1, keepdim=True).values
+    argmin = first.masked_fill(groups != groups.min(1, keepdim=True).values, 99).min(1, keepdim=True).values
+    assert torch.equal(where.cpu().view_as(groups).long(), argmax + 100 * first + 10000 * argmin)

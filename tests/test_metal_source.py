@@ -229,6 +229,28 @@ def test_threadgroup_memory(threadgroups):
     assert torch.equal(b, a.t())
 
 
+def test_pointers_to_threadgroup_memory():
+    f = kernel("""
+        kernel void f(device float* x, constant uint& half_of, uint i [[thread_position_in_threadgroup]]) {
+            threadgroup float tile[64];
+            threadgroup float* all = tile;
+            threadgroup float* low = &tile[0];
+            threadgroup float* high = tile + half_of;
+            threadgroup float* last = high + 2 * 8;
+            all[i] = x[i];
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            if (i < half_of) { float v = low[i]; low[i] = high[i]; high[half_of - 1 - i + i * 0] += 0 * v; }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            x[i] = tile[i] + (i == 0 ? last[15] : 0.0f);
+        }
+    """)
+    x = torch.arange(64.0, device="mps")
+    f(x, 32, group_size=64)
+    expected = torch.cat([torch.arange(32.0, 64), torch.arange(32.0, 64)])
+    expected[0] += 63
+    assert torch.equal(x.cpu(), expected)
+
+
 def test_as_many_threads_as_were_asked_for(threadgroups):
     """Kernels with barriers too: the last threadgroup is smaller, as on a Mac, and nothing is written beyond."""
     out = torch.zeros(300, device="mps", dtype=torch.int32)

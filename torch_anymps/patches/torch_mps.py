@@ -4,7 +4,10 @@ import contextlib
 import functools
 import os
 
-WHY = "torch.mps and torch.backends.mps get what builds for Linux lack; checkpointing restores random state."
+WHY = (
+    "torch.mps and torch.backends.mps get what builds for Linux lack, compile_shader among it; checkpointing restores "
+    "random state."
+)
 TARGETS = ("torch",)
 
 

@@ -53,6 +53,11 @@ def compile_shader(source: str) -> ShaderLibrary:
     compiler_version("torch.mps.compile_shader")
     if not isinstance(source, str):
         raise TypeError(f"compile_shader(): argument 'source' must be str, not {type(source).__name__}")
+    return _library(source)
+
+
+@functools.lru_cache(maxsize=512)
+def _library(source: str) -> ShaderLibrary:
     if is_slang(source):
         return ShaderLibrary({name: SlangKernel(name, handle) for name, handle in compile_kernels(source, 0)})
     from .metal import translate

@@ -34,7 +34,8 @@ class Kernel:
     def __init__(self, name: str, handle: int) -> None:
         self.name = name
         self.handle = handle
-        self.interface = json.loads(torch.ops.anymps.kernel_interface(handle))
+        self._interface = json.loads(torch.ops.anymps.kernel_interface(handle))
+        self._where = functools.cache(lambda index: f"{name}(): argument {index}")  # of errors
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {type(self).__name__}>"
@@ -42,12 +43,12 @@ class Kernel:
     @property
     def max_threads_per_threadgroup(self) -> int:
         """Threads that a workgroup may have on this device."""
-        return self.interface["max_threads"]
+        return self._interface["max_threads"]
 
     @property
     def static_thread_group_memory_length(self) -> int:
         """Bytes of shared memory of a workgroup."""
-        return self.interface["shared_bytes"]
+        return self._interface["shared_bytes"]
 
     def __call__(self, *args, threads=None, group_size=None, arg_casts=None, error_buf_idx=None) -> None:
         """Runs the kernel in the current stream.
@@ -81,9 +82,6 @@ class Kernel:
         """What stands for the buffer that the kernel reports errors in."""
         raise NotImplementedError("error_buf_idx is an argument of kernels in Metal only")
 
-    def _where(self, index: int) -> str:
-        return f"{self.name}(): argument {index}"
-
     def _check_count(self, args: tuple, expected: int) -> None:
         if len(args) != expected:
             raise TypeError(f"{self.name}() takes {expected} arguments but {len(args)} were given")
@@ -94,20 +92,20 @@ class SlangKernel(Kernel):
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
-        written = self.interface["written"]
+        written = self._interface["written"]
         self._parameters = [
-            _Parameter(row, i > 63 or bool(written >> i & 1)) for i, row in enumerate(self.interface["parameters"])
+            _Parameter(row, i > 63 or bool(written >> i & 1)) for i, row in enumerate(self._interface["parameters"])
         ]
         self._bytes = max([p.offset + p.bytes for p in self._parameters], default=0)
 
     @property
     def thread_execution_width(self) -> int:
         """Threads of a subgroup."""
-        return self.interface["subgroup_size"]
+        return self._interface["subgroup_size"]
 
     def _launch(self, args, casts, threads, group_size) -> None:
         self._check_count(args, len(self._parameters))
-        group_size = group_size or tuple(self.interface["group_size"])
+        group_size = group_size or tuple(self._interface["group_size"])
         packed = bytearray(self._bytes)
         tensors, places = [], []
         for index, (parameter, arg) in enumerate(zip(self._parameters, args, strict=True)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from . import vocabulary
 from .declarations import is_attribute
+from .names import Scope, number, renamed
 from .tokens import Token, arguments, closing, closing_angle, refuse, split, text_of
 
 _SPACES = frozenset({"device", "constant", "thread", "threadgroup", "volatile", "coherent"})
@@ -14,18 +13,6 @@ _DROPPED = frozenset(
 )
 _CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "as_type"})
 _WHOLE = frozenset({"char", "short", "int", "long"})
-
-
-@dataclass
-class Scope:
-    """What names mean in one function.
-
-    shared: threadgroup memory, by its name in the function, and its name in the module. references: names that stand
-    for what a pointer points to.
-    """
-
-    shared: dict[str, str] = field(default_factory=dict)
-    references: set[str] = field(default_factory=set)
 
 
 class Code:
@@ -98,7 +85,7 @@ class Code:
                 result += new
                 continue
             elif token.kind == "number":
-                result.append(token.as_(_number(token.text)))
+                result.append(token.as_(number(token.text)))
             elif member and token.text in vocabulary.KEYWORDS:
                 result.append(token.as_(token.text + "_"))
             else:
@@ -113,6 +100,12 @@ class Code:
     def _name(self, tokens: list[Token], i: int, scope: Scope, result) -> tuple[list[Token], int]:
         token, text = tokens[i], tokens[i].text
         after = tokens[i + 1].text if i + 1 < len(tokens) else ""
+        if text in scope.offsets:
+            if after != "[":
+                raise refuse("a pointer into threadgroup memory", token)
+            end = closing(tokens, i + 1)
+            inner = self.rewrite(tokens[i + 2 : end], scope)
+            return [token.as_(f"{scope.shared[text]}[{scope.offsets[text]} + ("), *inner, token.as_(")]")], end + 1
         if text in scope.shared:
             return [token.as_(scope.shared[text])], i + 1
         if text in scope.references:
@@ -380,17 +373,3 @@ def _check(token: Token, after: Token | None) -> None:
 def _is_cast(tokens: list[Token]) -> bool:
     inner = tokens[1 : closing(tokens, 0)]
     return bool(inner) and inner[-1] == "*"
-
-
-def renamed(name: str) -> str:
-    """A name of the source that is no word of Slang."""
-    return name + "_" if name in vocabulary.KEYWORDS else name
-
-
-def _number(text: str) -> str:
-    text = text.replace("'", "")
-    if text[-1:] in "lL" and text[:2].lower() != "0x":
-        return text.rstrip("uUlL") + ("ull" if text[-2:-1] in ("u", "U") or "u" in text.lower() else "ll")
-    if text[-1:] == "h" or text[-1:] == "H":
-        return f"half({text[:-1]}f)" if "." in text else f"half({text[:-1]})"
-    return text.replace(".f", ".0f") if text.endswith(".f") else text + "0" if text.endswith(".") else text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from . import vocabulary
-from .code import Scope, renamed
 from .declarations import Function, is_attribute
+from .names import Scope, renamed
 from .predication import predicate
+from .threadgroup import hoist
 from .tokens import Token, closing, refuse, split, text_of
 from .translate import Buffer, KernelText, _Translator
 from .uniformity import PER_THREAD
@@ -27,7 +28,7 @@ def write_kernel(translator: _Translator, function: Function, name: str) -> None
         place = int(attribute[2].text) if attribute else max(buffers, default=-1) + 1
         buffers[place] = _buffer(translator, plain, place, scope, prologue)
     slang_name = renamed(name)
-    body = _hoist(translator, function.body, slang_name, scope)
+    body = hoist(translator, function.body, slang_name, scope)
     exchanges = translator.uses(body, vocabulary.EXCHANGES | {"simdgroup_barrier"})
     is_exact = bool(scope.shared) or translator.uses(body, _EXACT) or _asks_for_simd(function)
     if exchanges and not translator.native_simd:
@@ -126,54 +127,6 @@ def _buffer(translator, plain: list[Token], place: int, scope: Scope, prologue: 
             scope.references.add(name.text)
     known = vocabulary.KINDS.get(scalar, ("", 0))[0]
     return Buffer(known, width if is_reference and known else 0, "constant" in words or "const" in words)
-
-
-def _hoist(translator: _Translator, body: list[Token], kernel: str, scope: Scope) -> list[Token]:
-    """The body without its declarations of threadgroup memory, which go to the module."""
-    result: list[Token] = []
-    i = 0
-    while i < len(body):
-        if body[i] != "threadgroup" or (i + 1 < len(body) and body[i - 1].text in ("(", "<", ",")):
-            result.append(body[i])
-            i += 1
-            continue
-        end = next(k for k in range(i, len(body)) if body[k] == ";")
-        declared = split(body[i + 1 : end])
-        if any(t.text in ("*", "&") for t in body[i:end]):
-            raise refuse("a pointer to threadgroup memory", body[i])
-        at = next((k for k in range(1, len(declared[0])) if declared[0][k] == "["), len(declared[0]))
-        names = [(declared[0][at - 1], declared[0][at:])] + [(part[0], part[1:]) for part in declared[1:]]
-        kind = text_of(translator.code.type_of(declared[0][: at - 1])).strip()
-        for name, size in names:
-            if any(t == "=" for t in size):
-                raise refuse("threadgroup memory with a value", name)
-            shared = f"{kernel}__{name.text}"
-            while shared in translator.shared:
-                shared += "_"
-            scope.shared[name.text] = shared
-            sizes = text_of(translator.code.rewrite(_constants(size, body), Scope())).strip()
-            translator.shared[shared] = f"groupshared {kind} {shared}{sizes};"
-        i = end + 1
-    return result
-
-
-def _constants(size: list[Token], body: list[Token]) -> list[Token]:
-    """The size of an array with the constants of the kernel's body by their values."""
-    values = {}
-    for k in range(len(body) - 2):
-        if (
-            body[k].kind == "name"
-            and body[k + 1] == "="
-            and any(t == "constexpr" or t == "const" for t in body[max(0, k - 4) : k])
-        ):
-            end = next(j for j in range(k, len(body)) if body[j] == ";")
-            values.setdefault(body[k].text, body[k + 2 : end])
-    result: list[Token] = []
-    for token in size:
-        value = values.get(token.text)
-        mark = token.as_
-        result += [token] if value is None else [mark("("), *_constants(value, body), mark(")")]
-    return result
 
 
 def _check_layout(translator: _Translator, name: str, token: Token) -> None:

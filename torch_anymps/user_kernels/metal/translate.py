@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 
 from . import vocabulary
-from .code import Code, Scope, renamed
+from .code import Code
 from .declarations import Function, Struct, is_attribute, parse
+from .names import Scope, renamed
 from .tokens import Preprocessor, Token, closing, refuse, split, text_of
 
 _QUALIFIERS = frozenset({"const", "constant", "constexpr", "static", "extern", "inline"})
@@ -211,7 +212,7 @@ class _Translator:
         for place in places:
             part = given[place] if place < len(given) else []
             part = part[1:] if len(part) == 2 and part[0] == "&" else part
-            if len(part) != 1 or part[0].text not in scope.shared:
+            if len(part) != 1 or part[0].text not in scope.shared or part[0].text in scope.offsets:
                 raise refuse("an argument that is a part of threadgroup memory, and not a whole array", name)
             bindings[_name_of(function.parameters[place]).text] = scope.shared[part[0].text]
         bound = "__".join([renamed(name.text), *bindings.values()])
