@@ -6,6 +6,7 @@ import importlib.util
 import json
 import pathlib
 import struct
+import warnings
 
 import pytest
 import torch
@@ -125,6 +126,60 @@ def test_kinds_of_arguments():
     scalar, number = torch.tensor(0.25), torch.tensor(3)
     gather(out, number, 0, scalar, False, 0, (1, 2, 3), (0, 0, 0, 0), torch.zeros(2, dtype=torch.int32).to("mps"), mask)
     assert out[:4].tolist() == [3, 0, 0.25, 0]
+
+
+def test_lists_of_tensors():
+    sums = torch.mps.compile_shader("""
+[shader("compute")] [numthreads(64, 1, 1)]
+void sums(uniform float* out, uniform float** rows, uniform uint count, uint3 i : SV_DispatchThreadID)
+{
+    float sum = 0;
+    for (uint k = 0; k < count; ++k)
+        sum += rows[k][i.x];
+    out[i.x] = sum;
+    rows[0][i.x] = -1;
+}""").sums
+    rows = [torch.randn(64, device="mps") for _ in range(70)]
+    out, expected = torch.zeros(64, device="mps"), torch.stack(rows).sum(0)
+    rows[0] += 1
+    sums(out, rows, 70, group_size=64)
+    torch.testing.assert_close(out, expected + 1, rtol=1e-5, atol=1e-5)
+    assert (rows[0] * 2).eq(-2).all()
+    for wrong in ([rows[0], 1.0], [rows[0].cpu()]):
+        with pytest.raises(RuntimeError, match="argument 1 must be tensors on mps"):
+            sums(out, wrong, 1)
+
+
+def test_under_torch_compile(library):
+    def f(x):
+        y = x * 2
+        out = torch.empty_like(y)
+        library.scale(y, out, 3.0, y.numel())
+        return out + 1
+
+    x = torch.randn(100, device="mps")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(torch.compile(f, backend="eager")(x), x * 6 + 1)
+
+
+def test_as_a_custom_operator(library):
+    @torch.library.custom_op("user_kernel_test::scale", mutates_args=())
+    def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+        out = torch.empty_like(x)
+        library.scale(x, out, factor, x.numel())
+        return out
+
+    scale.register_fake(lambda x, factor: torch.empty_like(x))
+    scale.register_autograd(
+        lambda ctx, grad: (scale(grad.contiguous(), ctx.factor), None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
+    )
+    x = torch.randn(100, device="mps", requires_grad=True)
+    y = torch.compile(lambda x: scale(x * 2, 3.0) + 1, backend="aot_eager", fullgraph=True)(x)
+    y.sum().backward()
+    torch.testing.assert_close(y, x * 6 + 1)
+    assert x.grad.eq(6).all()
 
 
 def test_floats_beyond_the_type_are_infinite(library):

@@ -34,7 +34,9 @@ const char launch_user_kernel_doc[] =
     "launch_user_kernel(kernel, function, args, tensors, places, extent, group_size, mode)\n\n"
     "Records a launch of the kernel torch.ops.anymps.compile_library() gave, by the address that "
     "torch.ops.anymps.launch_user_kernel_function() gives. args: a bytearray, into which the address of "
-    "tensors[i] is written at places[i], or at ~places[i] for a tensor that is only read. extent: three "
+    "tensors[i] is written at places[i], or at ~places[i] for a tensor that is only read, or nowhere for "
+    "None, "
+    "where the kernel finds and writes it by another way. extent: three "
     "counts, of workgroups (mode 0) or of threads (mode 1; mode 2, where no other thread may run). Raises "
     "RuntimeError for a tensor that is not on mps, ValueError for a launch that the device does not take.";
 
@@ -56,12 +58,14 @@ PyObject* launch_user_kernel(PyObject*, PyObject* const* args, Py_ssize_t count)
     return translated([&]() -> PyObject* {
         c10::SmallVector<runtime::Access, 16> accesses;
         for (Py_ssize_t i = 0; i < PyTuple_Size(args[3]); ++i) {
-            const long long place = PyLong_AsLongLong(PyTuple_GetItem(args[4], i));
+            PyObject* item = PyTuple_GetItem(args[4], i);
+            const bool placed = item != Py_None;
+            const long long place = placed ? PyLong_AsLongLong(item) : 0;
             if (place == -1 && PyErr_Occurred()) return nullptr;
             const bool write = place >= 0;
             const long long at = write ? place : ~place;
             uint64_t address = 0;
-            if (at + static_cast<Py_ssize_t>(sizeof(address)) > size) {
+            if (placed && at + static_cast<Py_ssize_t>(sizeof(address)) > size) {
                 PyErr_SetString(PyExc_ValueError, "a place is beyond the arguments");
                 return nullptr;
             }
@@ -69,7 +73,7 @@ PyObject* launch_user_kernel(PyObject*, PyObject* const* args, Py_ssize_t count)
                              &accesses.emplace_back())) {
                 return nullptr;
             }
-            std::memcpy(bytes + at, &address, sizeof(address));
+            if (placed) std::memcpy(bytes + at, &address, sizeof(address));
         }
         reinterpret_cast<Launch>(function)(kernel, bytes, size, extent, group_size, static_cast<int>(mode),
                                            accesses.data(), accesses.size());

@@ -7,7 +7,7 @@ import json
 
 import torch
 
-from torch_anymps.compiler import launcher
+from torch_anymps import compiler
 
 from . import arguments
 
@@ -20,8 +20,9 @@ def _launch_function() -> int:
 
 
 def launch(handle: int, packed: bytearray, tensors: list, places: list, extent, group_size, mode: int) -> None:
-    """Records a launch: the address of tensors[i] goes to places[i], or to ~places[i] where it is only read."""
-    launcher().launch_user_kernel(
+    """Records a launch: the address of tensors[i] goes to places[i], or to ~places[i] where it is only read, or nowhere
+    for None."""
+    compiler.launcher().launch_user_kernel(
         handle, _launch_function(), packed, tuple(tensors), tuple(places), extent, group_size, mode
     )
 
@@ -35,7 +36,6 @@ class Kernel:
         self.name = name
         self.handle = handle
         self._interface = json.loads(torch.ops.anymps.kernel_interface(handle))
-        self._where = functools.cache(lambda index: f"{name}(): argument {index}")  # of errors
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {type(self).__name__}>"
@@ -96,6 +96,7 @@ class SlangKernel(Kernel):
         self._parameters = [
             _Parameter(row, i > 63 or bool(written >> i & 1)) for i, row in enumerate(self._interface["parameters"])
         ]
+        self._where = _words(name, self._parameters)
         self._bytes = max([p.offset + p.bytes for p in self._parameters], default=0)
 
     @property
@@ -109,10 +110,12 @@ class SlangKernel(Kernel):
         packed = bytearray(self._bytes)
         tensors, places = [], []
         for index, (parameter, arg) in enumerate(zip(self._parameters, args, strict=True)):
-            where = self._where(index)
+            where = self._where[index]
             if parameter.is_address:
-                tensors.append(parameter.tensor(where, arg))
+                memory, *others = parameter.tensors(where, arg)
+                tensors += [memory, *others]
                 places.append(parameter.offset if parameter.is_written else ~parameter.offset)
+                places += [None] * len(others)
             else:
                 packed[parameter.offset : parameter.offset + parameter.bytes] = parameter.numbers(where, arg)
         groups = tuple(-(-n // size) if size else 0 for n, size in zip(threads, group_size, strict=True))
@@ -129,17 +132,18 @@ class _Parameter:
         kind = f"{names.get(row['kind'], row['kind'])}{row['bits']}"
         self._kind = kind if kind in arguments.DTYPES else None  # None: a struct, of bytes or a pointer to them
 
-    def tensor(self, where: str, arg) -> torch.Tensor:
-        """The tensor on mps whose address is passed; numbers become one."""
+    def tensors(self, where: str, arg) -> list[torch.Tensor]:
+        """The tensor on mps whose address is passed, and those whose addresses are in it; numbers become a tensor."""
         if isinstance(arg, torch.Tensor):
             self._check_dtype(where, arg)
-            return arg
+            return [arg]
         values = arguments.numbers_of(where, arg)
-        if values is None:
-            raise RuntimeError(f"{where}: a list of tensors is an argument of kernels in Metal only")
-        kind = self._kind or arguments.natural_kind(values, None)
-        packed = arguments.pack(where, values, kind)
-        return torch.frombuffer(bytearray(packed), dtype=torch.uint8).to("mps")
+        if values is not None:
+            packed = arguments.pack(where, values, self._kind or arguments.natural_kind(values, None))
+            return [torch.frombuffer(bytearray(packed), dtype=torch.uint8).to("mps")]
+        if not all(isinstance(t, torch.Tensor) and t.device.type == "mps" for t in arg):
+            raise RuntimeError(f"{where} must be tensors on mps")
+        return [torch.tensor([t.data_ptr() for t in arg], dtype=torch.int64).to("mps"), *arg]
 
     def _check_dtype(self, where: str, tensor: torch.Tensor) -> None:
         expected = arguments.DTYPES.get(self._kind)
@@ -170,6 +174,11 @@ class _Parameter:
         return packed
 
 
+def _words(name: str, parameters: list) -> list[str]:
+    """What errors call the arguments."""
+    return [f"{name}(): argument {index}" for index in range(len(parameters))]
+
+
 def _padded(counts: tuple[int, ...]) -> tuple[int, ...]:
     return (*counts, 1, 1)[:3]
 
@@ -185,6 +194,7 @@ class MetalKernel(Kernel):
         super().__init__(text.name, handle)
         self._messages = messages
         self._buffers = text.buffers
+        self._where = _words(text.name, text.buffers)
         self._is_exact = text.is_exact
 
     def _launch(self, args, casts, threads, group_size) -> None:
@@ -193,7 +203,7 @@ class MetalKernel(Kernel):
         packed = bytearray(self._HEADER + 8 * len(args))
         tensors, places = [], []
         for index, (buffer, arg) in enumerate(zip(self._buffers, args, strict=True)):
-            where, place = self._where(index), self._HEADER + 8 * index
+            where, place = self._where[index], self._HEADER + 8 * index
             values = arguments.numbers_of(where, arg)
             if values is not None:
                 self._append(packed, place, self._numbers(where, buffer, values, arguments.cast_for(casts, index)))
