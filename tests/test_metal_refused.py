@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torch_anymps.user_kernels.metal import translate
+from torch_anymps.user_kernels.metal.tokens import text_of, tokenize
+
 pytestmark = pytest.mark.usefixtures("mps")
 
 
@@ -39,6 +42,11 @@ pytestmark = pytest.mark.usefixtures("mps")
         ("kernel void f(device float* x, uint i [[thread_index_in_quadgroup]]) {}", "thread_index_in_quadgroup"),
         ("vertex float4 f(uint i [[vertex_id]]) { return float4(0); }", "vertex functions"),
         ("kernel void f(device float* x) { x[0] = quad_sum(x[0]); }", "quad functions"),
+        (
+            "template <int N> int g() { return g<N + 1>(); }\nkernel void f(device int* x) { x[0] = g<1>(); }",
+            "more than",
+        ),
+        ("kernel void f(device int* x) { x[0] = " + "int{" * 2000 + "1" + "}" * 2000 + "; }", "nested so deeply"),
         ("template <typename... T> void g(T... x) {}\nkernel void f(device float* x) { g<int>(3); }", "any number"),
     ],
 )
@@ -93,3 +101,27 @@ def test_wrong_arguments(call, error, words):
     ).f
     with pytest.raises(error, match=words):
         call(f, torch.ones(4, device="mps"))
+
+
+def test_no_cut_source_is_another_error():
+    """Every piece of a source is understood or a SyntaxError."""
+    source = """
+#define SCALE(x) ((x) * 2)
+template <typename T, int N> struct Sums { T values[N]; void add(T x) { values[0] += x; } };
+template <typename T> inline T twice(T x) { return SCALE(x); }
+kernel void f(device const float* x [[buffer(0)]], constant uint& n, uint i [[thread_position_in_grid]]) {
+    threadgroup float s[32];
+    Sums<float, 2> sums{};
+    if (i > 3) { s[i] = simd_sum(x[i]); } else { for (uint k = 0; k < n; ++k) sums.add(twice<float>(x[k])); }
+    auto g = [](float v) { return v + as_type<float>(1u) + numeric_limits<float>::max(); };
+}
+template [[host_name("h")]] kernel void g<float>(device float*);
+"""
+    tokens = tokenize(source)
+    for native_simd in (True, False):
+        for k in range(len(tokens)):
+            for piece in (tokens[:k], tokens[k:], tokens[:k] + tokens[k + 1 :]):
+                try:
+                    translate(text_of(piece), native_simd)
+                except SyntaxError:
+                    continue

@@ -160,6 +160,41 @@ def test_templates():
         assert torch.equal(out, expected.to(dtype))
 
 
+def test_templates_that_ask_for_themselves():
+    f = kernel("""
+        template <int N> inline float sum(float x) { return x * N + sum<N - 1>(x); }
+        template <> inline float sum<0>(float x) { return 0.0f; }
+        kernel void f(device float* x, uint i [[thread_position_in_grid]]) { x[i] = sum<4>(x[i]); }
+    """)
+    x = torch.arange(3.0, device="mps")
+    f(x)
+    assert x.tolist() == [0, 10, 20]
+
+
+def test_types_that_a_template_names():
+    library = torch.mps.compile_shader("""
+        template <typename T> struct Wide {};
+        template <> struct Wide<float> { using type4 = float4; using type2 = float2; };
+        template <> struct Wide<half> { using type4 = half4; using type2 = half2; };
+        template <> struct Wide<bfloat> { using type4 = bfloat4; using type2 = bfloat2; };
+        template <typename T>
+        kernel void dots(device const T* x, device T* out, uint i [[thread_position_in_grid]]) {
+            using vec4_t = typename Wide<T>::type4;
+            device const vec4_t* values = reinterpret_cast<device const vec4_t*>(x);
+            const float4 v = float4(values[i]);
+            out[i] = static_cast<T>(dot(v, v));
+        }
+        template [[host_name("dots_float")]] kernel void dots<float>(device const float*, device float*, uint);
+        template [[host_name("dots_bfloat")]] kernel void dots<bfloat>(device const bfloat*, device bfloat*, uint);
+        template [[host_name("dots_half")]] kernel void dots<half>(device const half*, device half*, uint);
+    """)
+    for name, dtype in [("float", torch.float32), ("bfloat", torch.bfloat16), ("half", torch.float16)]:
+        x = torch.randint(-3, 4, (40,), device="mps").to(dtype)
+        out = torch.zeros(10, device="mps", dtype=dtype)
+        getattr(library, "dots_" + name)(x, out, threads=10)
+        assert torch.equal(out, x.view(10, 4).square().sum(1))
+
+
 THREADGROUPS = """
 #include <metal_stdlib>
 using namespace metal;

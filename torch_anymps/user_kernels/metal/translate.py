@@ -11,6 +11,7 @@ from .declarations import Function, Struct, is_attribute, parse
 from .names import Scope, renamed
 from .tokens import Preprocessor, Token, closing, refuse, split, text_of
 
+_MAX_DECLARATIONS = 2000  # templates may ask for ever more of themselves
 _QUALIFIERS = frozenset({"const", "constant", "constexpr", "static", "extern", "inline"})
 
 
@@ -48,6 +49,8 @@ def translate(source: str, native_simd: bool) -> Translation:
         return _Translator(source, native_simd).run()
     except (IndexError, StopIteration):  # of a look ahead
         raise SyntaxError("The source breaks off inside of a declaration.") from None
+    except RecursionError:
+        raise refuse("expressions nested so deeply") from None
 
 
 class _Translator:
@@ -103,7 +106,11 @@ class _Translator:
             if found is None:
                 raise refuse(f"an instantiation of {name.text}, which is no template of a kernel", name)
             waiting.append(lambda f=found, h=host, g=given: write_kernel(self, self._substituted(f, g), h))
+        written = 0
         while waiting:
+            written += 1
+            if written > _MAX_DECLARATIONS:
+                raise refuse(f"more than {_MAX_DECLARATIONS} functions and instances of templates")
             waiting.pop(0)()
         imports = [f"import {name};" for name in self._imports]
         self._result.source = "\n".join([*imports, *self.shared.values(), *self._lines]) + "\n"
@@ -253,7 +260,7 @@ class _Translator:
             value = given[i] if i < len(given) else default[0] if default else None
             if value is None:
                 raise refuse(f"{name.text} with {len(given)} template arguments", name)
-            values[head[-1].text] = self.code.type_of(_substitute(value, values))
+            values[head[-1].text] = _computed(self.code.type_of(_substitute(value, values)))
         return values
 
     def _substituted(self, function: Function, given: list[list[Token]]) -> Function:
@@ -374,6 +381,18 @@ def _substitute(tokens: list[Token], values: dict[str, list[Token]]) -> list[Tok
             first = value[0]
             result += [Token(first.text, first.kind, token.space, token.line), *value[1:]]
     return result
+
+
+def _computed(value: list[Token]) -> list[Token]:
+    """An integer expression of numbers alone as one number: f<3 - 1> is f<2>."""
+    text = "".join(t.text for t in value)
+    if len(value) < 2 or not re.fullmatch(r"[\d()+*/%-]{1,100}", text) or "**" in text:
+        return value
+    try:
+        number = eval(text.replace("/", "//"), {"__builtins__": {}})  # digits and operators alone
+    except Exception:
+        return value
+    return [value[0].as_(str(number))] if number >= 0 else value
 
 
 def _mangled(name: str, values: dict[str, list[Token]]) -> str:
