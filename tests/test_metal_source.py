@@ -351,6 +351,25 @@ def test_any_argument_may_be_a_buffer():
             assert out[10:].eq(0).all()
 
 
+def test_graphs_replay_it():
+    f = kernel("""
+        kernel void f(device float* x, constant float* w, constant float& b, uint i [[thread_position_in_grid]]) {
+            threadgroup_barrier(mem_flags::mem_device);
+            x[i] = x[i] * w[1] + b;
+        }
+    """)
+    x = torch.ones(1000, device="mps")
+    f(x, [1.0, 2.0], 0.5, threads=1000, group_size=128)
+    graph = torch.accelerator.Graph()
+    with graph:
+        f(x, [1.0, 3.0], 0.25, threads=999, group_size=128)  # two launches: the last threadgroup is smaller
+    for _ in range(300):
+        f(x, [0.0, 0.0], 1.0, threads=1000)
+    for _ in range(2):
+        graph.replay()
+    assert x[:999].eq((1 * 3 + 0.25) * 3 + 0.25).all() and x[999] == 1
+
+
 def test_what_is_read_needs_no_barrier_and_stays_shared():
     f = kernel(
         "kernel void f(device const float* x, device float* y, uint i [[thread_position_in_grid]]) { y[i] = x[i]; }"

@@ -268,6 +268,24 @@ def test_graphs_replay_it(library):
     assert out.eq(16).all()
 
 
+def test_graphs_keep_lists():
+    kernel = torch.mps.compile_shader("""
+[shader("compute")] [numthreads(64, 1, 1)]
+void f(uniform float* out, uniform float* w, uniform uint n, uint3 i : SV_DispatchThreadID)
+{
+    if (i.x < n)
+        out[i.x] += w[i.x];
+}""").f
+    out = torch.zeros(3, device="mps")
+    graph = torch.accelerator.Graph()
+    with graph:
+        kernel(out, [1.0, 2.0, 3.0], 3)
+    others = [torch.full((3,), 7.0, device="mps") for _ in range(50)]
+    for _ in range(2):
+        graph.replay()
+    assert out.tolist() == [2, 4, 6] and len(others) == 50
+
+
 def test_profiles_name_it(library):
     x = torch.ones(1000, device="mps")
     with torch_anymps.profile() as profile:
