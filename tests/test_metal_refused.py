@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("mps")
         ),
         ("kernel void f(device float3* x) {}", "a pointer to float3"),
         ("struct S { float a; float4 b; };\nkernel void f(device S* x) {}", "a buffer of S"),
+        ("kernel void f(device float3x3* x) {}", "matrices whose columns have three"),
         ("struct A { int x; };\nstruct B : A { int y; };", "inheritance"),
         ("class C { int x; };\nkernel void f(device float* x) { }", "a declaration was expected|classes"),
         (

@@ -131,8 +131,13 @@ class Code:
         if text in vocabulary.CONSTANTS:
             return [token.as_(vocabulary.CONSTANTS[text])], i + 1
         text = vocabulary.TYPES.get(text, text)
+        if text in vocabulary.MATRIX_TYPES and after in ("(", "{"):
+            return self._matrix(token.as_(text), tokens, i + 1, scope)
         is_type = self._is_type(text)
         if after in ("{", "(") and not is_type and result and self._is_type(result[-1].text):
+            if result[-1].text in vocabulary.MATRIX_TYPES:
+                made, end = self._matrix(token.as_(result[-1].text), tokens, i + 1, scope)
+                return [token.as_(f"{renamed(text)} ="), *made], end
             end = closing(tokens, i + 1)  # float4 v{x, 0, 0, 1};
             inner = self.rewrite(tokens[i + 2 : end], scope)
             made = [token.as_(f"{renamed(text)} = {result[-1].text}("), *inner, Token(")", "mark", "", token.line)]
@@ -146,8 +151,17 @@ class Code:
         return [token.as_(renamed(text))], i + 1
 
     def _is_type(self, name: str) -> bool:
-        known = vocabulary.SCALAR_TYPES | vocabulary.VECTOR_TYPES | vocabulary.STRUCT_TYPES
+        known = vocabulary.SCALAR_TYPES | vocabulary.VECTOR_TYPES | vocabulary.STRUCT_TYPES | vocabulary.MATRIX_TYPES
         return name in known or self._templates.is_struct(name)
+
+    def _matrix(self, name: Token, tokens: list[Token], at: int, scope: Scope) -> tuple[list[Token], int]:
+        """float4x4(a, b, c, d) of its columns, float4x4(x) of its diagonal."""
+        end, given = arguments(tokens, at)
+        element, columns, rows = name.text[6:-3], int(name.text[-3]), name.text[-1]
+        if len(given) not in (1, columns):
+            raise refuse(f"a matrix of {len(given)} numbers", name)
+        made = "metal_matrix" if len(given) > 1 else f"metal_diagonal<{element}, {columns}, {rows}>"
+        return [name.as_(made), name.as_("("), *self.rewrite(tokens[at + 1 : end - 1], scope), name.as_(")")], end
 
     def _call(self, name: Token, tokens: list[Token], at: int, scope: Scope) -> tuple[list[Token], int]:
         """A call of a function of the source: threadgroup memory among its arguments becomes part of its name."""

@@ -113,8 +113,10 @@ def _buffer(translator, plain: list[Token], place: int, scope: Scope, prologue: 
     scalar, width = (kind[:-1], int(kind[-1])) if kind in vocabulary.VECTOR_TYPES else (kind, 1)
     if width == 3 and not is_packed and not is_reference:
         raise refuse(f"a pointer to {kind}, of which one is as long as four numbers", plain[0])
+    if kind in vocabulary.MATRIX_TYPES and kind[-1] == "3":
+        raise refuse("a buffer of matrices whose columns have three numbers", plain[0])
     if kind in translator.structs:
-        _check_layout(translator, kind, plain[0])
+        _check_layout(translator, kind, plain[0], is_reference)
     pointer = f"({kind}*)metal_buffer(arguments_, {place})"
     if is_reference and kind not in translator.structs and "constant" in words:
         stored = f"*({pointer})" if kind != "bool" else f"(*(uint8_t*)metal_buffer(arguments_, {place}) != 0)"
@@ -129,18 +131,19 @@ def _buffer(translator, plain: list[Token], place: int, scope: Scope, prologue: 
     return Buffer(known, width if is_reference and known else 0, "constant" in words or "const" in words)
 
 
-def _check_layout(translator: _Translator, name: str, token: Token) -> None:
-    """Raises where the members of a struct lie at other places in Metal's memory than in Slang's."""
-    here = _layout(translator, name, of_metal=False)
-    if here is not None and here != _layout(translator, name, of_metal=True):
+def _check_layout(translator: _Translator, name: str, token: Token, is_one: bool) -> None:
+    """Raises where the members of a struct, of one or of many, lie elsewhere in Metal's memory than in Slang's."""
+    here, there = (_layout(translator, name, of_metal) for of_metal in (False, True))
+    last = -1 if is_one else None
+    if here is not None and there is not None and here[0][:last] != there[0][:last]:
         raise refuse(f"a buffer of {name}, whose vectors are aligned in Metal", token)
 
 
-def _layout(translator: _Translator, name: str, of_metal: bool) -> tuple | None:
-    """Offsets of the members, and the size; None where a member is not known."""
+def _layout(translator: _Translator, name: str, of_metal: bool) -> tuple[list[int], int] | None:
+    """Offsets of the members and the size, and the alignment; None where a member is not known."""
     offset, most, places = 0, 1, []
     for member in split(translator.structs[name].body, ";"):
-        if not member or any(t.text in ("(", "static", "{") for t in member):
+        if not member or any(t.text in ("(", "static", "{", "using") for t in member):
             continue
         at = next((k for k in range(len(member)) if member[k] == "["), len(member))
         if any(t == "," for t in member):
@@ -159,10 +162,11 @@ def _layout(translator: _Translator, name: str, of_metal: bool) -> tuple | None:
         places.append(offset)
         offset += size
         most = max(most, align)
-    return (*places, -(-offset // most) * most)
+    return [*places, -(-offset // most) * most], most
 
 
 def _size_of(translator: _Translator, kind: str, of_metal: bool) -> tuple[int, int]:
+    """Bytes and alignment; 0 where they are not known."""
     if kind in vocabulary.KINDS:
         return (vocabulary.KINDS[kind][1],) * 2
     if kind.endswith("*") or kind.startswith("Ptr<"):
@@ -171,4 +175,10 @@ def _size_of(translator: _Translator, kind: str, of_metal: bool) -> tuple[int, i
         size, width = vocabulary.KINDS[kind[:-1]][1], int(kind[-1])
         whole = size * (4 if width == 3 else width)
         return (whole, whole) if of_metal else (size * width, size)
+    if kind in vocabulary.MATRIX_TYPES:
+        size, align = _size_of(translator, kind[6:-3] + kind[-1], of_metal)
+        return size * int(kind[-3]), align
+    if kind in translator.structs:
+        found = _layout(translator, kind, of_metal)
+        return (found[0][-1], found[1]) if found else (0, 0)
     return 0, 0

@@ -59,7 +59,7 @@ class _Translator:
         self._source = parse(preprocessor.run(source))
         self.native_simd = native_simd
         simd = "lib.metal_simd" if native_simd else "lib.metal_simd_exchange"
-        self._imports = {"lib.metal": None, simd: None}
+        self._imports = {"lib.metal": None, "lib.metal_matrix": None, simd: None}
         for name, line in preprocessor.includes:
             if name not in vocabulary.HEADERS:
                 raise refuse(f'#include "{name}"', Token(name, "text", "", line))

@@ -46,6 +46,8 @@ TYPES = {
     "atomic_bool": "bool",
 }
 SCALAR_TYPES = frozenset(KINDS)
+MATRIX_TYPES = frozenset(f"metal_{t}{c}x{r}" for t in ("float", "half") for c in (2, 3, 4) for r in (2, 3, 4))
+TYPES.update({name.removeprefix("metal_"): name for name in MATRIX_TYPES})
 STRUCT_TYPES = frozenset({"bfloat2", "bfloat4"})  # of shaders/lib/metal.slang
 VECTOR_TYPES = frozenset(
     f"{name}{n}"
@@ -201,11 +203,6 @@ REFUSED = {
     "requires": "requires",
     "concept": "concepts",
     "union": "unions",
-    "float3x3": "matrices",
-    "float4x4": "matrices",
-    "float2x2": "matrices",
-    "half4x4": "matrices",
-    "float2x4": "matrices",
     "packed_half2": "packed_half2",
     "packed_half4": "packed_half4",
     "bfloat3": "bfloat3",
