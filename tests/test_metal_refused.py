@@ -92,6 +92,7 @@ def test_wrong_source_is_a_syntax_error(source):
         (lambda f, x: f(x.cpu(), 1, [1.0, 2.0]), RuntimeError, "must be a tensor on mps, and is on cpu"),
         (lambda f, x: f(x, 1, [1.0] * 20000), RuntimeError, "64 KiB"),
         (lambda f, x: f(x, 1, [1.0, 2.0], group_size=5000), ValueError, "exceeds the limit of"),
+        (lambda f, x: f(x, 1, [1.0, 2.0], threads=(1, 1, 99), group_size=(1, 1, 65)), ValueError, "64 in the third"),
         (lambda f, x: f(x, 1, [x.cpu()]), RuntimeError, "must be a tensor on mps"),
         (lambda f, x: f(x, 1, [x, 3]), TypeError, "must be a tensor, not int"),
     ],

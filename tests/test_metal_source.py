@@ -92,12 +92,14 @@ def test_functions_whose_names_differ():
             x[19] = tanh(100.0f); x[20] = mulhi(1u << 31, 6u); x[21] = max3(1.0f, 5.0f, 2.0f); x[22] = saturate(3.0f);
             x[23] = atan2(0.0f, -1.0f); x[24] = exp2(3.0f); x[25] = log2(8.0f); x[26] = fabs(-2.0f); x[27] = abs(-3);
             x[28] = length(float2(3, 4)); x[29] = any(bool2(false, true)); x[30] = sinpi(0.5f); x[31] = trunc(-1.5f);
+            x[32] = round(0.49999997f); x[33] = fmin(float2(NAN, 3.0f), float2(1.0f, NAN)).y;
+            x[34] = fmax(half(2), half(1));
         }
     """)
-    x = torch.zeros(32, device="mps")
+    x = torch.zeros(35, device="mps")
     f(x, threads=1)
     expected = [1.5, 0.75, 3, -3, -8, -1, 2, 2, 8, 31, 3, 1, 2, -3, 4, -1, 2, 0.5, 10, 1, 3, 5, 1, torch.pi, 8, 3, 2, 3]
-    torch.testing.assert_close(x.cpu(), torch.tensor([*expected, 5, 1, 1, -1]))
+    torch.testing.assert_close(x.cpu(), torch.tensor([*expected, 5, 1, 1, -1, 0, 3, 2]))
 
 
 def test_words_of_slang_are_names_in_metal():
@@ -219,6 +221,13 @@ def test_as_many_threads_as_were_asked_for(threadgroups):
     x = torch.zeros(1000, device="mps")
     fill(x, threads=777, group_size=100)
     assert x[:777].eq(1).all() and x[777:].eq(0).all()
+
+
+def test_threads_in_the_third_dimension():
+    f = kernel("kernel void f(device float* x, uint3 i [[thread_position_in_grid]]) { x[i.z] = i.z + i.x; }")
+    x = torch.zeros(1000, device="mps")
+    f(x, threads=(1, 1, 1000))
+    assert torch.equal(x.cpu(), torch.arange(1000.0))
 
 
 def test_more_threadgroups_than_a_dimension_has():

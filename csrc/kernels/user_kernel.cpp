@@ -26,6 +26,7 @@ namespace anymps::kernels {
 namespace {
 
 constexpr uint32_t kMaxGroups = 65535;  // in one dimension, of every device
+constexpr uint32_t kMaxDepth = 64;      // threads of a workgroup in the third dimension, of every device
 
 // Numbers of the SPIR-V specification.
 constexpr uint32_t kMagic = 0x07230203, kLocalSize = 17, kCompute = 5, kDescriptorSet = 34;
@@ -84,9 +85,10 @@ const vulkan::Pipeline& UserKernel::pipeline(const GroupSize& size) {
     auto& pipeline = pipelines_[size];
     if (!pipeline) {
         const vulkan::DeviceInfo& info = runtime::device_info();
-        TORCH_CHECK_VALUE(volume(size) > 0 && volume(size) <= info.max_workgroup_size, "The workgroup of ",
-                          size[0], " x ", size[1], " x ", size[2], " threads of kernel ", name_,
-                          " exceeds the limit of ", info.max_workgroup_size, " threads.");
+        TORCH_CHECK_VALUE(volume(size) > 0 && volume(size) <= info.max_workgroup_size && size[2] <= kMaxDepth,
+                          "The workgroup of ", size[0], " x ", size[1], " x ", size[2], " threads of kernel ",
+                          name_, " exceeds the limit of ", info.max_workgroup_size, " threads, ", kMaxDepth,
+                          " in the third dimension.");
         TORCH_CHECK_VALUE(size_at_ != 0 || size == declared_ || size[1] * size[2] == 1, "The kernel ", name_,
                           " sets its workgroup by a constant: group_size can have one dimension.");
         std::vector<uint32_t> words = spirv_;

@@ -11,6 +11,7 @@ from torch_anymps import compiler
 
 from . import arguments
 
+_MAX_DEPTH = 64  # csrc/kernels/user_kernel.cpp: kMaxDepth
 _BY_WORKGROUPS, _BY_THREADS, _BY_EXACT_THREADS = range(3)  # modes of launch_user_kernel
 
 
@@ -242,4 +243,4 @@ class MetalKernel(Kernel):
         most = self.max_threads_per_threadgroup if self._is_exact else min(256, self.max_threads_per_threadgroup)
         x = max(1, min(most, threads[0]))
         y = max(1, min(most // x, threads[1]))
-        return x, y, max(1, min(most // (x * y), threads[2]))
+        return x, y, max(1, min(most // (x * y), threads[2], _MAX_DEPTH))

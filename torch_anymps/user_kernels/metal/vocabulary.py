@@ -78,6 +78,8 @@ FUNCTIONS = {
     "pow": "metal_pow",
     "powr": "metal_pow",
     "fmod": "metal_fmod",
+    "fmax": "metal_fmax",
+    "fmin": "metal_fmin",
     "isnan": "metal_isnan",
     "isinf": "metal_isinf",
     "isfinite": "metal_isfinite",
