@@ -116,7 +116,7 @@ uint32_t strip_size(uint32_t results, uint32_t taps, bool even) {
 
 // Channels side by side in a workgroup, in values of a thread: as many as make blocks of equal size.
 uint32_t lanes_of(uint32_t values) {
-    return static_cast<uint32_t>(ceil_div(values, ceil_div(values, strips::kMostLanes)));
+    return static_cast<uint32_t>(ceil_div(values, ceil_div(values, strips::kMaxLanes)));
 }
 
 // Which numbers an axis has in a kernel. flipped: gradients of x with a stride of 1 are convolutions with the
