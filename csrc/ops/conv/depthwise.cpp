@@ -41,7 +41,10 @@ FastDivider divider(uint64_t value) {
 using shaders::lib::conv_depthwise::StripAxis;
 using shaders::lib::conv_depthwise::StripLayout;
 
-constexpr uint32_t kWorkgroup = 256;
+// Threads of a workgroup, at most. Software drivers take long for barriers of many.
+uint32_t max_workgroup() {
+    return uses_shared_memory(runtime::device().info()) ? 256 : 64;
+}
 
 constexpr kernels::KernelFamily kStripKernels(strips::kernels_with<strips::StripArgs>,
                                               {"conv_depthwise_3", "conv_depthwise_5", "conv_depthwise_7"},
@@ -55,14 +58,19 @@ constexpr kernels::KernelFamily kWeightStripKernels(
 // and 4.
 struct Strips {
     int along, across;
-    bool channels_fast;     // of the results
-    bool words;             // four channels a thread, not one
-    uint32_t taps, stride;  // along the strips
+    bool channels_fast;               // of the results
+    bool words;                       // four channels a thread, not one
+    uint32_t taps, stride, dilation;  // along the strips
 
     uint32_t kernel() const { return (taps - 3) / 2; }
     uint32_t channels_a_thread() const { return words ? 4 : 1; }
 };
 
+bool is_known(int64_t taps) {
+    return taps == 3 || taps == 5 || taps == 7;
+}
+
+// Whether four channels are one load.
 bool is_wide(const kernels::Image& image) {
     const auto item = static_cast<uint64_t>(image.tensor().element_size());
     bool wide =
@@ -90,18 +98,19 @@ std::optional<Strips> strips_of(const kernels::Image& from, const kernels::Image
     const Dim3 &stride = axes.stride, &dilation = axes.dilation;
     const int along = result.along - 2, across = result.across - 2;
     result.stride = static_cast<uint32_t>(std::min<int64_t>(stride[along], 3));
+    result.dilation = static_cast<uint32_t>(dilation[along]);
     if (from.tensor().numel() == 0) return {};
     const bool flat = from.size(2) == 1 && to.size(2) == 1 && taps.size(2) == 1;
-    const bool known = (result.taps == 3 || result.taps == 5 || result.taps == 7) && result.stride <= 2;
+    const bool known = is_known(result.taps) && result.stride <= 2;
     if (!flat || !known || from.size(1) != to.size(1) || taps.size(result.across) > result.taps) return {};
-    if (dilation[along] != 1 || !is_near(from) || !is_near(to)) return {};
+    if ((result.stride > 1 && dilation[along] != 1) || !is_near(from) || !is_near(to)) return {};
     if (gradient && (stride[across] != stride[along] || (result.stride == 2 && dilation[across] != 1)))
         return {};
     result.words = is_wide(from) && is_wide(to);
     return result;
 }
 
-// Results of a strip: the fewest positions to read, for all strips of a line.
+// Results of a strip: the fewest positions to read, for all strips of `results`.
 uint32_t strip_size(uint32_t results, uint32_t taps, bool even) {
     uint32_t best = 0, least = UINT32_MAX;
     for (uint32_t size = 8; size >= 4; size -= even ? 2 : 1) {
@@ -141,7 +150,7 @@ StripAxis strip_axis(int axis, const kernels::Image& from, const kernels::Image&
     return result;
 }
 
-// first: the first result of the first strip, 0 or -1. lanes: 0, or values of channels in a block.
+// extra: results before the first one that the first strip has. lanes: 0, or values of channels in a block.
 StripLayout strip_layout(const Strips& plan, const kernels::Image& from, const kernels::Image& to,
                          const kernels::Image& taps, const ConvParams& axes, bool flipped, uint32_t strip,
                          uint32_t extra, uint32_t lanes) {
@@ -153,12 +162,15 @@ StripLayout strip_layout(const Strips& plan, const kernels::Image& from, const k
     result.channels = to.size(1);
     result.along = strip_axis(plan.along, from, to, taps, axes, flipped);
     result.across = strip_axis(plan.across, from, to, taps, axes, flipped);
-    const auto count = static_cast<uint32_t>(ceil_div(to.size(plan.along) + extra, strip));
+    const uint32_t spread = result.along.dilation;
+    const auto count =
+        static_cast<uint32_t>(ceil_div(to.size(plan.along) + extra, uint64_t{strip} * spread)) * spread;
     result.blocks =
         divider(lanes == 0 ? 1 : ceil_div(ceil_div(result.channels, plan.channels_a_thread()), lanes));
     result.channel_digit = divider(result.channels);
     result.across_digit = divider(to.size(plan.across));
     result.strip_digit = divider(count);
+    result.spread = divider(spread);
     result.total = kernels::group_count(uint64_t{count} * to.size(plan.across) * to.size(0) *
                                         (lanes == 0 ? result.channels : 1));
     return result;
@@ -171,7 +183,8 @@ void run_strips(const Strips& plan, const kernels::Image& from, const kernels::I
     const auto item = static_cast<uint64_t>(to.tensor().element_size());
     // Strips of a strided gradient begin where the first tap is on a position of y.
     const uint32_t extra = strided ? axes.padding[plan.along - 2] & 1 : 0;
-    const uint32_t strip = strip_size(to.size(plan.along) + extra, plan.taps, strided);
+    const uint32_t strip =
+        strip_size(ceil_div(to.size(plan.along) + extra, plan.dilation), plan.taps, strided);
     const uint32_t lanes = plan.words ? lanes_of(to.size(1) / 4) : 0;
     strips::StripArgs args{};
     args.image = kernels::address(from.tensor());
@@ -187,13 +200,14 @@ void run_strips(const Strips& plan, const kernels::Image& from, const kernels::I
             args.weight += item * taps.strides().values[axis] * (taps.size(axis) - 1);
     args.weight_channel = taps.strides().values[0];
     args.taps = divider(taps.size(3) * taps.size(4));
-    const uint64_t slots = kWorkgroup / std::max(lanes, 1u), blocks = args.layout.blocks.divisor;
+    const uint32_t workgroup = max_workgroup();
+    const uint64_t slots = workgroup / std::max(lanes, 1u), blocks = args.layout.blocks.divisor;
     // A workgroup reads the taps of its channels first: the more strips, the less that counts.
     const uint64_t groups = kGroupsAUnit * runtime::device().info().compute_units();
     args.rounds =
         plan.words ? std::clamp<uint64_t>(args.layout.total * blocks / (slots * groups), 1, kMaxRounds) : 1;
     auto call = kStripKernels(plan.kernel(), strided ? 2 : plan.stride - 1, plan.words)
-                    .call({.workgroup = kWorkgroup,
+                    .call({.workgroup = workgroup,
                            .type = kernels::code(to.tensor().scalar_type()),
                            .channels_fast = plan.channels_fast,
                            .strip = strip,
@@ -207,7 +221,7 @@ void run_strips(const Strips& plan, const kernels::Image& from, const kernels::I
 void run_weight_strips(const Strips& plan, const kernels::Image& x, const kernels::Image& y,
                        const kernels::Image& taps, const ConvParams& axes) {
     constexpr uint64_t kGroupsAUnit = 4, kMinRounds = 4;
-    const uint32_t strip = strip_size(y.size(plan.along), plan.taps, false);
+    const uint32_t strip = strip_size(ceil_div(y.size(plan.along), plan.dilation), plan.taps, false);
     const uint32_t lanes = plan.words           ? lanes_of(y.size(1) / 4)
                            : plan.channels_fast ? lanes_of(y.size(1))
                                                 : 1;
@@ -217,11 +231,12 @@ void run_weight_strips(const Strips& plan, const kernels::Image& x, const kernel
     args.layout = strip_layout(plan, x, y, taps, axes, false, strip, 0, lanes);
     // What no result reaches is not multiplied, not even by zero.
     StripAxis& along = args.layout.along;
-    const int64_t reached = int64_t{along.out_size - 1} * along.stride + along.taps - along.padding;
+    const int64_t reached = int64_t{along.out_size - 1} * along.stride +
+                            int64_t{along.taps - 1} * along.dilation + 1 - along.padding;
     along.image_size = static_cast<uint32_t>(std::clamp<int64_t>(reached, 1, along.image_size));
     const uint64_t lines = args.layout.across.taps, blocks = args.layout.blocks.divisor,
                    total = args.layout.total;
-    args.workers = static_cast<uint32_t>(kWorkgroup / (lanes * lines));
+    args.workers = std::max<uint32_t>(1, static_cast<uint32_t>(max_workgroup() / (lanes * lines)));
     const uint64_t groups = kGroupsAUnit * runtime::device().info().compute_units();
     const uint64_t wanted =
         std::clamp<uint64_t>(groups / blocks, 1, std::max<uint64_t>(1, total / (kMinRounds * args.workers)));
@@ -263,9 +278,13 @@ void run_weight_strips(const Strips& plan, const kernels::Image& x, const kernel
 
 bool is_depthwise(const Tensor& weight, int64_t groups) {
     constexpr int64_t kMaxFilters = 4;
-    return groups > 1 && weight.size(1) == 1 && weight.size(0) <= kMaxFilters * groups &&
-           kernels::compute_of(weight.scalar_type()) == kernels::Compute::F32 &&
-           uses_shared_memory(runtime::device().info());
+    if (groups <= 1 || weight.size(1) != 1 || weight.size(0) > kMaxFilters * groups ||
+        kernels::compute_of(weight.scalar_type()) != kernels::Compute::F32)
+        return false;
+    // On a software driver strips alone are faster than an implicit GEMM.
+    const bool strips = weight.dim() == 4 && weight.size(0) == groups && weight.size(2) == weight.size(3) &&
+                        is_known(weight.size(2));
+    return strips || uses_shared_memory(runtime::device().info());
 }
 
 void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, const Tensor& out,
