@@ -313,12 +313,16 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
         args.dilation[axis] = divider(axes.dilation[axis]);
     }
     args.multiplier = divider(gradient ? image.size(1) / out.size(1) : out.size(1) / image.size(1));
-    // The digits of a result's number, kRows results of an axis in one.
-    const uint32_t rows = ceil_div(to.size(channels_fast ? 4 : 3), kRows);
+    // The digits of a result's number, kRows results of an axis in one: neighbours, unless neighbouring
+    // threads have these.
+    const int axis = channels_fast || to.size(3) == 1 ? 4 : 3;
+    const bool apart = !channels_fast && axis == 4;
+    const auto rows = static_cast<uint32_t>(ceil_div(to.size(axis), kRows));
     args.index = to.index();
-    args.index.digits[1] = FastDivider(rows);
-    const uint64_t total =
-        static_cast<uint64_t>(to.size(0)) * to.size(1) * to.size(2) * rows * to.size(channels_fast ? 3 : 4);
+    args.index.digits[apart ? 0 : 1] = FastDivider(rows);
+    args.first_step = apart ? 1 : kRows;
+    args.row_step = apart ? rows : 1;
+    const uint64_t total = uint64_t{to.size(0)} * to.size(1) * to.size(2) * rows * to.size(7 - axis);
     args.total = kernels::group_count(total);
     const bool few = args.taps[0] <= 3 && args.taps[1] <= 5 && args.taps[2] <= 5;
     const uint32_t workgroup = kernels::flat_workgroup();
@@ -329,7 +333,8 @@ void depthwise(const Tensor& image, const Tensor& weight, const Tensor* bias, co
                                              .gradient = gradient,
                                              .depth = few ? args.taps[0] : 0,
                                              .height = few ? args.taps[1] : 0,
-                                             .width = few ? args.taps[2] : 0});
+                                             .width = few ? args.taps[2] : 0,
+                                             .row_axis = static_cast<uint32_t>(axis - 2)});
     call.read(image).read(weight).write(out);
     if (bias != nullptr) call.read(*bias);
     call.dispatch(args, kernels::flat_grid(total, workgroup));
