@@ -222,9 +222,9 @@ void run_weight_strips(const Strips& plan, const kernels::Image& x, const kernel
                        const kernels::Image& taps, const ConvParams& axes) {
     constexpr uint64_t kGroupsAUnit = 4, kMinRounds = 4;
     const uint32_t strip = strip_size(ceil_div(y.size(plan.along), plan.dilation), plan.taps, false);
-    const uint32_t lanes = plan.words           ? lanes_of(y.size(1) / 4)
-                           : plan.channels_fast ? lanes_of(y.size(1))
-                                                : 1;
+    // Software drivers gather one element after another in any case, and take long for a workgroup.
+    const bool side_by_side = plan.channels_fast || !uses_shared_memory(runtime::device().info());
+    const uint32_t lanes = plan.words ? lanes_of(y.size(1) / 4) : side_by_side ? lanes_of(y.size(1)) : 1;
     weight_strips::StripWeightArgs args{};
     args.x = kernels::address(x.tensor());
     args.y = kernels::address(y.tensor());
