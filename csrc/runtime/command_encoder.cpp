@@ -66,10 +66,8 @@ class CommandEncoder::Impl {
     void launch(const Launch& launch) {
         TORCH_CHECK(launch.args.size() <= ArgumentRing::kMaxBytes, "kernel arguments of ", launch.args.size(),
                     " bytes exceed the argument ring's ", ArgumentRing::kMaxBytes);
-        if (timer_) [[unlikely]] {
+        if (timer_) [[unlikely]]
             take_work(origin_);
-            origin_.operations = std::max(origin_.operations, launch.work.operations);
-        }
         if (can_record(&launch.pipeline)) return record_launch(launch);
         defer(&launch.pipeline, [this, owned = OwnedLaunch(launch)] { record_launch(owned.get()); });
     }
@@ -253,6 +251,7 @@ class CommandEncoder::Impl {
             upload_by_ring(base.address, bytes_at(&base.state, sizeof(base.state)));
         if (timer_ && graph.commands > 0) [[unlikely]]
             return replay_timed(graph.kept);
+        for (VkCommandBuffer handle : graph.ended) submit(handle);
         return submit(graph.handle);
     }
 
@@ -340,20 +339,22 @@ class CommandEncoder::Impl {
             take_time(seconds);
             return record_part(launch, {{0, 0, 0}, grid}, 1);
         }
-        const std::vector<GridPart> parts =
-            split_grid(grid, static_cast<uint64_t>(std::ceil(seconds / limit)));
+        const auto parts = split_grid(grid, static_cast<uint64_t>(std::ceil(seconds / limit)));
         for (const GridPart& part : parts) {
             take_time(seconds / static_cast<double>(parts.size()));
             record_part(launch, part, 1.0 / static_cast<double>(parts.size()));
         }
     }
 
-    // Counts the seconds of the next command: one submission must not keep the device busy for longer than
-    // its driver waits. Comes before anything is reserved for the command, which belongs to its submission.
+    // Counts the seconds of the next command, before anything is reserved for it in this submission.
     void take_time(double seconds) {
-        if (graph_) return;
-        if (recording_ && stream_seconds_ + seconds > device_.info().max_submission_seconds) submit();
-        stream_seconds_ = (recording_ ? stream_seconds_ : 0) + seconds;
+        Recording& current = recording();
+        if (!graph_ && !recording_) current.seconds = 0;
+        if (current.seconds > 0 && current.seconds + seconds > device_.info().max_submission_seconds) {
+            graph_ ? graph_->begin_submission() : static_cast<void>(submit());
+            current.seconds = 0;
+        }
+        current.seconds += seconds;
     }
 
     void record_part(const Launch& launch, const GridPart& part, double share) {
@@ -470,7 +471,6 @@ class CommandEncoder::Impl {
     std::atomic<bool> waited_{false};
     bool recording_ = false;
     Recording stream_;
-    double stream_seconds_ = 0;  // of the commands in it, by estimate
     uint64_t submission_ = 0;
     DeferredCommands deferred_;
     ArgumentRing ring_;

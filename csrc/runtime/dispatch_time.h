@@ -17,7 +17,7 @@ namespace anymps::runtime {
 
 // What a launcher knows of a dispatch beyond its memory.
 struct DispatchWork {
-    double operations = 0;           // floating-point, where they may take longer than the memory
+    double operations = 0;           // as many of float32 as take its time, where memory may take less
     bool counts_workgroups = false;  // the kernel asks for the number of all workgroups: its grid stays whole
 };
 

@@ -183,6 +183,12 @@ void transpose(Gemm& g) {
     g.self = g.self.transposed();
 }
 
+// How many multiplications of float32 take the time of one: 64-bit integers are put together from 32-bit
+// ones.
+double cost_of(Compute compute) {
+    return compute == Compute::F32 ? 1 : compute == Compute::I64 ? 16 : 4;
+}
+
 // One dispatch over all slices of k; out's batch is split_k * batch long. fallback_flags: only flagged tiles,
 // whose size is that of `flagged`.
 void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fallback_flags = {},
@@ -225,7 +231,8 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fa
         runtime::profile_work(operations, profile_label(plan, sizes));
     }
     // Flagged tiles, rarely any, are shared by the workgroups there are.
-    runtime::note_dispatch({.operations = flagged ? 0 : operations, .counts_workgroups = flagged != nullptr});
+    runtime::note_dispatch(
+        {.operations = flagged ? 0 : cost_of(compute) * operations, .counts_workgroups = flagged != nullptr});
     const uint64_t groups = plan_groups(info, plan, g.batch, g.m, g.n);
     call.dispatch(args, Grid::linear(flagged == nullptr ? groups : groups_of_flagged(info, groups)));
 }
