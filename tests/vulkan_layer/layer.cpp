@@ -5,7 +5,9 @@
 #include <vulkan/vulkan.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <string_view>
 #include <type_traits>
@@ -32,6 +34,7 @@ struct Next {
     PFN_vkAllocateMemory AllocateMemory = nullptr;
     PFN_vkFreeMemory FreeMemory = nullptr;
     PFN_vkMapMemory MapMemory = nullptr;
+    PFN_vkQueueSubmit QueueSubmit = nullptr;
 
     // Once, when the instance has been made: the loader answers differently later.
     void load(VkInstance instance) {
@@ -56,6 +59,7 @@ struct Next {
         get(AllocateMemory, "vkAllocateMemory");
         get(FreeMemory, "vkFreeMemory");
         get(MapMemory, "vkMapMemory");
+        get(QueueSubmit, "vkQueueSubmit");
     }
 } next;
 
@@ -347,6 +351,17 @@ VKAPI_ATTR VkResult VKAPI_CALL MapMemory(VkDevice device, VkDeviceMemory memory,
     return next.MapMemory(device, memory, offset, size, flags, host);
 }
 
+// Notes its count of command buffers as a line of the file that ANYMPS_SUBMISSIONS names.
+VKAPI_ATTR VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo* submits,
+                                           VkFence fence) {
+    static const char* const name = std::getenv("ANYMPS_SUBMISSIONS");
+    if (name != nullptr) {
+        std::ofstream file(name, std::ios::app);
+        for (uint32_t i = 0; i < count; ++i) file << submits[i].commandBufferCount << '\n';
+    }
+    return next.QueueSubmit(queue, count, submits, fence);
+}
+
 // Finds the link of the chain that says what is below, and moves it on for the layer that is called next.
 template <class CreateInfo, class Layer>
 Layer* link_of(const CreateInfo* create, VkStructureType type) {
@@ -432,6 +447,7 @@ PFN_vkVoidFunction own(std::string_view name) {
         add("vkAllocateMemory", &AllocateMemory);
         add("vkFreeMemory", &FreeMemory);
         add("vkMapMemory", &MapMemory);
+        add("vkQueueSubmit", &QueueSubmit);
         return map;
     }();
     const auto found = functions.find(name);
