@@ -51,9 +51,7 @@ def validation_folder():
     return next((f for f in folders if os.path.exists(os.path.join(f, "VkLayer_khronos_validation.json"))), None)
 
 
-@pytest.mark.skipif(
-    validation_folder() is None, reason="no validation layer (vulkan-validationlayers)"
-)
+@pytest.mark.skipif(validation_folder() is None, reason="no validation layer (vulkan-validationlayers)")
 def test_training_indexing_and_copies_are_valid():
     environment = {
         **os.environ,
