@@ -20,6 +20,7 @@
 #include "ops/matmul/tiles.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -123,14 +124,18 @@ ConvArgs arguments(const ImplicitGemm& c, const Variant& variant) {
     return args;
 }
 
-void profile(std::span<const ImplicitGemm> phases, const Plan& plan) {
+double operations_of(std::span<const ImplicitGemm> phases) {
     double operations = 0;
     for (const ImplicitGemm& c : phases)
         operations += 2.0 * c.groups * c.strided.rows * c.g.count() * c.k.count();
+    return operations;
+}
+
+void profile(std::span<const ImplicitGemm> phases, const Plan& plan) {
     const ImplicitGemm& c = phases[0];
     const auto sizes = c10::str(c.strided.tensor->sizes(), " * ", c.im2col.tensor->sizes(), " -> ",
                                 c.target.tensor->sizes(), ", split-K ", plan.split_k);
-    runtime::profile_work(operations, profile_label(plan, sizes));
+    runtime::profile_work(operations_of(phases), profile_label(plan, sizes));
 }
 
 // Grid of a rarely taken fallback: chosen on the device where it is large, so that idle workgroups are not
@@ -215,6 +220,7 @@ void dispatch(std::span<const ImplicitGemm> phases, const Variant& v, const Plan
     const Grid grid = Grid::linear(groups * args.size());
     const auto asked = cold_grid(condition, grid);
     if (runtime::profiling()) profile(phases, plan);
+    runtime::note_dispatch({.operations = asked ? 0 : operations_of(phases)});
     const size_t bytes = args.size() * sizeof(ConvArgs);
     if (asked) return call.dispatch_pointer(args.data(), bytes, asked->address());
     call.dispatch_pointer(args.data(), bytes, grid);

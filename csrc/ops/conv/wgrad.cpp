@@ -12,6 +12,7 @@
 #include "kernels/launch_config.h"
 #include "ops/attention/attention.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -168,9 +169,11 @@ void run(const Kernel& kernel, const WgradTile& tile, ImplicitGemm c, typename K
                              .a_swapped = layout.a_swapped,
                              .b_swapped = layout.b_swapped,
                              .acc_swapped = layout.acc_swapped});
+    const double operations = 2.0 * static_cast<double>(rows * columns) * c.k.count();
+    runtime::note_dispatch({.operations = operations});
     if (runtime::profiling()) {
         const auto sizes = c10::str(first.sizes(), " * ", second.sizes(), ", split-K ", split_k);
-        runtime::profile_work(2.0 * static_cast<double>(rows * columns) * c.k.count(), sizes);
+        runtime::profile_work(operations, sizes);
     }
     call.read(first).read(second).write(sums);
     call.dispatch(args, kernels::Grid::linear(tiles * split_k));

@@ -25,6 +25,7 @@
 #include "ops/matmul/tiles.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -182,6 +183,12 @@ void transpose(Gemm& g) {
     g.self = g.self.transposed();
 }
 
+// How many multiplications of float32 take the time of one: 64-bit integers are put together from 32-bit
+// ones.
+double cost_of(Compute compute) {
+    return compute == Compute::F32 ? 1 : compute == Compute::I64 ? 16 : 4;
+}
+
 // One dispatch over all slices of k; out's batch is split_k * batch long. fallback_flags: only flagged tiles,
 // whose size is that of `flagged`.
 void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fallback_flags = {},
@@ -218,10 +225,14 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fa
     KernelCall call(kernels::kernel_id(kernel), constants.values());
     call.read(*g.a.tensor).read(*g.b.tensor).read(fallback_flags).write(*g.out.tensor);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    const double operations = 2.0 * g.batch * g.m * g.n * g.k;
     if (runtime::profiling()) {
         const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", split-K ", plan.split_k);
-        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
+        runtime::profile_work(operations, profile_label(plan, sizes));
     }
+    // Flagged tiles, rarely any, are shared by the workgroups there are.
+    runtime::note_dispatch(
+        {.operations = flagged ? 0 : cost_of(compute) * operations, .counts_workgroups = flagged != nullptr});
     const uint64_t groups = plan_groups(info, plan, g.batch, g.m, g.n);
     call.dispatch(args, Grid::linear(flagged == nullptr ? groups : groups_of_flagged(info, groups)));
 }
@@ -252,10 +263,12 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
                           : prepared(shaders::matmul_fragments::Constants{.acc_swapped = swapped});
     call.read(a).read(b).write(*g.out.tensor).write(fallback_flags);
     if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    const double operations = 2.0 * g.batch * g.m * g.n * g.k;
+    runtime::note_dispatch({.operations = operations});
     if (runtime::profiling()) {
         auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", split-K ", plan.split_k);
         if (plan.tail_split > 1) sizes += c10::str(", tail split ", plan.tail_split);
-        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
+        runtime::profile_work(operations, profile_label(plan, sizes));
     }
     call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
 }
