@@ -19,6 +19,7 @@ def register() -> None:
 
     from . import choices, config
     from .device import device_config
+    from .graph_passes import GraphPasses
     from .lowering import register_decompositions
     from .replay import ReplayPolicy
     from .runtime import compiler_version
@@ -27,7 +28,7 @@ def register() -> None:
     config.compiler = compiler_version()
     config.device = repr(device_config())
     config.generator = _generator_version()
-    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
+    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, GraphPasses(), config)
     inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()
     if inductor_config.cudagraph_policy is None:
