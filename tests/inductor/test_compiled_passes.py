@@ -1,6 +1,8 @@
 """What torch_anymps/inductor/graph_passes.py does to graphs: conversions of weights, and gradients of weights."""
 
 import copy
+import math
+import re
 
 import pytest
 import torch
@@ -82,3 +84,68 @@ def test_rounding_as_in_eager_mode_is_kept():
     with torch._inductor.config.patch(emulate_precision_casts=True):
         codes = agree(layers(), torch.randn(64, 32, device="mps"))
     assert calls(codes, "out_dtype") == 0
+
+
+def mlp(activation):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 48), activation, nn.Linear(48, 32)).to("mps")
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gelu_and_its_gradient_are_parts_of_products(approximate, dtype):
+    codes = agree(mlp(nn.GELU(approximate)), torch.randn(4, 16, 32, device="mps"), dtype)
+    assert calls(codes, "anymps.addmm_activation.default(") == 1
+    assert calls(codes, "anymps.mm_activation_backward.default(") == 1
+    assert not re.search(r"let tmp\d+ = .*gelu", "".join(codes))
+
+
+class WrittenOut(nn.Module):
+    """gelu by its formula with tanh, of which power and sum are float32 under autocast."""
+
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gelu_that_is_written_out_is_a_part_of_products(dtype):
+    codes = agree(mlp(WrittenOut()), torch.randn(4, 16, 32, device="mps"), dtype)
+    assert calls(codes, "'gelu_tanh', True)") == 1
+    assert calls(codes, "'gelu_tanh')") == 1
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.044715 * torch.pow(x, 3.0)))),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 2.0)))),
+        lambda x: 0.5 * x.sin() * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0)))),
+    ],
+)
+def test_what_is_nearly_the_formula_of_gelu_is_kept(formula):
+    x = torch.randn(64, device="mps")
+    torch._dynamo.reset()
+    with fresh_cache():
+        result, codes = run_and_get_code(lambda: torch.compile(formula, fullgraph=True)(x))
+    assert_close(result, formula(x))
+    assert calls(codes, "gelu") == 0
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU()])
+def test_activation_without_gradients_keeps_nothing(activation):
+    model, x = mlp(activation), torch.randn(16, 32, device="mps")
+    torch._dynamo.reset()
+    with torch.no_grad(), fresh_cache():
+        result, codes = run_and_get_code(lambda: torch.compile(model, fullgraph=True)(x))
+        assert_close(result, model(x))
+    name = type(activation).__name__.lower()
+    assert calls(codes, f"'{name}', False)") == 1
+
+
+def test_activation_that_fuses_with_more_is_left_to_fusion():
+    layer, x = nn.Linear(32, 32).to("mps"), torch.randn(16, 32, device="mps")
+    torch._dynamo.reset()
+    with torch.no_grad(), fresh_cache():
+        result, codes = run_and_get_code(torch.compile(lambda: nn.functional.gelu(layer(x)) * 2 + x, fullgraph=True))
+        assert_close(result, nn.functional.gelu(layer(x)) * 2 + x)
+    assert calls(codes, "addmm_activation") == 0

@@ -19,6 +19,7 @@ def register() -> None:
 
     from . import choices, config
     from .device import device_config
+    from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
     from .lowering import register_decompositions
     from .replay import ReplayPolicy
@@ -31,6 +32,8 @@ def register() -> None:
     register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, GraphPasses(), config)
     inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()
+    if inductor_config.pre_grad_custom_pass is None:
+        inductor_config.pre_grad_custom_pass = GeluFormula()
     if inductor_config.cudagraph_policy is None:
         inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()

@@ -10,7 +10,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from . import config
-from .product_passes import is_conversion, is_for_called, is_mps, widen_products
+from .product_passes import activate_products, is_conversion, is_for_called, is_mps, widen_products
 
 # Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
 MAX_CONVERTED_BYTES = 64 << 20
@@ -18,7 +18,8 @@ MAX_CONVERTED_BYTES = 64 << 20
 
 class GraphPasses(CustomGraphModulePass):
     def __call__(self, gm: fx.GraphModule) -> None:
-        if not inductor_config.emulate_precision_casts:  # results stay float32 on the way
+        if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
+            activate_products(gm.graph)
             widen_products(gm.graph)
         convert_together(gm.graph)
         gm.graph.eliminate_dead_code()
@@ -36,8 +37,8 @@ def convert_together(graph: fx.Graph) -> None:
         if not is_conversion(node) or node.args[0].op != "placeholder" or not is_mps(node):
             continue
         result, source = node.meta["val"], node.args[0].meta["val"]
-        is_plain = source.is_floating_point() and result.is_floating_point() and isinstance(result.numel(), int)
-        if not is_plain or not source.is_contiguous() or not is_for_called(node):
+        are_floats = source.is_floating_point() and result.is_floating_point() and isinstance(result.numel(), int)
+        if not are_floats or not source.is_contiguous() or not is_for_called(node):
             continue
         dtype = result.dtype
         room[dtype] = room.get(dtype, 0) - result.nbytes
