@@ -97,6 +97,7 @@ def test_gelu_and_its_gradient_are_parts_of_products(approximate, dtype):
     codes = agree(mlp(nn.GELU(approximate)), torch.randn(4, 16, 32, device="mps"), dtype)
     assert calls(codes, "anymps.addmm_activation.default(") == 1
     assert calls(codes, "anymps.mm_activation_backward.default(") == 1
+    assert calls(codes, "anymps.convert_all.default(") == 1 and not re.search(r"mps_fused__to_copy_\d", "".join(codes))
     assert not re.search(r"let tmp\d+ = .*gelu", "".join(codes))
 
 

@@ -19,6 +19,8 @@ CALLED = {
     aten.bmm.default,
     aten.baddbmm.default,
     aten.convolution.default,
+    anymps.addmm_activation.default,
+    anymps.mm_activation_backward.default,
 }
 RESHAPES = {aten.view.default, aten.reshape.default}
 VIEWS = {*RESHAPES, aten.permute.default, aten.t.default, aten.unsqueeze.default}
