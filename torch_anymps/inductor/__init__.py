@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import pathlib
 
 
@@ -30,7 +31,8 @@ def register() -> None:
     config.device = repr(device_config())
     config.generator = _generator_version()
     register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, GraphPasses(), config)
-    inductor_config.layout_optimization = False  # the memory format is the caller's choice
+    if "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" not in os.environ:
+        inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()
     if inductor_config.pre_grad_custom_pass is None:
         inductor_config.pre_grad_custom_pass = GeluFormula()
