@@ -1,5 +1,5 @@
-// anymps::convert_all: many tensors converted to one dtype by one launch, which graphs of torch.compile call for the
-// parameters that autocast converts in every step.
+// anymps::convert_all: many tensors converted to one dtype by one launch, which graphs of torch.compile call
+// for the parameters that autocast converts in every step.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty_like.h>

@@ -1,5 +1,5 @@
-// anymps::addmm_activation and its gradient: what graphs of torch.compile call where an activation follows a product,
-// or the gradient of one does.
+// anymps::addmm_activation and its gradient: what graphs of torch.compile call where an activation follows a
+// product, or the gradient of one does.
 #include "ops/matmul/activation.h"
 
 #include <ATen/ops/empty.h>
@@ -44,16 +44,18 @@ void run(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Tenso
          const GemmActivation& activation) {
     Tensor expanded;
     if (self.defined()) expanded = self.expand(out.sizes());
-    Gemm gemm{"addmm",       1,           out.size(0), out.size(1),      mat1.size(1),
-              matrices(mat1), matrices(mat2), matrices(out), kNoMatrices};
+    Gemm gemm{
+        "addmm",       1,          out.size(0), out.size(1), mat1.size(1), matrices(mat1), matrices(mat2),
+        matrices(out), kNoMatrices};
     if (self.defined()) gemm.self = matrices(expanded);
     gemm.activation = activation;
     gemm.run();
 }
 
-// activation(self + mat1 @ mat2), and with keep_input also what it is computed from. self broadcasts to the product.
-std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& mat2,
-                                     std::string_view activation, bool keep_input) {
+// activation(self + mat1 @ mat2), and with keep_input also what it is computed from. self broadcasts to the
+// product.
+std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Tensor& mat1,
+                                     const Tensor& mat2, std::string_view activation, bool keep_input) {
     const Tensor summand = self.value_or(Tensor());
     check(mat1, mat2, summand);
     std::vector<Tensor> results{empty_product(mat1, mat2)};
@@ -63,7 +65,8 @@ std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Te
     return results;
 }
 
-// mat1 @ mat2 as the gradient of activation(input): the gradient of the input, which is shaped as the product.
+// mat1 @ mat2 as the gradient of activation(input): the gradient of the input, which is shaped as the
+// product.
 Tensor mm_activation_backward(const Tensor& mat1, const Tensor& mat2, const Tensor& input,
                               std::string_view activation) {
     check(mat1, mat2, input);
@@ -72,8 +75,8 @@ Tensor mm_activation_backward(const Tensor& mat1, const Tensor& mat2, const Tens
     return out;
 }
 
-std::vector<Tensor> addmm_activation_meta(const std::optional<Tensor>&, const Tensor& mat1, const Tensor& mat2,
-                                          std::string_view, bool keep_input) {
+std::vector<Tensor> addmm_activation_meta(const std::optional<Tensor>&, const Tensor& mat1,
+                                          const Tensor& mat2, std::string_view, bool keep_input) {
     std::vector<Tensor> results{empty_product(mat1, mat2)};
     if (keep_input) results.push_back(empty_product(mat1, mat2));
     return results;
@@ -85,7 +88,8 @@ Tensor mm_activation_backward_meta(const Tensor& mat1, const Tensor& mat2, const
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def(
-        "addmm_activation(Tensor? self, Tensor mat1, Tensor mat2, str activation, bool keep_input) -> Tensor[]");
+        "addmm_activation(Tensor? self, Tensor mat1, Tensor mat2, str activation, bool keep_input) -> "
+        "Tensor[]");
     m.def("mm_activation_backward(Tensor mat1, Tensor mat2, Tensor input, str activation) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(anymps, MPS, m) {
