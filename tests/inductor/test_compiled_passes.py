@@ -132,6 +132,17 @@ def test_what_is_nearly_the_formula_of_gelu_is_kept(formula):
     assert calls(codes, "gelu") == 0
 
 
+@pytest.mark.filterwarnings("error:Raw SymInt value")
+@pytest.mark.parametrize("sizes, fused", [((0,), 1), ((0, 1), 0)])
+def test_dynamic_sizes(sizes, fused):
+    """One that is dynamic is no hindrance; with more there is no reshape of products without arithmetic of sizes."""
+    x = torch.randn(4, 16, 32, device="mps")
+    for dim in sizes:
+        torch._dynamo.mark_dynamic(x, dim)
+    codes = agree(mlp(nn.GELU()), x)
+    assert calls(codes, "anymps.addmm_activation.default(") == fused
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU()])
 def test_activation_without_gradients_keeps_nothing(activation):
     model, x = mlp(activation), torch.randn(16, 32, device="mps")

@@ -142,7 +142,7 @@ def _activate(graph: fx.Graph, node: fx.Node) -> None:
     if product is None:
         return
     readers = _readers(node, product.dtype)
-    if not readers or not all(map(is_for_called, readers)):
+    if not readers or not all(is_for_called(reader) and _sizes(reader) for reader in readers):
         return
     sum_ = product.node
     users = _chain_users(node, sum_)
@@ -176,14 +176,14 @@ def _activate_backward(graph: fx.Graph, node: fx.Node) -> None:
         activated = activated.args[0]
     value, wanted = activated.meta["val"], product.node.meta["val"]
     readers = _readers(node, wanted.dtype)
-    if value.dtype != wanted.dtype or not value.is_contiguous():
+    if value.dtype != wanted.dtype or not all(map(_sizes, [activated, product.node, *readers])):
         return
     if not any(is_for_called(reader, any) for reader in readers):
         return
     with graph.inserting_before(node):
         matrix = activated
         if value.dim() != 2:
-            matrix = graph.call_function(aten.reshape.default, (activated, list(wanted.shape)))
+            matrix = graph.call_function(aten.reshape.default, (activated, _sizes(product.node)))
             matrix.meta["val"] = value.reshape(wanted.shape)
         arguments = (product.mat1, product.mat2, matrix, _activation_name(node))
         result = _new(graph, product.node, anymps.mm_activation_backward.default, *arguments)
@@ -196,10 +196,16 @@ def _new(graph: fx.Graph, like: fx.Node, target, *args) -> fx.Node:
     return made
 
 
+def _sizes(node: fx.Node) -> list[int]:
+    """The sizes of a node for a reshape, of which one may be dynamic; [] where more are."""
+    sizes = [size if isinstance(size, int) else -1 for size in node.meta["val"].shape]
+    return sizes if sizes.count(-1) <= 1 else []
+
+
 def _replace(graph: fx.Graph, nodes: list[fx.Node], result: fx.Node) -> None:
     """The result, of as many elements, in the place of nodes, which are dead then."""
     for node in nodes:
         value = node.meta["val"]
         with graph.inserting_before(node):
-            shaped = _new(graph, node, aten.reshape.default, result, list(value.shape)) if value.dim() != 2 else result
+            shaped = _new(graph, node, aten.reshape.default, result, _sizes(node)) if value.dim() != 2 else result
         node.replace_all_uses_with(shaped)
