@@ -11,6 +11,8 @@ from .device import device_config
 # Loads of a thread that keep a row in registers, and lines of a loop's body times its copies that are worth it.
 MAX_PERSISTENT_LOADS = 8
 MAX_UNROLLED_LINES = 2000
+# Lines of the body of a loop over a long row, times its copies that read ahead of their use.
+MAX_REPEATED_LINES = 160
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from .arguments import declare_arguments
 from .device import device_config
 from .dtypes import REGISTER
 from .geometry import MAX_PERSISTENT_LOADS, MAX_UNROLLED_LINES, column_geometry, pointwise_geometry, reduction_geometry
+from .long_loops import LongLoops
 from .shared_values import SharedValues
 
 TILE = 32  # elements of x, and of y, of a workgroup that transposes
 
 
-class LoopWriter:
+class LoopWriter(LongLoops):
     def __init__(self, kernel):
         self.kernel = kernel
         self.code = IndentedBuffer()
@@ -278,24 +279,21 @@ class LoopWriter:
         if phase.indexing or phase.loads or phase.compute or phase.stores:
             name = f"{tree.prefix}base"
             whole = self.persistent and int(tree.numel) == self.persistent * step
-            if self.persistent:
+            if not self.persistent:
+                self._long_loop(phase, name, step)
+            else:
                 code.writeline("[ForceUnroll]")
                 code.writeline(f"for (int n = 0; n < {self.persistent}; ++n)")
                 code.writeline("{")
-            else:
-                begin, end = f"{self.index} {name} = lane * {self.row_width}", f"{tree.prefix}numel"
-                code.writeline(f"for ({begin}; {name} < {end}; {name} += {step})")
-                code.writeline("{")
-            with code.indent():
-                if self.persistent:
+                with code.indent():
                     code.writeline(f"let {name} = lane * {self.row_width} + {self.index}(n) * {step};")
                     if not whole:
                         code.writeline(f"if ({name} < {tree.prefix}numel)")
                         code.writeline("{")
-                self._row_elements(phase, name)
-                if self.persistent and not whole:
-                    code.writeline("}")
-            code.writeline("}")
+                    self._row_elements(phase, name)
+                    if not whole:
+                        code.writeline("}")
+                code.writeline("}")
         if not self.by_columns:
             code.writelines(phase.epilogue)
             self._row_stores(phase)
@@ -324,11 +322,12 @@ class LoopWriter:
         columns = range(self.width)
         return [f"{kind} {name}[{self.width}];", *(f"{name}[{j}] = {value};" for j in columns)]
 
-    def _row_elements(self, phase, name: str) -> None:
+    def _row_elements(self, phase, name: str, loaded: dict | None = None) -> None:
+        """Elements from a place of a row on. loaded: where values are that were read before, by Load.key."""
         code, tree = self.code, self.tree
         code.writeline(f"let {tree.name} = {name};")
         code.writelines(phase.indexing)
-        self.in_registers = {}
+        self.in_registers = loaded or {}
         for load in phase.loads:
             if self.persistent and (keep := self.row_arrays.get(load.key)) is not None:
                 if not keep[1]:

@@ -154,6 +154,8 @@ MatmulArgs arguments(const Gemm& g, Compute compute) {
     args.self_m = stride32(g.self.row, g.m);
     args.self_n = stride32(g.self.column, g.n);
     args.self_z = stride32(g.self.batch, g.batch);
+    if (g.activation.function != Activation::None)
+        args.alpha = g.activation.input == nullptr ? 0 : kernels::address(*g.activation.input);
     return args;
 }
 
@@ -189,6 +191,13 @@ double cost_of(Compute compute) {
     return compute == Compute::F32 ? 1 : compute == Compute::I64 ? 16 : 4;
 }
 
+// What every kernel of a product reads and writes beside its factors.
+void declare_results(KernelCall& call, const Gemm& g) {
+    call.write(*g.out.tensor);
+    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    if (g.activation.input != nullptr) call.write(*g.activation.input);
+}
+
 // One dispatch over all slices of k; out's batch is split_k * batch long. fallback_flags: only flagged tiles,
 // whose size is that of `flagged`.
 void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fallback_flags = {},
@@ -220,11 +229,12 @@ void multiply(const Gemm& g, const Plan& plan, Compute compute, const Tensor& fa
         .wide_out = wide_out,
         .tile_m = tile.m,
         .flag_tile_m = flagged == nullptr ? 0 : flagged->m,
-        .flag_tile_n = flagged == nullptr ? 0 : flagged->n};
+        .flag_tile_n = flagged == nullptr ? 0 : flagged->n,
+        .activation = g.activation.code()};
     if (fallback_flags.defined()) args.fallback_flags = kernels::address(fallback_flags);
     KernelCall call(kernels::kernel_id(kernel), constants.values());
-    call.read(*g.a.tensor).read(*g.b.tensor).read(fallback_flags).write(*g.out.tensor);
-    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    call.read(*g.a.tensor).read(*g.b.tensor).read(fallback_flags);
+    declare_results(call, g);
     const double operations = 2.0 * g.batch * g.m * g.n * g.k;
     if (runtime::profiling()) {
         const auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", split-K ", plan.split_k);
@@ -255,14 +265,15 @@ void multiply_copies(const Gemm& g, const Plan& plan, MatmulArgs args, const Ten
         constants.type_out = type;
         constants.has_self = g.self.tensor != nullptr;
         constants.wide_out = wide_out;
+        constants.activation = g.activation.code();
         return KernelCall(kernels::kernel_id(kernel), constants.values());
     };
     KernelCall call = !plan.tile->fragments ? prepared(shaders::matmul_packed::Constants{})
                       : is_scaled_f16(plan.arithmetic)
                           ? prepared(shaders::matmul_scaled::Constants{})
                           : prepared(shaders::matmul_fragments::Constants{.acc_swapped = swapped});
-    call.read(a).read(b).write(*g.out.tensor).write(fallback_flags);
-    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    call.read(a).read(b).write(fallback_flags);
+    declare_results(call, g);
     const double operations = 2.0 * g.batch * g.m * g.n * g.k;
     runtime::note_dispatch({.operations = operations});
     if (runtime::profiling()) {
@@ -353,9 +364,10 @@ void reduce_split_k(const Gemm& g, const Tensor& workspace, const Plan& plan, Co
                            .type_a = kernels::code(workspace.scalar_type()),
                            .type_out = type,
                            .has_self = g.self.tensor != nullptr,
-                           .wide_out = wide});
-    call.read(workspace).write(*g.out.tensor);
-    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+                           .wide_out = wide,
+                           .activation = g.activation.code()});
+    call.read(workspace);
+    declare_results(call, g);
     const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
     if (runtime::profiling()) runtime::profile_work(0, profile_label(plan, c10::str(results, " results")));
     call.dispatch(args, kernels::flat_grid(wide ? results / 4 : results));
@@ -447,6 +459,7 @@ void Gemm::run() {
     partial.out = {&workspace, g.m * g.n, g.n, 1};
     partial.self = kNoMatrices;
     partial.alpha = 1;
+    partial.activation = {};
     product(partial, plan, compute);
     if (g.sum_batch) g.batch = 1;
     reduce_split_k(g, workspace, plan, compute);
