@@ -26,6 +26,7 @@
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
+#include "runtime/plan_log.h"
 
 namespace anymps::ops {
 namespace {
@@ -411,6 +412,8 @@ void Gemm::run() {
     }
     problem.variant = variant_of(g);
     const Plan plan = choose_plan(info, problem);
+    if (runtime::logs_plans()) [[unlikely]]
+        runtime::log_plan(name, to_text(problem, plan));
     if (plan.swapped) transpose(g);
     std::optional<PackedFactor> a_packed, b_packed;
     if (worth_a_copy(g.a, g.m, g.n, g, plan)) g.a = a_packed.emplace(g.a, g.batch, g.m, g.k).matrices;

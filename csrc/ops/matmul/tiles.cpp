@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "kernels/launch_config.h"
@@ -368,6 +369,16 @@ Plan fallback_plan(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t 
 const char* suffix(Arithmetic arithmetic) {
     constexpr const char* kNames[] = {nullptr, "f16", "bf16", "bf16x1", "bf16x2", "bf16x3", "f16x1", "f16x2"};
     return kNames[static_cast<uint32_t>(arithmetic)];
+}
+
+std::string to_text(const GemmProblem& p, const Plan& plan) {
+    const auto number = [](uint64_t n) { return std::to_string(n); };
+    std::string text = number(p.batch) + " of " + number(p.m) + " x " + number(p.n) + " x " + number(p.k) +
+                       ": " + plan.tile->kernel;
+    if (const char* arithmetic = suffix(plan.arithmetic)) text += std::string("_") + arithmetic;
+    text += " " + number(plan.tile->m) + " x " + number(plan.tile->n) + ", split-K " + number(plan.split_k);
+    if (plan.tail_split > 1) text += ", tail split " + number(plan.tail_split);
+    return text + (plan.swapped ? ", transposed" : "");
 }
 
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,

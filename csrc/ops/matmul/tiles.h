@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "vulkan/instance.h"
@@ -98,6 +99,9 @@ Plan fallback_plan(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t 
 
 // Plans worth measuring: the model's, then other tiles and other split-K factors.
 std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const GemmProblem& problem);
+
+// "1 of 64 x 64 x 64: register 16 x 32, split-K 1", for ANYMPS_LOG=plan and profiles.
+std::string to_text(const GemmProblem& problem, const Plan& plan);
 
 // Workgroups that a plan launches.
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
