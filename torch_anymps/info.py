@@ -68,6 +68,9 @@ def _device_rows(info: dict) -> list[tuple[str, str]]:
         ("features", ", ".join(f"{name} {'yes' if on else 'no'}" for name, on in info["features"].items())),
         ("subgroup sizes", f"{info['min_subgroup_size']} to {info['max_subgroup_size']}"),
     ]
+    profile = info["profile"]
+    rates = "as python -m torch_anymps.tune --device measured them" if profile["measured"] else "of the table"
+    rows.append(("profile", f"{profile['name']}, rates {rates}"))
     for index, heap in enumerate(info["heaps"]):
         rows.append(
             (f"memory heap {index}", f"{heap['bytes'] / 2**30:.1f} GiB{' device-local' * heap['device_local']}")

@@ -47,11 +47,10 @@ decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool
     const auto& device = runtime::device().info();
     const auto& t = kernels::launch_config();
     const bool floats = like.scalar_type() == at::kFloat;
-    // Lanes of Intel's GPUs have no registers left for a part of a row.
-    const bool kept = floats && device.vendor_id != vulkan::kIntel;
-    // Twice as many threads keep twice as much; other compilers spill with so many.
-    const bool wide = kept && device.vendor_id == vulkan::kNvidia && like.size(-1) > kThreads * kKept &&
-                      device.max_workgroup_size >= kMaxThreads;
+    const bool kept = floats && !device.profile->excludes(kLongRows(backward, 1).name);
+    // Twice as many threads keep twice as much.
+    const bool wide = kept && device.profile->row_threads >= kMaxThreads &&
+                      like.size(-1) > kThreads * kKept && device.max_workgroup_size >= kMaxThreads;
     const uint32_t most = wide ? kMaxThreads : kThreads;
     const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
     return kLongRows(backward, kept     ? 1

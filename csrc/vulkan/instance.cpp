@@ -159,10 +159,9 @@ void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, Dev
 // What kernels that work in subgroups ask for where drivers leave a choice. Intel's compiler builds them for
 // 8, 16 or 32 lanes that share as many registers, and names 32. Adreno's have 64 or 128.
 void choose_subgroup_size(DeviceInfo& info) {
-    constexpr uint32_t kLanesOfIntel = 16;
     if (!info.subgroup_size_control) return;
-    const uint32_t wanted =
-        info.vendor_id == kIntel ? kLanesOfIntel : std::min(info.subgroup_size, kMaxLanes);
+    const uint32_t wanted = info.profile->subgroup_size != 0 ? info.profile->subgroup_size
+                                                             : std::min(info.subgroup_size, kMaxLanes);
     info.subgroup_size = std::clamp(wanted, info.min_subgroup_size, info.max_subgroup_size);
 }
 
@@ -228,6 +227,7 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     const char* caps = std::getenv("ANYMPS_CAPS");
     leave_out_options(info, caps ? caps : "");
+    info.profile = &find_profile(info);
     choose_subgroup_size(info);
 
     std::string missing;

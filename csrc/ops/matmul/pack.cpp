@@ -2,20 +2,21 @@
 
 #include <ATen/ops/empty.h>
 
+#include "runtime/device.h"
+
 namespace anymps::ops {
 namespace {
-
-// Measured on an H200: unaligned factors halve the speed, some 6 fs a product; a copied element costs 2 ps,
-// the dispatches of a copy 10 us.
-constexpr int64_t kMinOthers = 512;
-constexpr double kMinProducts = 2e9;
 
 constexpr int64_t kWord = 8;  // elements; a multiple of 16 bytes for every type
 
 }  // namespace
 
 bool worth_packing(int64_t others, double products) {
-    return others >= kMinOthers && products >= kMinProducts;
+    const vulkan::DeviceProfile& profile = *runtime::device().info().profile;
+    const vulkan::Tradeoff& costs = profile.costs->aligned_copy;
+    const double gain = costs.product * profile.product_scale(vulkan::Rate::MatrixF16);
+    return static_cast<double>(others) * gain >= costs.element * profile.bytes_scale() &&
+           products * gain >= costs.dispatches * profile.launch_scale();
 }
 
 PackedFactor::PackedFactor(const Matrices& factor, int64_t batch, int64_t rows, int64_t columns) {

@@ -20,9 +20,6 @@ namespace shader = shaders::matmul_pack;
 
 // As in shaders/matmul_pack.slang.
 constexpr uint32_t kThreads = 256, kPrefetch = 8, kRows = 32, kDeep = 128;
-// Seconds on an H200: of a multiplication more without halves, of an element cut, of the dispatches.
-constexpr double kGain = 29e-15, kCut = 3.4e-12, kDispatches = 20e-6;
-
 constexpr double kMinK = 64, kMaxK = 1 << 23;            // the count of small numbers has 23 bits
 constexpr uint64_t kMinKPerChunk = 64, kMaxChunks = 16;  // of rows that do not follow k
 constexpr double kMaxElements = 1 << 28;                 // that get a copy, of a gigabyte then
@@ -45,9 +42,14 @@ uint32_t k_per_chunk(int64_t k) {
 }
 
 bool worth_scaled_f16(double batch, double m, double n, double k) {
-    if (runtime::device().info().is_software) return k > 0;
+    const vulkan::DeviceInfo& device = runtime::device().info();
+    if (device.is_software) return k > 0;
     if (k < kMinK || k >= kMaxK || batch * (m + n) * k > kMaxElements) return false;
-    return batch * m * n * k * kGain > batch * (m + n) * k * kCut + kDispatches;
+    const vulkan::DeviceProfile& profile = *device.profile;
+    const vulkan::Tradeoff& costs = profile.costs->scaled_f16;
+    const double gain = costs.product * profile.product_scale(vulkan::Rate::MatrixF16);
+    return batch * m * n * k * gain > batch * (m + n) * k * costs.element * profile.bytes_scale() +
+                                          costs.dispatches * profile.launch_scale();
 }
 
 ScaledRows::ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, uint32_t terms) {

@@ -17,13 +17,19 @@ constexpr bool is_scaled_f16(Arithmetic arithmetic) {
     return arithmetic >= Arithmetic::F16x1;
 }
 
+enum class TileKind : uint32_t {
+    Block,     // m x n results a workgroup
+    Subgroup,  // a result a subgroup
+    Vector,    // few rows, 16 columns
+};
+
 // GEMM kernel and its cost: shaders/lib/gemm.slang (register, subgroup), gemm_simt.slang (shared),
 // gemm_coopmat.slang (matrix).
 struct Tile {
-    const char* kernel;      // part of kernel names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
-    uint32_t m, n;           // tile of a workgroup, in results
-    uint32_t workgroup;      // invocations
-    uint32_t cost_per_k;     // time of a workgroup for one k, in any unit; a partial tile costs as much
+    const char* kernel;   // part of kernel names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
+    uint32_t m, n;        // tile of a workgroup, in results
+    uint32_t workgroup;   // invocations
+    uint32_t cost_per_k;  // time of a workgroup for one k, in PlanCosts::unit; a partial tile costs as much
     uint32_t occupancy = 1;  // workgroups resident on a compute unit
     uint32_t shared_bytes = 0;
     bool fragments = false;       // operands are packed into fragments by a pass before
@@ -32,6 +38,8 @@ struct Tile {
     uint32_t panel = 64;          // rows of a panel of B: twin of right_panel in lib/gemm_fragments.slang
     // Software pipeline of vec8 loads, whole blocks of k only (shaders/lib/gemm_pipelined.slang).
     bool pipelined = false;
+    TileKind kind = TileKind::Block;
+    uint32_t registers = 0;  // 32-bit registers of a thread, where that is more than any device has
 };
 
 // Fastest arithmetic of the device for operands of these types. bf16_terms: bf16 terms an f32 operand is
