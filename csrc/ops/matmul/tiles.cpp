@@ -92,6 +92,7 @@ uint64_t min_split_k(const GemmProblem& p) {
 // Tile and split-K are chosen together: few results fill the device with large tiles and short slices.
 Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     const vulkan::PlanCosts& costs = *device.profile->costs;
+    const double unit = costs.unit * device.profile->unit_scale(rate_of(p.arithmetic));
     const SplitKCosts split_costs = split_k_costs(*device.profile, p.arithmetic);
     const auto units = [](uint64_t elements, uint64_t elements_per_unit, double scale) {
         return static_cast<uint64_t>(static_cast<double>(elements / elements_per_unit) * scale);
@@ -130,6 +131,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
                 if (tile.fragments && !is_scaled_f16(p.arithmetic))
                     time += split_costs.pack +
                             units(p.batch * (p.m + p.n) * p.k, costs.packed_per_unit, split_costs.packed);
+                plan.seconds = static_cast<double>(time) * unit;
                 if (time < best_time) {
                     best_time = time;
                     best = plan;

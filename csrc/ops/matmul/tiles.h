@@ -97,6 +97,7 @@ struct Plan {
     // device partly idle (as stream-K's hybrid schedule).
     uint32_t tail_split = 1, full_wave_tiles = 0;
     uint32_t trial = 0;  // its number while tiles are tuned
+    double seconds = 0;  // by the model; 0: not modelled
 };
 
 // Plan of least modelled time among the device's tiles; see choose_plan in tuning.h.
