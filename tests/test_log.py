@@ -74,3 +74,19 @@ def test_every_dispatch_is_printed():
     form = r"ANYMPS_LOG dispatch: \w+\[(\d+,?)*\], grid (\d+ x \d+ x \d+|in memory), \d+ bytes of arguments"
     assert all(re.fullmatch(form, line) for line in lines[:-1])
     assert lines[-1].startswith("ANYMPS_LOG fallbacks: ")
+
+
+ROUTES = """
+torch.softmax(y, 1); torch.log_softmax(y.t(), 0)
+w = torch.ones(700, device="mps")
+for norm in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
+    norm(y.requires_grad_(), (700,), w).sum().backward()
+"""
+
+
+def test_routes_are_plans():
+    names = [line.removeprefix("ANYMPS_LOG plan: ").split(" ", 1) for line in report("plan", ROUTES)]
+    routes = {(op, text.rpartition(": ")[2]) for op, text in names}
+    assert {("softmax", "row_team"), ("log_softmax", "row_team")} <= routes
+    for norm in ("layer_norm", "rms_norm"):
+        assert {(norm, "row_team"), (norm, "row_team, reduce")} <= routes
