@@ -1,7 +1,8 @@
 """Which kernels a device can build, and what its driver's compiler says of them.
 
-As a program it builds every kernel and prints JSON: {"device": name, "subgroup_size": lanes, "failed": {kernel:
-message}, "statistics": {kernel: {label: value}}}. Statistics need ANYMPS_PIPELINE_STATISTICS=1.
+As a program it builds every kernel and prints JSON: {"device": name, "subgroup_size": lanes, "excluded": [pattern of
+kernels that the device does not get], "failed": {kernel: message}, "statistics": {kernel: {label: value}}}. Statistics
+need ANYMPS_PIPELINE_STATISTICS=1.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def buildable_kernels() -> list[str]:
 def main() -> None:
     info = json.loads(torch.ops.anymps.device_info())
     result = {"device": info["name"], "subgroup_size": info["subgroup_size"], "failed": {}, "statistics": {}}
+    result["excluded"] = [exclusion["kernels"] for exclusion in info["profile"]["excluded"]]
     for name in buildable_kernels():
         try:
             result["statistics"][name] = dict(zip(*torch.ops.anymps.kernel_statistics(name, first_constants(name))))

@@ -1,6 +1,7 @@
-"""ANYMPS_LOG: reports at the end of a process."""
+"""ANYMPS_LOG: reports at the end of a process, plans and dispatches as they come."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -56,5 +57,36 @@ def test_fallbacks_are_listed():
 def test_several_reports_and_words_that_are_none():
     lines = report("fallbacks, slow,typo")
     assert {line.split(":")[0] for line in lines} == {"ANYMPS_LOG fallbacks", "ANYMPS_LOG slow", "ANYMPS_LOG typo"}
-    assert lines[-1] == "ANYMPS_LOG typo: no report of this name; there are fallbacks, slow"
+    assert lines[-1] == "ANYMPS_LOG typo: no report of this name; there are fallbacks, slow, plan, dispatch"
     assert report("") == []
+
+
+def test_each_distinct_plan_is_printed_once():
+    lines = [line for line in report("plan") if " 700 x 700 x 700: " in line]
+    assert len(lines) == 1 and lines[0].startswith("ANYMPS_LOG plan: mm 1 of 700 x 700 x 700: ")
+    assert ", split-K 1" in lines[0]
+
+
+def test_every_dispatch_is_printed():
+    lines = report("fallbacks,dispatch")
+    products = [line for line in lines if line.startswith("ANYMPS_LOG dispatch: matmul_")]
+    assert len(products) == 3
+    form = r"ANYMPS_LOG dispatch: \w+\[(\d+,?)*\], grid (\d+ x \d+ x \d+|in memory), \d+ bytes of arguments"
+    assert all(re.fullmatch(form, line) for line in lines[:-1])
+    assert lines[-1].startswith("ANYMPS_LOG fallbacks: ")
+
+
+ROUTES = """
+torch.softmax(y, 1); torch.log_softmax(y.t(), 0)
+w = torch.ones(700, device="mps")
+for norm in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
+    norm(y.requires_grad_(), (700,), w).sum().backward()
+"""
+
+
+def test_routes_are_plans():
+    names = [line.removeprefix("ANYMPS_LOG plan: ").split(" ", 1) for line in report("plan", ROUTES)]
+    routes = {(op, text.rpartition(": ")[2]) for op, text in names}
+    assert {("softmax", "row_team"), ("log_softmax", "row_team")} <= routes
+    for norm in ("layer_norm", "rms_norm"):
+        assert {(norm, "row_team"), (norm, "row_team, reduce")} <= routes

@@ -92,3 +92,35 @@ def test_the_context_measures_and_ends_with_its_block(mps):
     assert len(tuning.winners) == 1 and tuning.untried > 0
     assert (kept.read_text() if kept.exists() else None) == before  # nothing is stored after an error
     torch.testing.assert_close((a.to(mps) @ b.to(mps)).cpu(), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_rates_of_the_device_are_measured_stored_and_used(run, tmp_path):
+    report = run("-m", "torch_anymps.tune", "--device")
+    assert ".match = {.vendor_id = 0x" in report and f"stored in {tmp_path / 'rates.txt'}" in report
+    header, words = (tmp_path / "rates.txt").read_text().splitlines()
+    assert header.startswith("torch-anymps rates 1; ")
+    rates = dict(word.split("=") for word in words.split())
+    assert float(rates["launch"]) > 0 and 1e8 < float(rates["bytes"]) < 1e14 and 1e7 < float(rates["simt_f32"]) < 1e15
+    assert "rates as python -m torch_anymps.tune --device measured them" in run("-m", "torch_anymps.info")
+
+
+SHOW_PROFILE = "import json, torch; print(json.loads(torch.ops.anymps.device_info())['profile'])"
+
+
+@pytest.mark.parametrize("rates", ["launch=1 bytes=x", "something", ""])
+def test_other_rates_change_nothing(run, tmp_path, rates):
+    header = run("-c", "import torch; print(torch.ops.anymps.device_rates_file()[1])").strip()
+    before = run("-c", SHOW_PROFILE)
+    (tmp_path / "rates.txt").write_text(f"torch-anymps rates 1; another device; a driver\n{rates}\n")
+    assert run("-c", SHOW_PROFILE) == before
+    (tmp_path / "rates.txt").write_text(f"{header}\n{rates}\n" if rates else "nothing\n")
+    output = run("-c", SHOW_PROFILE)
+    assert "is not a file of measured rates" in output and output.splitlines()[0] == before.splitlines()[0]
+
+
+def test_a_row_takes_rates_alone(mps):
+    import torch
+
+    assert ".launch = 2e-06" in torch.ops.anymps.device_row("launch=2e-6 units=4")
+    with pytest.raises(ValueError, match="expected rates as name=number"):
+        torch.ops.anymps.device_row("speed=3")

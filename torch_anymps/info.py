@@ -100,6 +100,9 @@ def device_rows() -> list[tuple[str, str]]:
         ("subgroup sizes", f"{info['min_subgroup_size']} to {info['max_subgroup_size']}"),
         ("shared memory", f"{info['shared_memory_bytes'] // 1024} KiB a workgroup"),
     ]
+    profile = info["profile"]
+    rates = "as python -m torch_anymps.tune --device measured them" if profile["measured"] else "of the table"
+    rows.append(("profile", f"{profile['name']}, rates {rates}"))
     for index, heap in enumerate(info["heaps"]):
         rows.append(
             (f"memory heap {index}", f"{heap['bytes'] / 2**30:.1f} GiB{' device-local' * heap['device_local']}")

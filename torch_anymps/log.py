@@ -1,7 +1,12 @@
-"""ANYMPS_LOG: what is reported to stderr when the process ends.
+"""ANYMPS_LOG: what is reported to stderr. When the process ends:
 
 fallbacks   operators that ran on the CPU because they have no kernel: calls, seconds
 slow        what the host waited for, operators whose core is LAPACK on the CPU, memory that ran short
+
+At once, by csrc/runtime/plan_log.h:
+
+plan        how products, convolutions and the like are computed: each distinct plan once
+dispatch    every dispatch: kernel, specialization constants, grid, bytes of arguments
 """
 
 from __future__ import annotations
@@ -13,14 +18,16 @@ import sys
 
 def install() -> None:
     """Registers the reports that ANYMPS_LOG asks for, with commas between them."""
-    words = [word.strip() for word in os.environ.get("ANYMPS_LOG", "").split(",") if word.strip()]
+    words = [word.strip() for word in os.environ.get("ANYMPS_LOG", "").split(",")]
+    words = [word for word in words if word and word not in AT_ONCE]
     if words:
         atexit.register(_print, words)
 
 
 def _print(words: list[str]) -> None:
     for word in words:
-        lines = REPORTS[word]() if word in REPORTS else [f"no report of this name; there are {', '.join(REPORTS)}"]
+        known = ", ".join([*REPORTS, *AT_ONCE])
+        lines = REPORTS[word]() if word in REPORTS else [f"no report of this name; there are {known}"]
         for line in lines:
             print(f"ANYMPS_LOG {word}: {line}", file=sys.stderr)
 
@@ -57,6 +64,7 @@ def slow() -> list[str]:
 
 
 REPORTS = {"fallbacks": fallbacks, "slow": slow}
+AT_ONCE = ("plan", "dispatch")
 
 
 def _rows(op: str) -> list[tuple[str, int, float]]:

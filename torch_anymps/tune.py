@@ -4,6 +4,10 @@ The script runs as it would by itself, but calls of the same product or convolut
 and the GPU's time of each is taken. The winners go to the cache folder, into a file for this device and driver, and
 later processes use them. A script that repeats its shapes some dozens of times, such as a hundred training steps, is
 enough. `with Tuning():` does the same around any code.
+
+`python -m torch_anymps.tune --device`: measures rates of this device (memory, launches, products), by which the cost
+model plans what has not been tuned; some seconds, a minute on a slow device. Stored in the same folder, and printed as
+a row for an issue.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import re
 import runpy
 import sys
 from dataclasses import dataclass, field
+
+from torch_anymps import device_rates
 
 
 @dataclass
@@ -78,11 +84,8 @@ def _store(winners: dict[str, str]) -> None:
     path = pathlib.Path(name)
     lines = path.read_text().splitlines() if path.exists() else []
     known = dict(line.split(" ", 1) for line in lines[1:] if " " in line) if lines[:1] == [header] else {}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
     rows = sorted((known | winners).items())
-    temporary.write_text("\n".join([header, *(f"{problem} {plan}" for problem, plan in rows)]) + "\n")
-    temporary.replace(path)
+    device_rates.write_lines(path, [header, *(f"{problem} {plan}" for problem, plan in rows)])
     torch.ops.anymps.reload_tiles()
 
 
@@ -90,6 +93,8 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
         return 2
+    if sys.argv[1] == "--device":
+        return device_rates.main()
     import torch
 
     sys.argv = sys.argv[1:]

@@ -18,7 +18,7 @@ constexpr KernelFamily kKernels(shader::kernels_with<shader::GroupGradientArgs>,
 
 constexpr uint32_t kMinThreads = 64;
 constexpr uint64_t kFewWords = 4;  // of a thread, where threads suffice
-constexpr uint64_t kMaxWords = 7;  // Intel's compiler spills them: 87 registers of a lane of 16
+constexpr uint64_t kMaxWords = 7;
 
 // Elements of a word; 0 where groups do not fit in words.
 uint64_t width_of(const GroupGradients& g) {
@@ -44,8 +44,10 @@ bool group_gradients(const GroupGradients& g) {
     const uint64_t words = width == 0 ? 0 : g.depth * g.size / width;
     uint32_t threads = std::max(kMinThreads, launch_config().subgroup);
     while (threads < launch_config().workgroup && words > kFewWords * threads) threads *= 2;
-    const bool intel = runtime::device().info().vendor_id == vulkan::kIntel;
-    if (words == 0 || words > (intel ? kFewWords : kMaxWords) * threads) return false;
+    if (words == 0 || words > kMaxWords * threads) return false;
+    const size_t prefetch = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
+    const auto& kernel = kKernels(0, prefetch, width != 4);
+    if (runtime::device().info().profile->excludes(kernel.name)) return false;
     const auto rounded = [](uint64_t n) { return static_cast<uint32_t>(ceil_div(n, 64) * 64); };
     const shader::GroupGradientArgs args{
         .x = address(g.x),
@@ -61,8 +63,7 @@ bool group_gradients(const GroupGradients& g) {
         .depth = static_cast<uint32_t>(g.depth),
         .channels = static_cast<uint32_t>(g.channels),
         .inverse_size = static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
-    const size_t prefetch = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
-    kKernels(0, prefetch, width != 4)
+    kernel
         .call({.workgroup = threads,
                .subgroup = launch_config().subgroup,
                .type0 = code(g.x.scalar_type()),

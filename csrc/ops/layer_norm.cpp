@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "kernels/launch_config.h"
+#include "kernels/route.h"
 #include "kernels/row_launcher.h"
 #include "ops/check_real.h"
 #include "runtime/device.h"
@@ -77,13 +78,28 @@ void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) 
     }
 }
 
-// Rows of words of 16 bytes that lanes of a subgroup keep in registers; false elsewhere.
-bool forward_vectorized(const Tensor& input, int64_t size, const Tensor& weight, const Tensor& bias,
-                        double eps, const Tensor& out, const Tensor& mean, const Tensor& rstd) {
-    constexpr uint32_t kThreads = 128, kMaxWords = 8;
+// Without mean: RMS norm. Parameters that are undefined are left out.
+struct NormForward {
+    const Tensor& input;
+    const Rows& rows;
+    const Tensor &weight, &bias;
+    double eps;
+    const Tensor &out, &mean, &rstd;
+
+    uint32_t affine() const { return (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u); }
+};
+
+std::string to_text(const NormForward& p) {
+    return c10::str(p.input.scalar_type(), " ", p.input.sizes(), " rows of ", p.rows.size());
+}
+
+// Rows of words of 16 bytes that lanes of a subgroup keep in registers.
+bool fits_a_subgroup(const NormForward& p) {
+    constexpr uint32_t kMaxWords = 8;
+    const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
     const auto& t = kernels::launch_config();
     const auto type = input.scalar_type();
-    const int64_t word = kernels::floats_of_word(type);  // elements
+    const int64_t word = kernels::floats_of_word(type), size = rows.size();  // elements
     if (t.software || input.numel() == 0 || word == 0) return false;
     if (size % word != 0 || size > kMaxWords * word * t.subgroup || input.numel() / size > UINT32_MAX)
         return false;
@@ -96,6 +112,15 @@ bool forward_vectorized(const Tensor& input, int64_t size, const Tensor& weight,
         if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != at::kFloat))
             return false;
     }
+    return true;
+}
+
+void launch_subgroup(const NormForward& p) {
+    constexpr uint32_t kThreads = 128;
+    const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
+    const auto& t = kernels::launch_config();
+    const auto type = input.scalar_type();
+    const int64_t word = kernels::floats_of_word(type), size = rows.size();
     const shaders::layer_norm_rows::NormRows args{.x = kernels::address(input),
                                                   .y = kernels::address(out),
                                                   .weight = kernels::address_or_0(weight),
@@ -107,7 +132,6 @@ bool forward_vectorized(const Tensor& input, int64_t size, const Tensor& weight,
                                                   .eps = static_cast<float>(eps)};
     const uint32_t threads = std::max(kThreads, t.subgroup);
     const auto words = static_cast<uint32_t>(kernels::ceil_div(size / word, t.subgroup));
-    const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
     (type == at::kFloat ? shaders::layer_norm_rows::layer_norm_rows_f32
                         : shaders::layer_norm_rows::layer_norm_rows_16)
         .call({.workgroup = threads,
@@ -116,7 +140,7 @@ bool forward_vectorized(const Tensor& input, int64_t size, const Tensor& weight,
                .lanes = t.subgroup,
                .cached = words,
                .rms = !mean.defined(),
-               .affine = affine})
+               .affine = p.affine()})
         .read(input)
         .read(weight)
         .read(bias)
@@ -124,20 +148,36 @@ bool forward_vectorized(const Tensor& input, int64_t size, const Tensor& weight,
         .write(mean)
         .write(rstd)
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, threads / t.subgroup)));
-    return true;
 }
 
-void forward(const Tensor& input, const Rows& rows, const Tensor& weight, const Tensor& bias, double eps,
-             const Tensor& out, const Tensor& mean, const Tensor& rstd) {
-    if (forward_vectorized(input, rows.size(), weight, bias, eps, out, mean, rstd)) return;
+void launch_row_team(const NormForward& p) {
+    const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
     const bool rms = !mean.defined();
-    const uint32_t affine = (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u);
     const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight),
                  b = rows.parameter(bias);
     const Tensor m = rms ? mean : rows.statistic(mean), r = rows.statistic(rstd);
     kernels::launch_rows(shaders::layer_norm::layer_norm_forward, rows.axis(),
                          {{x}, {y, kWrite}, {w}, {b}, {m, kWrite, true}, {r, kWrite, true}},
-                         {static_cast<float>(eps)}, {.rms = rms, .affine = affine});
+                         {static_cast<float>(eps)}, {.rms = rms, .affine = p.affine()});
+}
+
+constexpr kernels::Route<NormForward> kForward[] = {
+    {"persistent_subgroup", fits_a_subgroup, launch_subgroup},
+    {"row_team", kernels::always, launch_row_team},
+};
+
+// Gradients that are undefined are not asked for. Without mean: RMS norm, which has no bias.
+struct NormBackward {
+    const Tensor &grad, &input;
+    const Rows& rows;
+    const Tensor &mean, &rstd, &weight;
+    const Tensor &grad_input, &grad_weight, &grad_bias;
+
+    bool parameters() const { return grad_weight.defined() || grad_bias.defined(); }
+};
+
+std::string to_text(const NormBackward& p) {
+    return c10::str("backward ", p.input.scalar_type(), " ", p.input.sizes(), " rows of ", p.rows.size());
 }
 
 void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, const Tensor& mean,
@@ -151,18 +191,14 @@ void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, c
                          {.rms = rms, .affine = weight.defined()});
 }
 
-// All gradients in one reading, where rows are contiguous words that a team of lanes can keep; false
-// elsewhere.
-bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, const Tensor& mean,
-                      const Tensor& rstd, const Tensor& weight, const Tensor& grad_input,
-                      const Tensor& grad_weight, const Tensor& grad_bias) {
-    // Few registers a thread, so that four workgroups of 128 threads run a core: 64 lanes a row.
-    constexpr uint32_t kMaxElements = 1024, kLanes = 64, kThreads = 128, kGroupsPerComputeUnit = 4, kSide = 4;
+// All gradients in one reading, where rows are contiguous words that a team of lanes can keep.
+bool fits_a_team(const NormBackward& p) {
+    constexpr uint32_t kMaxElements = 1024;
     constexpr int64_t kMinRows = 1024;
-    const auto& t = kernels::launch_config();
-    const int64_t rows = size == 0 ? 0 : input.numel() / size;
-    if (t.software || !grad_input.defined() || rows < kMinRows || rows > UINT32_MAX / 2 || size % 4 != 0 ||
-        size > kMaxElements)
+    const auto& [grad, input, shape, mean, rstd, weight, grad_input, grad_weight, grad_bias] = p;
+    const int64_t size = shape.size(), rows = size == 0 ? 0 : input.numel() / size;
+    if (kernels::launch_config().software || !p.parameters() || !grad_input.defined() || rows < kMinRows ||
+        rows > UINT32_MAX / 2 || size % 4 != 0 || size > kMaxElements)
         return false;
     for (const Tensor* tensor : {&grad, &input, &grad_input, &weight, &mean, &rstd}) {
         if (!tensor->defined()) continue;
@@ -175,7 +211,17 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
         if (tensor->defined() && tensor->scalar_type() != parameter.scalar_type()) return false;
     for (const Tensor* tensor : {&mean, &rstd})
         if (tensor->defined() && tensor->scalar_type() != at::kFloat) return false;
-    if (grad.scalar_type() != type || grad_input.scalar_type() != type) return false;
+    return grad.scalar_type() == type && grad_input.scalar_type() == type;
+}
+
+void launch_at_once(const NormBackward& p) {
+    // Few registers a thread, so that four workgroups of 128 threads run a core: 64 lanes a row.
+    constexpr uint32_t kLanes = 64, kThreads = 128, kGroupsPerComputeUnit = 4, kSide = 4;
+    const auto& [grad, input, shape, mean, rstd, weight, grad_input, grad_weight, grad_bias] = p;
+    const auto& t = kernels::launch_config();
+    const int64_t size = shape.size(), rows = input.numel() / size;
+    const auto type = input.scalar_type();
+    const Tensor& parameter = grad_weight.defined() ? grad_weight : grad_bias;
     const bool rms = !mean.defined();
     const int64_t columns = rms ? size : 2 * size;
     const uint32_t threads = std::max(kThreads, t.subgroup);
@@ -227,8 +273,26 @@ bool backward_at_once(const Tensor& grad, const Tensor& input, int64_t size, con
         .write(grad_weight)
         .write(grad_bias)
         .dispatch(sum, kernels::Grid::linear(kernels::ceil_div(columns, 4 * kSide)));
-    return true;
 }
+
+void launch_each(const NormBackward& p) {
+    const Rows& rows = p.rows;
+    if (p.grad_input.defined()) backward_input(p.grad, p.input, rows, p.mean, p.rstd, p.weight, p.grad_input);
+    if (!p.parameters()) return;
+    const auto flat = [](const Tensor& t) { return t.defined() ? t.view({-1}) : t; };
+    const Tensor grad = rows.rows(p.grad), input = rows.rows(p.input), rstd = rows.statistic(p.rstd);
+    if (p.mean.defined()) {
+        kernels::reduce(rows::norm_gradients, {grad, input, rows.statistic(p.mean), rstd}, rows.all_rows(),
+                        {flat(p.grad_weight), flat(p.grad_bias)});
+    } else {
+        kernels::reduce(rows::rms_norm_gradient, {grad, input, rstd}, rows.all_rows(), {flat(p.grad_weight)});
+    }
+}
+
+constexpr kernels::Route<NormBackward> kBackward[] = {
+    {"at_once", fits_a_team, launch_at_once},
+    {"row_team, reduce", kernels::always, launch_each},
+};
 
 }  // namespace
 
@@ -247,7 +311,8 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor mean = empty_as(input, rows.stat_shape(), at::kFloat);
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
-    forward(input, rows, weight, bias, eps, out, mean, rstd);
+    kernels::launch_first<NormForward>("layer_norm", kForward,
+                                       {input, rows, weight, bias, eps, out, mean, rstd});
     return {out, mean, rstd};
 }
 
@@ -263,17 +328,9 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm_backward)(
         grad_weight = empty_as(input, normalized_shape, (weight.defined() ? weight : input).scalar_type());
     if (output_mask[2])
         grad_bias = empty_as(input, normalized_shape, (bias.defined() ? bias : input).scalar_type());
-    const bool parameters = output_mask[1] || output_mask[2];
-    if (parameters && backward_at_once(grad_out, input, c10::multiply_integers(normalized_shape), mean, rstd,
-                                       weight, grad_input, grad_weight, grad_bias))
-        return {grad_input, grad_weight, grad_bias};
-    if (output_mask[0]) backward_input(grad_out, input, rows, mean, rstd, weight, grad_input);
-    if (parameters) {
-        const auto flat = [](const Tensor& t) { return t.defined() ? t.view({-1}) : t; };
-        kernels::reduce(rows::norm_gradients,
-                        {rows.rows(grad_out), rows.rows(input), rows.statistic(mean), rows.statistic(rstd)},
-                        rows.all_rows(), {flat(grad_weight), flat(grad_bias)});
-    }
+    kernels::launch_first<NormBackward>(
+        "layer_norm", kBackward,
+        {grad_out, input, rows, mean, rstd, weight, grad_input, grad_weight, grad_bias});
     return {grad_input, grad_weight, grad_bias};
 }
 
@@ -286,8 +343,10 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm)(const Tensor& input, Int
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
-    forward(input, rows, weight, Tensor(), eps.value_or(std::numeric_limits<float>::epsilon()), out, Tensor(),
-            rstd);
+    const Tensor none;
+    kernels::launch_first<NormForward>(
+        "rms_norm", kForward,
+        {input, rows, weight, none, eps.value_or(std::numeric_limits<float>::epsilon()), out, none, rstd});
     return {out, rstd};
 }
 
@@ -302,15 +361,9 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm_backward)(const Tensor& g
     const bool parameter = output_mask[1] && weight.defined();
     if (output_mask[0]) grad_input = empty_as(input, input.sizes(), input.scalar_type());
     if (parameter) grad_weight = empty_as(input, normalized_shape, weight.scalar_type());
-    if (parameter && backward_at_once(grad_out, input, c10::multiply_integers(normalized_shape), Tensor(),
-                                      rstd, weight, grad_input, grad_weight, Tensor()))
-        return {grad_input, grad_weight};
-    if (output_mask[0]) backward_input(grad_out, input, rows, Tensor(), rstd, weight, grad_input);
-    if (parameter) {
-        kernels::reduce(rows::rms_norm_gradient,
-                        {rows.rows(grad_out), rows.rows(input), rows.statistic(rstd)}, rows.all_rows(),
-                        {grad_weight.view({-1})});
-    }
+    const Tensor none;
+    kernels::launch_first<NormBackward>(
+        "rms_norm", kBackward, {grad_out, input, rows, none, rstd, weight, grad_input, grad_weight, none});
     return {grad_input, grad_weight};
 }
 

@@ -50,7 +50,7 @@ void search_rows(const Tensor& out, const Tensor& values, const Tensor& boundari
         .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, shader::kPrefetch)));
 }
 
-constexpr int64_t kTreeBytes = 16384;  // a core of an H200 has 48 KiB for all its workgroups
+constexpr int64_t kTreeBytes = 16384;  // so that a compute unit holds several workgroups
 
 // Whether so many values are sought in one row that a tree of it pays: its levels read the row once. Shorter
 // rows stay in a core's cache, and software drivers are slow with shared memory.

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "kernels/launch_config.h"
+#include "kernels/route.h"
 #include "kernels/row_launcher.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
@@ -47,11 +48,10 @@ decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool
     const auto& device = runtime::device().info();
     const auto& t = kernels::launch_config();
     const bool floats = like.scalar_type() == at::kFloat;
-    // Lanes of Intel's GPUs have no registers left for a part of a row.
-    const bool kept = floats && device.vendor_id != vulkan::kIntel;
-    // Twice as many threads keep twice as much; other compilers spill with so many.
-    const bool wide = kept && device.vendor_id == vulkan::kNvidia && like.size(-1) > kThreads * kKept &&
-                      device.max_workgroup_size >= kMaxThreads;
+    const bool kept = floats && !device.profile->excludes(kLongRows(backward, 1).name);
+    // Twice as many threads keep twice as much.
+    const bool wide = kept && device.profile->row_threads >= kMaxThreads &&
+                      like.size(-1) > kThreads * kKept && device.max_workgroup_size >= kMaxThreads;
     const uint32_t most = wide ? kMaxThreads : kThreads;
     const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
     return kLongRows(backward, kept     ? 1
@@ -64,23 +64,45 @@ decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool
                .log = log});
 }
 
-// Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers; false elsewhere.
-bool forward_vectorized(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
-    constexpr int64_t kMaxOfRow = 64;     // elements of a lane
-    constexpr uint64_t kWordsOfLane = 2;  // where a row has few
+// The forward pass, or with `output` the backward one of grad.
+struct SoftmaxProblem {
+    const Tensor& input;   // self, or grad
+    const Tensor* output;  // of the forward pass
+    int64_t dim;
+    const Tensor& result;
+    bool log;
+};
+
+std::string to_text(const SoftmaxProblem& p) {
+    return c10::str(p.input.scalar_type(), " ", p.input.sizes(), " dim ", p.dim, p.output ? " backward" : "");
+}
+
+constexpr uint64_t kWordsOfLane = 2;  // of persistent_subgroup, where a row has few
+
+// Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers.
+bool fits_a_subgroup(const SoftmaxProblem& p) {
+    constexpr int64_t kMaxOfRow = 64;  // elements of a lane
     const auto& t = kernels::launch_config();
-    if (t.software || self.element_size() != 2 || self.dim() == 0 || dim != self.dim() - 1) return false;
-    const int64_t size = self.size(dim);
+    const Tensor& self = p.input;
+    if (t.software || p.output != nullptr || self.element_size() != 2 || self.dim() == 0 ||
+        p.dim != self.dim() - 1)
+        return false;
+    const int64_t size = self.size(p.dim);
     if (size % 8 != 0 || size == 0 || size > kMaxOfRow * t.subgroup || self.numel() / size > UINT32_MAX)
         return false;
-    for (const Tensor* tensor : {&self, &out}) {
-        if (!tensor->is_contiguous() || tensor->scalar_type() != self.scalar_type() ||
-            kernels::address(*tensor) % 16 != 0)
-            return false;
-    }
-    const shaders::softmax_rows::SoftmaxRows args{.x = kernels::address(self),
-                                                  .y = kernels::address(out),
-                                                  .rows = static_cast<uint32_t>(self.numel() / size),
+    const auto in_words = [&](const Tensor& tensor) {
+        return tensor.is_contiguous() && tensor.scalar_type() == self.scalar_type() &&
+               kernels::address(tensor) % 16 == 0;
+    };
+    return in_words(self) && in_words(p.result);
+}
+
+void launch_subgroup(const SoftmaxProblem& p) {
+    const auto& t = kernels::launch_config();
+    const int64_t size = p.input.size(p.dim);
+    const shaders::softmax_rows::SoftmaxRows args{.x = kernels::address(p.input),
+                                                  .y = kernels::address(p.result),
+                                                  .rows = static_cast<uint32_t>(p.input.numel() / size),
                                                   .size = static_cast<uint32_t>(size)};
     const uint64_t words = args.size / 8;
     const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, kWordsOfLane), t.subgroup);
@@ -88,50 +110,59 @@ bool forward_vectorized(const Tensor& self, int64_t dim, const Tensor& out, bool
     shaders::softmax_rows::softmax_rows
         .call({.workgroup = t.workgroup,
                .subgroup = t.subgroup,
-               .type0 = kernels::code(self.scalar_type()),
+               .type0 = kernels::code(p.input.scalar_type()),
                .lanes = lanes,
                .cached = of_lane,
-               .log = log})
-        .read(self)
-        .write(out)
+               .log = p.log})
+        .read(p.input)
+        .write(p.result)
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, t.workgroup / lanes)));
-    return true;
 }
 
-void forward(const Tensor& self, int64_t dim_, const Tensor& out, bool log) {
+bool has_long_rows(const SoftmaxProblem& p) {
+    return p.output ? are_long_rows(p.dim, {p.input, *p.output, p.result})
+                    : are_long_rows(p.dim, {p.input, p.result});
+}
+
+void launch_workgroup(const SoftmaxProblem& p) {
+    long_rows::LongRows args{.size = static_cast<uint32_t>(p.input.size(p.dim))};
+    args.x = kernels::address(p.input);
+    args.y = kernels::address(p.output ? *p.output : p.result);
+    if (p.output) args.grad = kernels::address(p.result);
+    auto call = long_rows_call(p.output != nullptr, p.input, p.log);
+    call.read(p.input);
+    if (p.output) call.read(*p.output);
+    call.write(p.result).dispatch(args, kernels::Grid::linear(p.input.numel() / p.input.size(p.dim)));
+}
+
+void launch_row_team(const SoftmaxProblem& p) {
+    if (p.output) {
+        kernels::launch_rows(shaders::softmax::softmax_backward, p.dim,
+                             {{p.input}, {*p.output}, {p.result, kWrite}}, {}, {.log = p.log});
+    } else {
+        kernels::launch_rows(shaders::softmax::softmax_forward, p.dim, {{p.input}, {p.result, kWrite}}, {},
+                             {.log = p.log});
+    }
+}
+
+constexpr kernels::Route<SoftmaxProblem> kRoutes[] = {
+    {"persistent_subgroup", fits_a_subgroup, launch_subgroup},
+    {"long_rows", has_long_rows, launch_workgroup},
+    {"row_team", kernels::always, launch_row_team},
+};
+
+void forward(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
     check_floating(self, log);
-    const int64_t dim = at::maybe_wrap_dim(dim_, self.dim());
-    if (self.numel() == 0 || forward_vectorized(self, dim, out, log)) return;
-    if (are_long_rows(dim, {self, out})) {
-        const long_rows::LongRows args{.x = kernels::address(self),
-                                       .y = kernels::address(out),
-                                       .size = static_cast<uint32_t>(self.size(dim))};
-        long_rows_call(false, self, log)
-            .read(self)
-            .write(out)
-            .dispatch(args, kernels::Grid::linear(self.numel() / self.size(dim)));
-        return;
-    }
-    kernels::launch_rows(shaders::softmax::softmax_forward, dim, {{self}, {out, kWrite}}, {}, {.log = log});
+    if (self.numel() == 0) return;
+    kernels::launch_first<SoftmaxProblem>(log ? "log_softmax" : "softmax", kRoutes,
+                                          {self, nullptr, at::maybe_wrap_dim(dim, self.dim()), out, log});
 }
 
-void backward(const Tensor& grad, const Tensor& output, int64_t dim_, const Tensor& grad_input, bool log) {
+void backward(const Tensor& grad, const Tensor& output, int64_t dim, const Tensor& grad_input, bool log) {
     check_floating(grad, log);
-    const int64_t dim = at::maybe_wrap_dim(dim_, grad.dim());
-    if (are_long_rows(dim, {grad, output, grad_input})) {
-        const long_rows::LongRows args{.x = kernels::address(grad),
-                                       .y = kernels::address(output),
-                                       .grad = kernels::address(grad_input),
-                                       .size = static_cast<uint32_t>(grad.size(dim))};
-        long_rows_call(true, grad, log)
-            .read(grad)
-            .read(output)
-            .write(grad_input)
-            .dispatch(args, kernels::Grid::linear(grad.numel() / grad.size(dim)));
-        return;
-    }
-    kernels::launch_rows(shaders::softmax::softmax_backward, dim, {{grad}, {output}, {grad_input, kWrite}},
-                         {}, {.log = log});
+    kernels::launch_first<SoftmaxProblem>(
+        log ? "log_softmax" : "softmax", kRoutes,
+        {grad, &output, at::maybe_wrap_dim(dim, grad.dim()), grad_input, log});
 }
 
 }  // namespace

@@ -40,6 +40,20 @@ std::string memory_types_json(const vulkan::DeviceInfo& info) {
     });
 }
 
+// The row of csrc/vulkan/device_profile.cpp that is in force: its name, rates and exclusions.
+std::string profile_json(const vulkan::DeviceProfile& profile) {
+    return JsonObject()
+        .text("name", profile.name)
+        .boolean("measured", &profile != &vulkan::find_profile(device_info()))
+        .text("rates", vulkan::rates_text(profile.rates))
+        .raw("excluded",
+             json_list(profile.excluded,
+                       [](const vulkan::Exclusion& e) {
+                           return JsonObject().text("kernels", e.kernels).text("reason", e.reason).str();
+                       }))
+        .str();
+}
+
 // Properties of the chosen device as a JSON object. Raises RuntimeError where there is none.
 std::string device_info_json() {
     const vulkan::DeviceInfo& info = device_info();
@@ -53,12 +67,14 @@ std::string device_info_json() {
                                            : "discrete GPU")
         .raw("features", features_json(info))
         .number("compute_units", info.reported_compute_units)
+        .number("planned_compute_units", info.compute_units())
         .number("subgroup_size", info.subgroup_size)
         .number("min_subgroup_size", info.min_subgroup_size)
         .number("max_subgroup_size", info.max_subgroup_size)
         .number("shared_memory_bytes", info.shared_memory_bytes)
         .raw("heaps", heaps_json(info))
         .raw("memory_types", memory_types_json(info))
+        .raw("profile", profile_json(*info.profile))
         .text("cache_folder", cache_folder())
         .str();
 }

@@ -22,6 +22,7 @@
 #include "runtime/dispatch_time.h"
 #include "runtime/kept_commands.h"
 #include "runtime/launch.h"
+#include "runtime/plan_log.h"
 #include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
@@ -66,6 +67,8 @@ class CommandEncoder::Impl {
     void launch(const Launch& launch) {
         TORCH_CHECK(launch.args.size() <= ArgumentRing::kMaxBytes, "kernel arguments of ", launch.args.size(),
                     " bytes exceed the argument ring's ", ArgumentRing::kMaxBytes);
+        if (logs_dispatches()) [[unlikely]]
+            log_dispatch(launch);
         if (timer_) [[unlikely]]
             take_work(origin_);
         if (can_record(&launch.pipeline)) return record_launch(launch);

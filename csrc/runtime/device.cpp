@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "runtime/device_rates.h"
 #include "vulkan/check.h"
 #include "vulkan/device.h"
 
@@ -58,6 +59,7 @@ Probe probe() {
                             : error.what();
         return result;
     }
+    for (auto& d : result.instance->physical_devices()) load_device_rates(d.info);
     const auto& devices = result.instance->physical_devices();
     const std::string selection = environment("ANYMPS_DEVICE");
     result.best = vulkan::best_devices(devices);

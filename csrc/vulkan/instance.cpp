@@ -161,10 +161,9 @@ void read_cooperative_matrices(VkInstance instance, VkPhysicalDevice handle, Dev
 // What kernels that work in subgroups ask for where drivers leave a choice. Intel's compiler builds them for
 // 8, 16 or 32 lanes that share as many registers, and names 32. Adreno's have 64 or 128.
 void choose_subgroup_size(DeviceInfo& info) {
-    constexpr uint32_t kLanesOfIntel = 16;
     if (!info.subgroup_size_control) return;
-    const uint32_t wanted =
-        info.vendor_id == kIntel ? kLanesOfIntel : std::min(info.subgroup_size, kMaxLanes);
+    const uint32_t wanted = info.profile->subgroup_size != 0 ? info.profile->subgroup_size
+                                                             : std::min(info.subgroup_size, kMaxLanes);
     info.subgroup_size = std::clamp(wanted, info.min_subgroup_size, info.max_subgroup_size);
 }
 
@@ -230,6 +229,7 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     info.memory_budget = contains(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     const char* caps = std::getenv("ANYMPS_CAPS");
     leave_out_options(info, caps ? caps : "");
+    info.profile = &find_profile(info);
     choose_subgroup_size(info);
 
     std::string missing;
@@ -252,8 +252,7 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
 void limit_submissions(DeviceInfo& info) {
     constexpr double kSeconds = 0.5;
     info.max_submission_seconds = info.runs_on_cpu ? 0 : kSeconds;
-    // NVIDIA's driver watches only GPUs with a display, for longer than any dispatch of theirs takes.
-    info.splits_dispatches = info.max_submission_seconds > 0 && info.vendor_id != kNvidia;
+    info.splits_dispatches = info.max_submission_seconds > 0 && info.profile->watchdog;
     const char* seconds = std::getenv("ANYMPS_SUBMISSION_SECONDS");
     if (seconds == nullptr || *seconds == '\0') return;
     info.max_submission_seconds = std::max(0.0, std::strtod(seconds, nullptr));

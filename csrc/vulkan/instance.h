@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vulkan/api.h"
+#include "vulkan/device_profile.h"
 #include "vulkan/spirv.h"
 
 namespace anymps::vulkan {
@@ -21,9 +22,6 @@ struct MemoryType {
     uint32_t heap;
     VkMemoryPropertyFlags properties;
 };
-
-// Of VkPhysicalDeviceProperties::vendorID.
-constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de, kIntel = 0x8086;
 
 // Lanes of a subgroup at most: kernels read ballots as 64 bits.
 constexpr uint32_t kMaxLanes = 64;
@@ -83,11 +81,12 @@ struct DeviceInfo {
 
     // Whether the memory of the device is the host's, by whatever names its heaps have.
     bool in_system_memory() const { return is_integrated || runs_on_cpu; }
+    const DeviceProfile* profile = &find_profile(*this);  // to be found again where a property above changes
 
     // Compute units to fill with work: a guess of the size of such GPUs where the driver does not tell.
     uint64_t compute_units() const {
-        if (is_software) return 2;
-        return reported_compute_units != 0 ? reported_compute_units : is_integrated ? 8 : 32;
+        if (reported_compute_units != 0 && !is_software) return reported_compute_units;
+        return is_integrated ? profile->compute_units_integrated : profile->compute_units;
     }
 };
 
@@ -108,6 +107,9 @@ class Instance {
 
     VkInstance handle() const { return handle_; }
     const std::vector<PhysicalDevice>& physical_devices() const { return physical_devices_; }
+    std::vector<PhysicalDevice>& physical_devices() {
+        return physical_devices_;
+    }  // until a device is created
 
     // Debug names are set only where VK_EXT_debug_utils is present (validation, profilers).
     bool debug_utils() const { return debug_utils_; }

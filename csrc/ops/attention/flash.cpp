@@ -73,10 +73,10 @@ struct FlashTile {
     uint32_t shared_bytes;
 };
 
-// In order of preference, as measured on an H200. Those for software are for tests of whole tiles: llvmpipe
-// ends a workgroup with its first subgroup, and one without rows meets fewer barriers. Those for places
-// anywhere, which AMD's GPUs take, are reasoned from what AMD's compiler says: 16 keys or queries at a time
-// spill no register.
+// In order of preference, as measured on the first GPU that runs them. Those for software are for tests of
+// whole tiles: llvmpipe ends a workgroup with its first subgroup, and one without rows meets fewer barriers.
+// Those for places anywhere, which AMD's GPUs take, are reasoned from what AMD's compiler says: 16 keys or
+// queries at a time spill no register.
 constexpr FlashTile kForward[] = {
     {Fragments::Known, 64, 2048, forward("flash_forward_64_2x8x32"), 256, 256, 36864},
     {Fragments::Known, 64, 128, forward("flash_forward_64_2x4x64"), 128, 128, 18432},

@@ -258,12 +258,14 @@ void skip_positions(Convolution& convolution, ConvTensor& x, const ConvTensor& w
 
 // True where the products gain more as halves than it takes to find out the ranges of so many elements.
 bool worth_scaled_f16(double products, double elements, int64_t taps) {
-    // In seconds, measured on an H200: what a product gains, of packed pairs and of floats as they are; one
-    // pass over an element; the dispatches.
-    constexpr double kGain = 12e-15, kGainOfOneTap = 50e-15, kSecondsOfAmax = 1.2e-12, kStart = 10e-6;
-    if (runtime::device().info().is_software) return true;  // for tests
-    return taps > 1 ? products * kGain > kStart + elements * kSecondsOfAmax
-                    : products * kGainOfOneTap > kStart + elements * kSecondsOfAmax;
+    const vulkan::DeviceInfo& device = runtime::device().info();
+    if (device.is_software) return true;  // for tests
+    const vulkan::DeviceProfile& profile = *device.profile;
+    const vulkan::Tradeoff& costs = profile.costs->conv_scaled_f16;
+    const double gain = (taps > 1 ? costs.product : profile.costs->conv_scaled_f16_1x1) *
+                        profile.product_scale(vulkan::Rate::MatrixF16);
+    return products * gain >
+           costs.dispatches * profile.launch_scale() + elements * costs.element * profile.bytes_scale();
 }
 
 // Which of the three is computed of the two others, by kernels that may want to know of ranges.

@@ -14,6 +14,7 @@
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -26,7 +27,6 @@ using kernels::FastDivider;
 constexpr int64_t kGranule = 8;
 constexpr uint32_t kTile = shaders::conv_pack::kTile, kThreads = 256;
 constexpr uint64_t kMaxAmaxGroups = 2112;               // each begins and ends with a wait
-constexpr uint64_t kSampleGroups = 132;                 // a wave of an H200: as short as a kernel can be
 constexpr int64_t kBlock = shaders::conv_amax::kBlock;  // elements of which conv_amax takes the largest
 
 using shaders::conv_amax::AmaxArgs;
@@ -328,7 +328,9 @@ void launch_amax(const ConvTensor& image, int64_t groups, bool sample) {
     args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
                                         groups * fused_amax.outer);
     const uint64_t all = ceil_div(args.threads, kThreads);
-    const auto workgroups = static_cast<uint32_t>(std::min(all, sample ? kSampleGroups : kMaxAmaxGroups));
+    const uint64_t most =
+        sample ? runtime::device().info().profile->costs->amax_sample_groups : kMaxAmaxGroups;
+    const auto workgroups = static_cast<uint32_t>(std::min(all, most));
     args.step = sample ? args.threads : workgroups * kThreads;
     args.spread = sample ? static_cast<uint32_t>(all / workgroups) : 1;
     auto call =

@@ -108,8 +108,7 @@ void run_implicit_gemms(std::vector<ImplicitGemm> phases, int64_t max_k_per_spli
                         const ScaleCondition* condition = nullptr);
 
 // Arithmetic intensity: products for each element of two operands. Where it is low, bf16x2, read once but
-// multiplied three times, is faster than scaled f16, whose amax takes a pass before. Limits are measured on
-// an H200.
+// multiplied three times, is faster than scaled f16, whose amax takes a pass before: see vulkan::PlanCosts.
 inline double intensity(int64_t rows, int64_t columns) {
     return static_cast<double>(rows) * columns / (rows + columns);
 }

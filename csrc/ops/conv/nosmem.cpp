@@ -8,6 +8,7 @@
 
 #include "kernels/launch_config.h"
 #include "ops/attention/attention.h"
+#include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -124,22 +125,22 @@ std::vector<at::Tensor> nosmem_filter(std::vector<ImplicitGemm>& gemms, const Co
 }
 
 bool may_fuse_amax(const ImplicitGemm& c, const ConvTensor& image, int64_t taps) {
-    // More rows read the image more often: 256 -> 1024 channels at 14 pixels took 88 us on an H200, 76 with
-    // the look. Of fewer channels only tiles that keep their part of the image look.
-    constexpr int64_t kMaxRows = 512, kMinChannels = 256;
+    // More rows read the image more often. Of fewer channels only tiles that keep their part of the image
+    // look.
+    const vulkan::PlanCosts& costs = *runtime::device().info().profile->costs;
     constexpr int64_t kBlock = 16;  // positions: each image has one of its own, wherever it begins
     const int64_t positions = image.positions(), rows = c.strided.rows, k = c.k.count();
     const bool panels = k == kPanelChannels && rows >= kWideRows;
-    if (rows > kMaxRows || (k < kMinChannels && !panels)) return false;
+    if (rows > costs.fused_amax_max_rows || (k < costs.fused_amax_min_channels && !panels)) return false;
     if (positions < 2 * kBlock || c.g.positions() != positions) return false;
     return reads_floats(c, taps, at::kHalf);
 }
 
 bool may_be_nosmem_bf16x2(const ImplicitGemm& c, int64_t taps) {
-    constexpr double kMaxIntensity = 105;
     constexpr int64_t kPanels = 64;
+    const double max_intensity = runtime::device().info().profile->costs->bf16x2_max_intensity;
     const int64_t rows = c.strided.rows, k = c.k.count();
-    if (intensity(rows, k) > kMaxIntensity || (k > kPanels && k <= kPanelChannels && rows >= kWideRows))
+    if (intensity(rows, k) > max_intensity || (k > kPanels && k <= kPanelChannels && rows >= kWideRows))
         return false;
     return reads_floats(c, taps, at::kBFloat16);
 }

@@ -7,6 +7,7 @@
 #include "kernels/dtype.h"
 #include "kernels/launch_config.h"
 #include "ops/attention/attention.h"
+#include "ops/matmul/gemm_plan.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
@@ -23,8 +24,7 @@ int64_t groups_of(const FragmentArgs& args) {
     return int64_t{args.matrices} * args.panels * args.steps;
 }
 
-constexpr int64_t kPanel = 64;  // rows, and k of a workgroup
-constexpr int64_t kStep = 16;   // k that products have at once
+constexpr int64_t kPanel = PackedFragments::kPanel;
 constexpr uint32_t kWarps = 8;
 constexpr double kMaxElements = 1 << 29;  // that get a copy, of a gigabyte then
 constexpr double kMinProducts = 1 << 30;
@@ -45,21 +45,12 @@ FragmentArgs arguments(const Matrices& factor, int64_t batch, int64_t rows, int6
     return args;
 }
 
-uint32_t steps(const FragmentArgs& args) {
-    return static_cast<uint32_t>(kPanel / kStep) * args.steps;
+PackedFragments packed(const FragmentArgs& args, uint64_t panel) {
+    return packed_fragments(args.matrices, args.rows, args.k, panel);
 }
 
-// Panels of so many rows, for all that workgroups store of a matrix.
-uint32_t panels(const FragmentArgs& args, int64_t rows) {
-    return static_cast<uint32_t>(ceil_div(args.panels * kPanel, rows));
-}
-
-int64_t elements(const FragmentArgs& args, int64_t rows) {
-    return int64_t{args.matrices} * panels(args, rows) * rows * steps(args) * kStep;
-}
-
-Fragments::Factor factor_at(const FragmentArgs& args, int64_t rows) {
-    return {args.to, steps(args), args.matrices == 1 ? 0 : panels(args, rows)};
+Fragments::Factor factor_at(const FragmentArgs& args, uint64_t panel) {
+    return {args.to, args.matrices == 1 ? 0 : static_cast<uint32_t>(packed(args, panel).panels)};
 }
 
 }  // namespace
@@ -84,15 +75,16 @@ bool holds_acc_swapped(at::ScalarType type) {
 }
 
 Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,
-                     uint32_t a_layout, uint32_t b_layout, const Plan& plan) {
+                     BlockLayout a_layout, BlockLayout b_layout, const Plan& plan) {
     shader::MatmulFragmentsPackArgs args{.a = arguments(a, batch, m, k), .b = arguments(b, batch, n, k)};
-    const int64_t rows_b = plan.tile->panel, first = elements(args.a, kPanel);
-    // The product loads one step ahead.
-    tensor = at::empty({first + elements(args.b, rows_b) + kPanel * kStep}, a.tensor->options());
+    const PackedFragments a_size = packed(args.a, kPanel), b_size = packed(args.b, plan.tile->panel);
+    const auto size = static_cast<int64_t>(a_size.size + b_size.size + PackedFragments::kRead);
+    tensor = at::empty({size}, a.tensor->options());
     args.a.to = kernels::address(tensor);
-    args.b.to = args.a.to + first * a.tensor->element_size();
+    args.b.to = args.a.to + a_size.size * a.tensor->element_size();
     this->a = factor_at(args.a, kPanel);
-    this->b = factor_at(args.b, rows_b);
+    this->b = factor_at(args.b, plan.tile->panel);
+    steps = static_cast<uint32_t>(a_size.steps);
 
     const auto& info = runtime::device().info();
     const uint32_t lanes = matrix_subgroup(info);
@@ -110,8 +102,8 @@ Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_
                .subgroup = lanes,
                .type = kernels::code(type),
                .panel_b = plan.tile->panel,
-               .layout_a = a_layout,
-               .layout_b = b_layout})
+               .layout_a = static_cast<uint32_t>(a_layout),
+               .layout_b = static_cast<uint32_t>(b_layout)})
         .read(*a.tensor)
         .read(*b.tensor)
         .write(tensor)

@@ -1,6 +1,7 @@
 // Fragment-packed copies of 16-bit operands (shaders/matmul_fragments.slang).
 #pragma once
 
+#include "ops/matmul/block_layout.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/tiles.h"
 
@@ -10,16 +11,16 @@ namespace anymps::ops {
 struct Fragments {
     struct Factor {
         uint64_t address;
-        uint32_t steps;             // of 16 k
         uint32_t panels_per_batch;  // 0: one matrix for the whole batch
     };
 
     at::Tensor tensor;
     Factor a, b;
+    uint32_t steps;  // of 16 k
 
-    // a_layout, b_layout: BlockLayout of vec8 loads. plan: of the product.
+    // a_layout, b_layout: of vec8 loads. plan: of the product.
     Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n, int64_t k,
-              uint32_t a_layout, uint32_t b_layout, const Plan& plan);
+              BlockLayout a_layout, BlockLayout b_layout, const Plan& plan);
 };
 
 // True where the device's fragment layout is one that can be packed in memory.

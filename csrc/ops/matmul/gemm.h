@@ -43,6 +43,9 @@ struct Gemm {
     bool sum_batch = false;  // add the products of the batch to one m x n
     GemmActivation activation{};
 
+    // Into the product of the transposed operands in the other order, whose result is the transposed one.
+    void transpose();
+
     // With k == 0 the product is 0; beta == 0 ignores self, NaN or not.
     // Raises NotImplementedError for bool and unsigned integers above 8 bits.
     void run();

@@ -16,11 +16,14 @@ namespace {
 
 namespace shader = shaders::grouped_mm;
 
-constexpr Tile kRegister{"register", 8, 32, 8, 0};
-constexpr Tile kShared{"shared_64x64", 64, 64, 256, 0};
-constexpr Tile kMatrix{"matrix_64x64x64", 64, 64, 128, 0};
-constexpr Tile kMatrixSoftware{"matrix_32x32x16", 32, 32, 64,
-                               0};  // for tests: others take it seconds to compile
+constexpr Tile kRegister{.kernel = "register", .m = 8, .n = 32, .workgroup = 8, .cost_per_k = 0};
+constexpr Tile kShared{.kernel = "shared_64x64", .m = 64, .n = 64, .workgroup = 256, .cost_per_k = 0};
+constexpr Tile kMatrix{.kernel = "matrix_64x64x64", .m = 64, .n = 64, .workgroup = 128, .cost_per_k = 0};
+constexpr Tile kMatrixSoftware{.kernel = "matrix_32x32x16",
+                               .m = 32,
+                               .n = 32,
+                               .workgroup = 64,
+                               .cost_per_k = 0};  // for tests: others take it seconds to compile
 
 uint32_t stride32(int64_t stride) {
     TORCH_CHECK(stride >= 0 && stride < (int64_t{1} << 32), "_grouped_mm: a stride of ", stride,

@@ -16,8 +16,4 @@ struct PackedFactor {
     PackedFactor& operator=(const PackedFactor&) = delete;
 };
 
-// True where a product on matrix units gains more from aligned loads than the copy costs: it loads each
-// element of the factor once for every tile of the other factor's `others` rows.
-bool worth_packing(int64_t others, double products);
-
 }  // namespace anymps::ops

@@ -9,6 +9,7 @@
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
 #include "ops/attention/attention.h"
+#include "ops/matmul/gemm_plan.h"
 #include "ops/matmul/scaled_rows.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
@@ -20,8 +21,7 @@ namespace {
 using kernels::ceil_div;
 
 // As in shaders/matmul_scaled_pack.slang.
-constexpr int64_t kPanel = 64;                                      // rows, and k is padded to as many
-constexpr int64_t kStepFloats = 512;                                // of a panel, 16 k and one term
+constexpr int64_t kPanel = PackedScaledFragments::kPanel;
 constexpr int64_t kRowsAlong = 16, kRowsLargest = 32, kDeep = 128;  // of a workgroup
 constexpr uint32_t kSubgroups = 8;
 
@@ -48,16 +48,8 @@ ScaledOperand factor_of(const Matrices& factor, int64_t batch, int64_t rows, int
             .matrices = static_cast<uint32_t>(factor.batch == 0 ? 1 : batch)};
 }
 
-// In floats, of a factor: its norms, and all of it.
-int64_t norm_floats(const ScaledOperand& f) {
-    return ceil_div(int64_t{f.matrices} * f.rows, 32) * 32;
-}
-int64_t floats(const ScaledOperand& f, const ScaledPackArgs& args, uint32_t terms) {
-    const int64_t panels = f.matrices * ceil_div(f.rows, kPanel);
-    // The product loads two steps ahead.
-    const int64_t all = norm_floats(f) + (panels * args.steps + 2) * kStepFloats * terms +
-                        int64_t{f.matrices} * f.rows * args.chunks_per_row;
-    return ceil_div(all, 32) * 32;
+PackedScaledFragments packed(const ScaledOperand& f, int64_t k, uint32_t terms) {
+    return packed_scaled_fragments(f.matrices, f.rows, k, terms);
 }
 
 }  // namespace
@@ -70,13 +62,13 @@ ScaledFragments::ScaledFragments(const Matrices& a, const Matrices& b, int64_t b
     args.fallback_flags = kernels::address(fallback_flags);
     args.flag_count = static_cast<uint32_t>(fallback_flags.numel());
     args.k = static_cast<uint32_t>(k);
-    args.steps = static_cast<uint32_t>(4 * ceil_div(k, kPanel));
-    args.k_of_chunk = k_per_chunk(k);
-    args.chunks_per_row = static_cast<uint32_t>(ceil_div(k, int64_t{args.k_of_chunk}));
-    const int64_t a_floats = floats(args.a, args, terms);
-    tensor = at::empty({a_floats + floats(args.b, args, terms)}, a.tensor->options());
-    args.a.to = kernels::address(tensor) + norm_floats(args.a) * 4;
-    args.b.to = kernels::address(tensor) + (a_floats + norm_floats(args.b)) * 4;
+    const PackedScaledFragments a_size = packed(args.a, k, terms), b_size = packed(args.b, k, terms);
+    args.steps = static_cast<uint32_t>(a_size.steps);
+    args.k_of_chunk = a_size.k_of_chunk;
+    args.chunks_per_row = static_cast<uint32_t>(a_size.chunks_per_row);
+    tensor = at::empty({static_cast<int64_t>(a_size.size + b_size.size)}, a.tensor->options());
+    args.a.to = kernels::address(tensor) + a_size.norms * 4;
+    args.b.to = kernels::address(tensor) + (a_size.size + b_size.norms) * 4;
     const auto place = [](const ScaledOperand& f) {
         return Factor{f.to, f.matrices == 1 ? 0 : static_cast<uint32_t>(ceil_div(f.rows, kPanel))};
     };

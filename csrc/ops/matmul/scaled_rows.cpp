@@ -8,6 +8,7 @@
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/matmul/gemm_plan.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
@@ -20,13 +21,6 @@ namespace shader = shaders::matmul_pack;
 
 // As in shaders/matmul_pack.slang.
 constexpr uint32_t kThreads = 256, kPrefetch = 8, kRows = 32, kDeep = 128;
-// Seconds on an H200: of a multiplication more without halves, of an element cut, of the dispatches.
-constexpr double kGain = 29e-15, kCut = 3.4e-12, kDispatches = 20e-6;
-
-constexpr double kMinK = 64, kMaxK = 1 << 23;            // the count of small numbers has 23 bits
-constexpr uint64_t kMinKPerChunk = 64, kMaxChunks = 16;  // of rows that do not follow k
-constexpr double kMaxElements = 1 << 28;                 // that get a copy, of a gigabyte then
-
 }  // namespace
 
 bool follows_k(const Matrices& factor) {
@@ -40,27 +34,15 @@ bool is_vectorizable(const Matrices& factor, int64_t rows, int64_t k) {
            kernels::address(*factor.tensor) % 16 == 0;
 }
 
-uint32_t k_per_chunk(int64_t k) {
-    return static_cast<uint32_t>(std::max(kMinKPerChunk, ceil_div(k, kMaxChunks)));
-}
-
-bool worth_scaled_f16(double batch, double m, double n, double k) {
-    if (runtime::device().info().is_software) return k > 0;
-    if (k < kMinK || k >= kMaxK || batch * (m + n) * k > kMaxElements) return false;
-    return batch * m * n * k * kGain > batch * (m + n) * k * kCut + kDispatches;
-}
-
 ScaledRows::ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, uint32_t terms) {
     const int64_t copies = factor.batch == 0 ? 1 : batch;
-    const auto granules = static_cast<uint32_t>(ceil_div(k, kStep) * kStep / 8);
-    const int64_t norms = ceil_div(copies * rows, 4) * 4;
     const bool along = follows_k(factor);
-    const uint32_t k_of_chunk = k_per_chunk(k);
-    const auto chunks_per_row = static_cast<uint32_t>(along ? 0 : ceil_div(k, k_of_chunk));
-    const int64_t packed = copies * rows * granules * 4 * terms;
-    tensor = at::empty({norms + packed + copies * rows * chunks_per_row}, factor.tensor->options());
-    address = kernels::address(tensor) + norms * 4;
-    words_before_rows = static_cast<uint32_t>(norms / 4);
+    const PackedRows size = packed_rows(copies, rows, k, terms, along);
+    const auto granules = static_cast<uint32_t>(size.granules);
+    const auto chunks_per_row = static_cast<uint32_t>(size.chunks_per_row);
+    tensor = at::empty({static_cast<int64_t>(size.size)}, factor.tensor->options());
+    address = kernels::address(tensor) + size.norms * 4;
+    words_before_rows = static_cast<uint32_t>(size.norms / 4);
     pitch = granules * terms;
     rows_per_batch = copies == 1 ? 0 : static_cast<uint32_t>(rows);
 
@@ -68,7 +50,7 @@ ScaledRows::ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int6
     args.to = address;
     args.norms = kernels::address(tensor);
     args.from = kernels::address(*factor.tensor);
-    args.chunk_amax = address + packed * 4;
+    args.chunk_amax = address + size.packed * 4;
     args.from_batch = factor.batch;
     args.from_row = factor.row;
     args.from_k = factor.column;
@@ -76,7 +58,7 @@ ScaledRows::ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int6
     args.count = static_cast<uint32_t>(copies * rows);
     args.k = static_cast<uint32_t>(k);
     args.granules = granules;
-    args.k_of_chunk = k_of_chunk;
+    args.k_of_chunk = size.k_of_chunk;
     args.chunks_per_row = chunks_per_row;
     const bool words = is_vectorizable(factor, rows, k);
     if (runtime::profiling())

@@ -8,8 +8,6 @@ namespace anymps::ops {
 // Operand of `rows` x `k` as vec8 of f16, after the amax of each row. `tensor` must outlive the use of the
 // addresses.
 struct ScaledRows {
-    static constexpr int64_t kStep = 32;  // padding of k, to whole tiles
-
     at::Tensor tensor;
     uint64_t address;            // first row
     uint32_t words_before_rows;  // 16-byte vectors between the amax of the rows and the rows
@@ -25,11 +23,5 @@ bool follows_k(const Matrices& factor);
 
 // True where an f32 operand loads as vec4.
 bool is_vectorizable(const Matrices& factor, int64_t rows, int64_t k);
-
-// k of one workgroup in the amax of rows that are not contiguous along k.
-uint32_t k_per_chunk(int64_t k);
-
-// True where scaled f16 saves the product more time than the packing takes.
-bool worth_scaled_f16(double batch, double m, double n, double k);
 
 }  // namespace anymps::ops

@@ -1,213 +1,55 @@
 #include "ops/matmul/tiles.h"
 
-#include <anymps/shaders/conv.h>
-#include <anymps/shaders/matmul.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "kernels/launch_config.h"
+#include "ops/matmul/tile_table.h"
 
 namespace anymps::ops {
 namespace {
 
 using kernels::ceil_div;
 
-// CPU drivers: a workgroup is one subgroup of 8 lanes with 4 columns each. Costs measured on lavapipe.
-constexpr Tile kSoftware[] = {
-    {"register", 16, 32, 8, 88},
-    {"register", 8, 32, 8, 56},
-    {"register", 4, 32, 8, 40},
-};
-
 constexpr uint64_t kSmallSoftware = 1ull << 22;  // products, which take 1 ms
-
-// GPUs: shared memory. A result costs its multiplication and its share of the loads.
-constexpr Tile kShared[] = {
-    {"shared_128x128", 128, 128, 256, 24576},
-    {"shared_64x64", 64, 64, 256, 8192},
-    {"shared_32x32", 32, 32, 64, 3072},
-};
-
-// Matrix units. Costs in the unit of kShared, from the rates measured on an H200 at 4096 x 4096 x 4096; on
-// others they order the tiles by the same reasons (loads a result, idle compute units), which has not been
-// measured.
-constexpr Tile kMatrix16[] = {
-    {"fragments_128x144", 128, 144, 192, 2070, 2, 0, true, 0, 1, 48},
-    {"fragments_128x128", 128, 128, 256, 1910, 2, 18432, true, 0, 8},
-    {"pipelined_128x192", 128, 192, 256, 3300, 1, 46080, false, 64, 1, 64, true},
-    {"matrix_128x128x32", 128, 128, 256, 2930, 2, 20480},
-    {"matrix_128x128x64", 128, 128, 256, 3240, 1, 36864},
-    {"matrix_64x64x64", 64, 64, 128, 1160, 3, 18432},
-};
-// CPU drivers take seconds to compile a matrix product: the smallest tiles, for tests.
-constexpr Tile kMatrixSoftware[] = {
-    {"fragments_32x64", 32, 64, 16, 5, 1, 4608, true, 0, 2},
-    {"pipelined_32x32", 32, 32, 32, 4, 1, 10240, false, 0, 1, 64, true},
-    {"matrix_32x32x16", 32, 32, 64, 3, 1, 5120},
-};
-constexpr Tile kMatrixBf16x3[] = {
-    {"matrix_128x128x16", 128, 128, 256, 18500, 1, 36864},
-    {"matrix_64x64x16", 64, 64, 128, 6300, 3, 18432},
-};
-constexpr Tile kMatrixBf16x2[] = {
-    {"matrix_128x128x16", 128, 128, 256, 7400, 2, 24576},
-    {"matrix_64x64x32", 64, 64, 128, 3000, 3, 20480},
-};
-constexpr Tile kMatrixBf16x1[] = {
-    {"matrix_128x128x32", 128, 128, 256, 5200, 2, 20480},
-    {"matrix_64x64x32", 64, 64, 128, 2400, 3, 10240},
-};
-
-// Of halves that were cut before.
-constexpr Tile kScaledF16x2[] = {
-    {"scaled_fragments_128x64", 128, 64, 256, 2950, 2, 18432, true, 0, 8},
-    {"packed_128x128x32", 128, 128, 256, 7470, 1, 36864},
-    {"packed_64x64x32", 64, 64, 128, 2900, 2, 18432},
-};
-constexpr Tile kScaledF16x1[] = {
-    {"scaled_fragments_128x128", 128, 128, 256, 2250, 2, 18432, true, 0, 8},
-    {"packed_128x128x32", 128, 128, 256, 2820, 2, 20480},
-    {"packed_64x64x32", 64, 64, 128, 1100, 3, 10240},
-};
-constexpr Tile kScaledF16Software[] = {
-    {"scaled_fragments_32x64", 32, 64, 16, 1, 1, 4608, true, 0, 2},
-    {"packed_32x32x32", 32, 32, 64, 1, 1, 9216},
-};
-
-// Convolutions, whose factors take more address arithmetic. Costs of 16 bits are from rates measured on an
-// H200.
-constexpr Tile kConv16[] = {
-    {"matrix_256x128x32", 256, 128, 256, 5440, 1, 30720, false, 600},
-    {"matrix_128x128x32", 128, 128, 256, 2890, 2, 20480},
-    {"matrix_64x128x32", 64, 128, 128, 2010, 3, 15360},
-    {"matrix_64x64x32", 64, 64, 128, 1370, 4, 10240},
-};
-// Without shared memory.
-constexpr Tile kConvNoSmem[] = {
-    {"nosmem_64x128", 64, 128, 128, 1084, 3},
-    {"nosmem_128x64", 128, 64, 128, 1084, 3},
-};
-constexpr Tile kConvResidentB64[] = {{"resident_b64_256x128", 256, 128, 128, 4336, 3}};
-constexpr Tile kConvResidentB128[] = {{"resident_b128_256x128", 256, 128, 128, 4336, 3}};
-constexpr Tile kConvNoSmemBf16x2[] = {{"nosmem_bf16x2_64x128", 64, 128, 128, 2750, 3}};
-constexpr Tile kConvNoSmemBf16x2LongK[] = {{"nosmem_bf16x2_pipelined_64x128", 64, 128, 128, 2670, 2}};
-constexpr Tile kConvResidentBBf16x2[] = {{"resident_b64_bf16x2_256x128", 256, 128, 128, 11000, 3}};
-constexpr uint64_t kLongSum = 512;
-constexpr Tile kConvBf16x2[] = {
-    {"matrix_128x128x16", 128, 128, 256, 9000, 2, 24576},
-    {"matrix_64x128x16", 64, 128, 128, 5000, 2, 18432},
-    {"matrix_64x64x16", 64, 64, 128, 3000, 3, 12288},
-};
-
-// Threads of tiles in shared memory are whole subgroups of 32, one a warp tile, and share the factors'
-// vec8 evenly: one that got none would leave its part of shared memory unwritten.
-consteval bool fit_kernels(const auto& instances, std::string_view prefix,
-                           std::initializer_list<std::span<const Tile>> tables) {
-    for (const auto& i : instances) {
-        const auto threads = i.tile_m / i.warp_m * (i.tile_n / i.warp_n) * 32;
-        if (i.tile_m * i.tile_k % (8 * threads) != 0 || i.tile_n * i.tile_k % (8 * threads) != 0)
-            return false;
-        const std::string_view kernel = i.kernel.substr(0, i.kernel.rfind('_'));
-        size_t found = 0;
-        for (const std::span<const Tile> table : tables) {
-            for (const Tile& tile : table) {
-                if (!kernel.starts_with(prefix) || kernel.substr(prefix.size()) != tile.kernel) continue;
-                if (tile.m != i.tile_m || tile.n != i.tile_n || tile.workgroup != threads) return false;
-                ++found;
-            }
-        }
-        if (found == 0) return false;
-    }
-    return true;
-}
-static_assert(fit_kernels(shaders::matmul::matmul_matrix_instances, "matmul_",
-                          {kMatrix16, kMatrixSoftware, kMatrixBf16x1, kMatrixBf16x2, kMatrixBf16x3}));
-static_assert(fit_kernels(shaders::conv::conv_tiles_instances, "conv_", {kConv16, kMatrixSoftware}));
-static_assert(fit_kernels(shaders::conv::conv_matrix_instances, "conv_",
-                          {kConvBf16x2, kMatrixBf16x1, kMatrixBf16x2, kMatrixBf16x3}));
-
-// Integers on GPUs, where speed matters less.
-constexpr Tile kRegister[] = {
-    {"register", 8, 256, 64, 2048},
-    {"register", 4, 128, 32, 512},
-};
-
-// Few results: each is a subgroup's.
-constexpr Tile kSubgroupSoftware{"subgroup", 1, 1, 8, 1};
-constexpr Tile kSubgroupGpu{"subgroup", 1, 1, 128, 1};
-// Few rows, and operands that follow one another along the columns.
-constexpr Tile kVector[] = {{"vector_1", 1, 16, 256, 1}, {"vector_4", 4, 16, 256, 1}};
-constexpr uint64_t kFewRows = 4;
-
 constexpr uint64_t kWorkspaceElements = 16ull << 20;
 
 uint64_t groups_of(const Tile& tile, uint64_t batch, uint64_t m, uint64_t n) {
     return batch * ceil_div(m, tile.m) * ceil_div(n, tile.n);
 }
 
-std::span<const Tile> tiles_of(const vulkan::DeviceInfo& device, const GemmProblem& p) {
-    if (!uses_shared_memory(device)) return kSoftware;
-    // The tiles of fragments come first.
-    const auto usable = [&](std::span<const Tile> tiles) {
-        const auto first = p.may_pack ? tiles.begin() : std::ranges::find(tiles, false, &Tile::fragments);
-        return std::span<const Tile>(first, tiles.end());
-    };
-    switch (p.arithmetic) {
-        case Arithmetic::F16:
-        case Arithmetic::BF16:
-            if (p.algo == ConvAlgo::NoSmemBf16x2 && p.k == 64) return kConvResidentBBf16x2;
-            if (p.algo == ConvAlgo::NoSmemBf16x2 && p.k >= kLongSum) return kConvNoSmemBf16x2LongK;
-            if (p.algo == ConvAlgo::NoSmemBf16x2) return kConvNoSmemBf16x2;
-            if (p.algo == ConvAlgo::NoSmemFlat) {
-                if (p.k == 64) return kConvResidentB64;
-                if (p.k == 128) return kConvResidentB128;
-            }
-            if (p.algo != ConvAlgo::Staged) return kConvNoSmem;
-            // Of the largest, AMD's compiler spills registers.
-            if (p.convolution && !device.is_software)
-                return std::span<const Tile>(kConv16).subspan(device.vendor_id == vulkan::kAmd ? 1 : 0);
-            return device.is_software ? usable(kMatrixSoftware) : usable(kMatrix16);
-        case Arithmetic::BF16x1:
-            return kMatrixBf16x1;
-        case Arithmetic::BF16x2:
-            if (p.convolution) return kConvBf16x2;
-            return kMatrixBf16x2;
-        case Arithmetic::BF16x3:
-            return kMatrixBf16x3;
-        case Arithmetic::F16x1:
-            return device.is_software ? usable(kScaledF16Software) : usable(kScaledF16x1);
-        case Arithmetic::F16x2:
-            return device.is_software ? usable(kScaledF16Software) : usable(kScaledF16x2);
+// The profile's split-K costs in units of this device: equal to them where its rates are their reference's.
+struct SplitKCosts {
+    uint64_t reduce, pack;
+    double results, packed;  // factors of PlanCosts' units an element
+};
+
+vulkan::Rate rate_of(Arithmetic arithmetic) {
+    switch (arithmetic) {
         case Arithmetic::Simt:
-            break;
+            return vulkan::Rate::SimtF32;
+        case Arithmetic::F16:
+        case Arithmetic::F16x1:
+        case Arithmetic::F16x2:
+            return vulkan::Rate::MatrixF16;
+        default:
+            return vulkan::Rate::MatrixBf16;
     }
-    if (!p.floating) return kRegister;
-    // Before Xe2 a lane of Intel's has half the registers. By its compiler's estimate a result of the largest
-    // takes 527 cycles there, with spills, and 317 with the next; not measured on such a GPU.
-    const bool spills = device.vendor_id == vulkan::kIntel && device.min_subgroup_size < 16 && !p.convolution;
-    return std::span<const Tile>(kShared).subspan(spills ? 1 : 0);
 }
 
-// Split-K overhead beside the products, in the unit of the tiles' costs.
-struct SplitKCosts {
-    uint64_t prologue_k;       // start-up and epilogue of a workgroup, in k
-    uint64_t reduce;           // reduction dispatch
-    uint64_t min_k_per_split;  // shortest slice worth a workgroup
-    uint64_t max_split_k;
-    uint64_t max_split_k_wgrad;  // of weight gradients: few results, long sums
-    uint64_t results_per_unit;   // workspace elements written and read again
-    uint64_t pack;               // packing dispatch
-    uint64_t packed_per_unit;    // elements packed
-};
-// Measured on an H200, where a unit is 5.7 ps.
-constexpr SplitKCosts kSplitKGpu{128, 700000, 256, 32, 264, 2, 500000, 5};
-constexpr SplitKCosts kSplitKSoftware{0, 30000, 1024, 4, 4, 1, 0, 64};
-
-const SplitKCosts& split_k_costs(const vulkan::DeviceInfo& device) {
-    return device.is_software ? kSplitKSoftware : kSplitKGpu;
+SplitKCosts split_k_costs(const vulkan::DeviceProfile& profile, Arithmetic arithmetic) {
+    const double unit = profile.unit_scale(rate_of(arithmetic));
+    const double launches = profile.launch_scale() / unit, bytes = profile.bytes_scale() / unit;
+    const auto scaled = [](uint64_t units, double by) {
+        return static_cast<uint64_t>(static_cast<double>(units) * by);
+    };
+    return {.reduce = scaled(profile.costs->reduce, launches),
+            .pack = scaled(profile.costs->pack, launches),
+            .results = bytes,
+            .packed = bytes};
 }
 
 // Time of so many workgroups for each k: full waves first; a compute unit below its occupancy hides less
@@ -247,27 +89,25 @@ uint64_t min_split_k(const GemmProblem& p) {
     return std::max<uint64_t>(1, ceil_div(p.k, p.max_k_per_split));
 }
 
-bool can_use(const vulkan::DeviceInfo& device, const GemmProblem& p, const Tile& tile) {
-    if (tile.shared_bytes > device.shared_memory_bytes) return false;
-    // Its threads have 222 registers, of which others' have fewer.
-    const bool enough = device.vendor_id == vulkan::kNvidia || device.is_software;
-    return !tile.pipelined || (p.vectorizable && enough);
-}
-
 // Tile and split-K are chosen together: few results fill the device with large tiles and short slices.
 Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
-    const SplitKCosts& costs = split_k_costs(device);
+    const vulkan::PlanCosts& costs = *device.profile->costs;
+    const double unit = costs.unit * device.profile->unit_scale(rate_of(p.arithmetic));
+    const SplitKCosts split_costs = split_k_costs(*device.profile, p.arithmetic);
+    const auto units = [](uint64_t elements, uint64_t elements_per_unit, double scale) {
+        return static_cast<uint64_t>(static_cast<double>(elements / elements_per_unit) * scale);
+    };
     const uint64_t least = min_split_k(p);
     const uint64_t limit = p.convolution ? costs.max_split_k_wgrad : costs.max_split_k;
     const uint64_t most =
         p.may_split_k ? std::max(least, std::min(limit, p.k / costs.min_k_per_split)) : least;
     Plan best{};
     uint64_t best_time = UINT64_MAX;
-    std::span<const Tile> tiles = tiles_of(device, p);
+    std::vector<const Tile*> tiles = usable_tiles(device, p);
     // Compiling a larger tile takes longer than it saves, and one kernel serves all small products.
-    if (is_small(device, p.batch * p.m * p.n * p.k)) tiles = tiles.last(1);
-    for (const Tile& tile : tiles) {
-        if (!can_use(device, p, tile)) continue;
+    if (is_small(device, p.batch * p.m * p.n * p.k)) tiles.erase(tiles.begin(), tiles.end() - 1);
+    for (const Tile* candidate : tiles) {
+        const Tile& tile = *candidate;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
@@ -286,9 +126,12 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
                                           (groups * plan.split_k - full_wave_tiles) * plan.tail_split) *
                             (plan.k_per_split / plan.tail_split + prologue_k);
                 if (plan.split_k > 1)
-                    time += costs.reduce + plan.split_k * p.batch * p.m * p.n / costs.results_per_unit;
+                    time += split_costs.reduce + units(plan.split_k * p.batch * p.m * p.n,
+                                                       costs.results_per_unit, split_costs.results);
                 if (tile.fragments && !is_scaled_f16(p.arithmetic))
-                    time += costs.pack + p.batch * (p.m + p.n) * p.k / costs.packed_per_unit;
+                    time += split_costs.pack +
+                            units(p.batch * (p.m + p.n) * p.k, costs.packed_per_unit, split_costs.packed);
+                plan.seconds = static_cast<double>(time) * unit;
                 if (time < best_time) {
                     best_time = time;
                     best = plan;
@@ -348,20 +191,7 @@ Plan fallback_plan(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t 
     other.tail_split = 1;
     other.arithmetic = Arithmetic::Simt;
     if (!device.is_software) other.arithmetic = choose_arithmetic(device, false, false, true, bf16_terms);
-    const bool wide = plan.tile->m == 128;
-    switch (other.arithmetic) {
-        case Arithmetic::BF16x1:
-            other.tile = &kMatrixBf16x1[!wide];
-            break;
-        case Arithmetic::BF16x2:
-            other.tile = &kMatrixBf16x2[!wide];
-            break;
-        case Arithmetic::BF16x3:
-            other.tile = &kMatrixBf16x3[!wide];
-            break;
-        default:
-            other.tile = device.is_software ? &kShared[2] : &kShared[!wide];
-    }
+    other.tile = &fallback_tile(device, other.arithmetic, *plan.tile);
     return other;
 }
 
@@ -370,11 +200,21 @@ const char* suffix(Arithmetic arithmetic) {
     return kNames[static_cast<uint32_t>(arithmetic)];
 }
 
+std::string to_text(const GemmProblem& p, const Plan& plan) {
+    const auto number = [](uint64_t n) { return std::to_string(n); };
+    std::string text = number(p.batch) + " of " + number(p.m) + " x " + number(p.n) + " x " + number(p.k) +
+                       ": " + plan.tile->kernel;
+    if (const char* arithmetic = suffix(plan.arithmetic)) text += std::string("_") + arithmetic;
+    text += " " + number(plan.tile->m) + " x " + number(plan.tile->n) + ", split-K " + number(plan.split_k);
+    if (plan.tail_split > 1) text += ", tail split " + number(plan.tail_split);
+    return text + (plan.swapped ? ", transposed" : "");
+}
+
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,
                      uint64_t n) {
     uint64_t tiles = groups_of(*plan.tile, batch, m, n) * plan.split_k;
     if (plan.tail_split > 1) tiles = plan.full_wave_tiles + (tiles - plan.full_wave_tiles) * plan.tail_split;
-    const bool subgroups = std::string_view(plan.tile->kernel) == "subgroup";
+    const bool subgroups = plan.tile->kind == TileKind::Subgroup;
     return subgroups ? ceil_div(tiles, plan.tile->workgroup / device.subgroup_size) : tiles;
 }
 
@@ -387,20 +227,19 @@ Plan plan_by_model(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     if (!p.floating || std::min(p.m, p.n) > kFewRows) return cheapest_plan(device, p);
     const bool gpu = uses_shared_memory(device);
     if (p.k_contiguous) {
-        const Tile& tile = gpu ? kSubgroupGpu : kSubgroupSoftware;
-        return plan_of_few(device, p, tile, split_k_costs(device).min_k_per_split);
+        return plan_of_few(device, p, subgroup_tile(device), device.profile->costs->min_k_per_split);
     }
     // Long slices: the reduction takes as long as reading a few thousand k.
-    if (gpu && p.n_contiguous && p.m <= kFewRows) return plan_of_few(device, p, kVector[p.m > 1], 4096);
+    if (gpu && p.n_contiguous && p.m <= kFewRows) return plan_of_few(device, p, vector_tile(p.m), 4096);
     return cheapest_plan(device, p);
 }
 
 std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     std::vector<Plan> plans = {plan_by_model(device, p)};
     const Plan model = plans[0];
-    if (model.tile->m < 8 && model.tile->cost_per_k == 1) return plans;  // of few rows
-    for (const Tile& tile : tiles_of(device, p)) {
-        if (!can_use(device, p, tile)) continue;
+    if (model.tile->kind != TileKind::Block) return plans;  // of few rows
+    for (const Tile* candidate : usable_tiles(device, p)) {
+        const Tile& tile = *candidate;
         for (const bool swapped : {false, true}) {
             if (swapped && !p.may_swap) continue;
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "vulkan/instance.h"
@@ -16,13 +17,19 @@ constexpr bool is_scaled_f16(Arithmetic arithmetic) {
     return arithmetic >= Arithmetic::F16x1;
 }
 
+enum class TileKind : uint32_t {
+    Block,     // m x n results a workgroup
+    Subgroup,  // a result a subgroup
+    Vector,    // few rows, 16 columns
+};
+
 // GEMM kernel and its cost: shaders/lib/gemm.slang (register, subgroup), gemm_simt.slang (shared),
 // gemm_coopmat.slang (matrix).
 struct Tile {
-    const char* kernel;      // part of kernel names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
-    uint32_t m, n;           // tile of a workgroup, in results
-    uint32_t workgroup;      // invocations
-    uint32_t cost_per_k;     // time of a workgroup for one k, in any unit; a partial tile costs as much
+    const char* kernel;   // part of kernel names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
+    uint32_t m, n;        // tile of a workgroup, in results
+    uint32_t workgroup;   // invocations
+    uint32_t cost_per_k;  // time of a workgroup for one k, in PlanCosts::unit; a partial tile costs as much
     uint32_t occupancy = 1;  // workgroups resident on a compute unit
     uint32_t shared_bytes = 0;
     bool fragments = false;       // operands are packed into fragments by a pass before
@@ -31,6 +38,8 @@ struct Tile {
     uint32_t panel = 64;          // rows of a panel of B: twin of right_panel in lib/gemm_fragments.slang
     // Software pipeline of vec8 loads, whole blocks of k only (shaders/lib/gemm_pipelined.slang).
     bool pipelined = false;
+    TileKind kind = TileKind::Block;
+    uint32_t registers = 0;  // 32-bit registers of a thread, where that is more than any device has
 };
 
 // Fastest arithmetic of the device for operands of these types. bf16_terms: bf16 terms an f32 operand is
@@ -88,6 +97,7 @@ struct Plan {
     // device partly idle (as stream-K's hybrid schedule).
     uint32_t tail_split = 1, full_wave_tiles = 0;
     uint32_t trial = 0;  // its number while tiles are tuned
+    double seconds = 0;  // by the model; 0: not modelled
 };
 
 // Plan of least modelled time among the device's tiles; see choose_plan in tuning.h.
@@ -98,6 +108,9 @@ Plan fallback_plan(const vulkan::DeviceInfo& device, const Plan& plan, uint32_t 
 
 // Plans worth measuring: the model's, then other tiles and other split-K factors.
 std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const GemmProblem& problem);
+
+// "1 of 64 x 64 x 64: register 16 x 32, split-K 1", for ANYMPS_LOG=plan and profiles.
+std::string to_text(const GemmProblem& problem, const Plan& plan);
 
 // Workgroups that a plan launches.
 uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_t batch, uint64_t m,

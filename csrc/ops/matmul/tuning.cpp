@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/device.h"
+#include "runtime/device_rates.h"
 
 namespace anymps::ops {
 namespace {
@@ -47,7 +48,7 @@ uint64_t hash(const GemmProblem& p) {
 
 // The file of winners: a first line that names device, driver and form, then a line a problem.
 std::string file_header(const vulkan::DeviceInfo& device) {
-    return "torch-anymps tiles 1; " + device.name + "; " + device.driver_name + " " + device.driver_info;
+    return runtime::measured_header(device, "tiles 1");
 }
 
 std::string file_path() {
