@@ -1,4 +1,4 @@
-// A logical device: its one queue, the shared pipeline layout, memory types and the pipeline cache.
+// A logical device: its queues, the shared pipeline layout, memory types and the pipeline cache.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,11 @@ enum class MemoryKind {
 
 constexpr uint32_t kPushConstantBytes = 128;  // what every Vulkan device has
 
-// Owner: runtime::device, for the life of the process. Immutable after construction but for queue submission,
-// which submit_mutex() guards.
+// The stream's queue, and one beside it for work that must go on while the stream waits. They are the same
+// where the family has one.
+enum class Lane { Stream, Side };
+
+// Owner: runtime::device, for the life of the process. Immutable after construction.
 class Device {
   public:
     Device(const Instance& instance, const PhysicalDevice& physical);
@@ -31,11 +34,18 @@ class Device {
     VkDevice handle() const { return handle_; }
     const VolkDeviceTable& api() const { return api_; }
     const DeviceInfo& info() const { return info_; }
-    VkQueue queue() const { return queue_; }
+    VkQueue queue(Lane lane = Lane::Stream) const { return queues_[index(lane)]; }
+    bool has_side_queue() const { return queues_[0] != queues_[1]; }
+    // Thread-safe. Throws Error.
+    void submit(Lane lane, const VkSubmitInfo& info) const;
     VkPipelineLayout pipeline_layout() const { return layout_; }
     VkPipelineCache pipeline_cache() const { return cache_; }
     uint32_t memory_type(MemoryKind kind) const;
     bool mapped(MemoryKind kind) const { return kind != MemoryKind::Device || info_.unified_memory; }
+
+    // The type for memory of the host that the driver can take as one of `types`, a bit each; coherent,
+    // cached where it can be. Throws Error where there is none.
+    uint32_t host_memory_type(uint32_t types) const;
 
     // Bytes that other programs and this one leave free in the device-local heap; the heap's size where the
     // driver does not tell.
@@ -51,6 +61,7 @@ class Device {
     void set_name(VkObjectType type, uint64_t handle, const std::string& name) const;
 
   private:
+    static size_t index(Lane lane) { return static_cast<size_t>(lane); }
     std::string cache_file(const std::string& folder) const;
 
     VkPhysicalDevice physical_;
@@ -58,7 +69,8 @@ class Device {
     bool debug_utils_;
     VkDevice handle_ = VK_NULL_HANDLE;
     VolkDeviceTable api_{};
-    VkQueue queue_ = VK_NULL_HANDLE;
+    VkQueue queues_[2] = {};
+    mutable std::mutex queue_mutexes_[2];  // of one queue: the first
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
     VkPhysicalDeviceMemoryProperties memory_{};
