@@ -23,6 +23,7 @@
 #include "runtime/kept_commands.h"
 #include "runtime/launch.h"
 #include "runtime/plan_log.h"
+#include "runtime/stream_waits.h"
 #include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
@@ -61,7 +62,9 @@ std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
 class CommandEncoder::Impl {
   public:
     explicit Impl(const vulkan::Device& device)
-        : device_(device), semaphore_(device), errors_(device), ring_(device) {}
+        : device_(device), semaphore_(device), errors_(device), ring_(device) {
+        StreamWaits::instance().set_timeline(semaphore_);
+    }
 
     // Now, or later if its pipeline or that of a command before it is still being compiled.
     void launch(const Launch& launch) {
@@ -219,7 +222,8 @@ class CommandEncoder::Impl {
     }
 
     uint64_t submit(VkCommandBuffer graph = VK_NULL_HANDLE) {
-        if (!recording_ && !graph) return submission_;
+        const auto waits = StreamWaits::instance().take();
+        if (!recording_ && !graph && waits.empty()) return submission_;
         const HostCallScope call("vkQueueSubmit");
         const auto& api = device_.api();
         VkCommandBuffer handles[2];
@@ -235,15 +239,27 @@ class CommandEncoder::Impl {
         }
         if (graph) handles[count++] = graph;
         VkSemaphore semaphore = semaphore_.handle();
+        std::vector<VkSemaphore> before;
+        std::vector<uint64_t> values;
+        for (const auto& wait : waits) {
+            before.push_back(wait.semaphore->handle());
+            values.push_back(wait.value);
+        }
+        const std::vector<VkPipelineStageFlags> stages(waits.size(), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
         VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+        timeline.waitSemaphoreValueCount = static_cast<uint32_t>(values.size());
+        timeline.pWaitSemaphoreValues = values.data();
         timeline.signalSemaphoreValueCount = 1;
         timeline.pSignalSemaphoreValues = &submission_;
         VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
+        submit.waitSemaphoreCount = static_cast<uint32_t>(before.size());
+        submit.pWaitSemaphores = before.data();
+        submit.pWaitDstStageMask = stages.data();
         submit.commandBufferCount = count;
         submit.pCommandBuffers = handles;
         submit.signalSemaphoreCount = 1;
         submit.pSignalSemaphores = &semaphore;
-        VK_CHECK(api.vkQueueSubmit(device_.queue(), 1, &submit, VK_NULL_HANDLE));
+        device_.submit(vulkan::Lane::Stream, submit);
         ring_.close(submission_);
         return submission_;
     }
@@ -298,7 +314,10 @@ class CommandEncoder::Impl {
 
   private:
     // Nothing that was asked for is still to be done.
-    bool idle() { return deferred_.empty() && !recording_ && semaphore_.value() >= submission_; }
+    bool idle() {
+        return deferred_.empty() && !recording_ && StreamWaits::instance().empty() &&
+               semaphore_.value() >= submission_;
+    }
 
     // Whether a command of this kernel (or of none) can be recorded at once: all before it are.
     bool can_record(const vulkan::Pipeline* pipeline) {

@@ -18,10 +18,30 @@ TEST(TimelineSemaphore, StartsAtZeroAndFollowsSubmissions) {
         VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
         submit.signalSemaphoreCount = 1;
         submit.pSignalSemaphores = &handle;
-        VK_CHECK(device.api().vkQueueSubmit(device.queue(), 1, &submit, VK_NULL_HANDLE));
+        device.submit(Lane::Stream, submit);
         semaphore.wait(serial);
         EXPECT_EQ(semaphore.value(), serial);
     }
+}
+
+TEST(TimelineSemaphore, HoldsTheQueueUntilTheHostRaisesIt) {
+    const Device& device = test_device();
+    const TimelineSemaphore host(device), queue(device);
+    const uint64_t one = 1;
+    const VkSemaphore before = host.handle(), after = queue.handle();
+    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+    timeline.waitSemaphoreValueCount = timeline.signalSemaphoreValueCount = 1;
+    timeline.pWaitSemaphoreValues = timeline.pSignalSemaphoreValues = &one;
+    VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
+    submit.waitSemaphoreCount = submit.signalSemaphoreCount = 1;
+    submit.pWaitSemaphores = &before;
+    submit.pWaitDstStageMask = &stage;
+    submit.pSignalSemaphores = &after;
+    device.submit(Lane::Stream, submit);
+    EXPECT_EQ(queue.value(), 0u);
+    host.signal(1);
+    queue.wait(1);
 }
 
 TEST(Check, NamesTheCallTheResultAndThePlace) {
