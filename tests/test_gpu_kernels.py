@@ -13,6 +13,8 @@ import pytest
         ("test_sort_scan.py", "ties and 1500 or selection and dtype0-5000 or distinct and dtype0"),
         ("test_indexing.py", "nonzero or masked"),
         ("test_indexing.py", "embedding"),
+        ("test_indexed_rows.py", ""),
+        ("test_pointwise_strided.py", ""),
         ("test_softmax.py", "float32 or any_address or words"),
         ("test_ctc_loss.py", "not large"),
         ("test_torchvision.py", "nms"),

@@ -13,6 +13,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "ops/indexing/indexed_rows.h"
 #include "ops/indexing/ordered_rows.h"
 #include "runtime/device.h"
 
@@ -26,9 +27,6 @@ using shader::IndexingArgs;
 using shader::IndexTensor;
 
 constexpr int kMaxIndices = shader::kMaxIndices;
-
-// Up to here one thread adds all elements of a line, with the CPU's bits; more would take it too long.
-constexpr int64_t kLongestSum = 1 << 16;
 
 // The argument block: IndexingArgs, the index tensors, then rows of {FastDivider, strides of dst, src,
 // indices}.
@@ -125,6 +123,28 @@ at::TensorIterator iterator(const at::Tensor& dst, const at::Tensor& src, const 
         .build();
 }
 
+// The views of an indexed_copy_dim.
+struct Along {
+    Along(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index_, int64_t dim,
+          const IndexedCopy& how)
+        : index(index_.dim() == 0 ? index_.view(1) : index_) {
+        const at::Tensor& indexed = how.indexed_destination ? dst : src;
+        size = at::native::ensure_nonempty_size(indexed, dim);
+        TORCH_CHECK(size > 0, "index ", index.flatten()[0].item<int64_t>(),
+                    " is out of bounds for dimension ", dim, " with size 0");
+        stride = at::native::ensure_nonempty_stride(indexed, dim) * indexed.element_size();
+        const auto view = [&](const at::Tensor& t) {
+            return &t == &indexed ? restrided(t, dim, index.sizes()) : cropped(t, index.sizes());
+        };
+        to = view(dst);
+        from = view(src);
+    }
+    at::TensorIterator iterator() const { return ops::iterator(to, from, index); }
+
+    at::Tensor index, to, from;
+    int64_t size, stride;  // of the dimension that is indexed; bytes
+};
+
 }  // namespace
 
 at::Tensor number_for(const at::Tensor& self, const at::Scalar& value) {
@@ -155,7 +175,8 @@ bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operat
 
 void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
                   std::span<const int64_t> strides) {
-    if (iter.numel() == 0) return;
+    if (iter.numel() == 0 || reduce_rows(iter, how, sizes, strides) || move_rows(iter, how, sizes, strides))
+        return;
     if (!iter.can_use_32bit_indexing()) {
         for (auto& part : iter.with_32bit_indexing()) indexed_copy(part, how, sizes, strides);
         return;
@@ -163,9 +184,17 @@ void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::spa
     dispatch(iter, how, sizes, strides, nullptr);
 }
 
+bool reduce_rows_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
+                     const IndexedCopy& how) {
+    if (!may_reduce_rows(dst.scalar_type(), index.numel(), how.operation)) return false;
+    const Along along(dst, src, index, dim, how);
+    auto iter = along.iterator();
+    return reduce_rows(iter, how, std::span(&along.size, 1), std::span(&along.stride, 1));
+}
+
 void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
                       const IndexedCopy& how) {
-    if (index.numel() == 0) return;
+    if (index.numel() == 0 || reduce_rows_dim(dst, src, index, dim, how)) return;
     if (adds_in_float(dst, index.numel(), how.operation)) {
         const at::ScalarType wide = at::toOpMathType(dst.scalar_type());
         const at::Tensor sums = dst.to(wide);
@@ -173,23 +202,15 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
         dst.copy_(sums);
         return;
     }
-    const at::Tensor at_index = index.dim() == 0 ? index.view(1) : index;
-    const at::Tensor& indexed = how.indexed_destination ? dst : src;
-    const int64_t size = at::native::ensure_nonempty_size(indexed, dim);
-    TORCH_CHECK(size > 0, "index ", at_index.flatten()[0].item<int64_t>(), " is out of bounds for dimension ",
-                dim, " with size 0");
-    const int64_t stride = at::native::ensure_nonempty_stride(indexed, dim) * indexed.element_size();
-    const auto view = [&](const at::Tensor& t) {
-        return &t == &indexed ? restrided(t, dim, at_index.sizes()) : cropped(t, at_index.sizes());
-    };
-    const at::Tensor to = view(dst), from = view(src);
+    const Along along(dst, src, index, dim, how);
+    const at::Tensor &to = along.to, &from = along.from, &at_index = along.index;
     const bool wide = dst.element_size() == 8 && how.operation != IndexedOperation::Assign &&
                       how.operation != IndexedOperation::Add;
     const bool fixed = at::globalContext().deterministicAlgorithms() && !how.any_order &&
                        order_matters(how.operation, dst.scalar_type());
     if (!how.indexed_destination || !(wide || fixed)) {
-        auto iter = iterator(to, from, at_index);
-        indexed_copy(iter, how, std::span(&size, 1), std::span(&stride, 1));
+        auto iter = along.iterator();
+        indexed_copy(iter, how, std::span(&along.size, 1), std::span(&along.stride, 1));
         return;
     }
     // A tensor of one dimension is one line, the work of one thread.
@@ -210,7 +231,7 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
     auto lines = iterator(first_to, first_from, first_index);  // borrows them
     TORCH_CHECK(lines.can_use_32bit_indexing(), how.op,
                 ": the tensor is too large for an ordered scatter on mps");
-    dispatch(lines, how, std::span(&size, 1), std::span(&stride, 1), &line);
+    dispatch(lines, how, std::span(&along.size, 1), std::span(&along.stride, 1), &line);
 }
 
 }  // namespace anymps::ops

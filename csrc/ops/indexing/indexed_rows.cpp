@@ -1,0 +1,173 @@
+#include "ops/indexing/indexed_rows.h"
+
+#include <anymps/shaders/indexing.h>
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "kernels/flat_grid.h"
+#include "kernels/geometry.h"
+#include "ops/indexing/segment_sum.h"
+#include "runtime/device.h"
+
+namespace anymps::ops {
+namespace {
+
+namespace shader = shaders::indexing;
+
+// A sort moves 60 to 80 bytes an index, and atomics 8 more an element than its reading: memory is read and
+// written. And a sort takes a dozen small dispatches.
+constexpr int64_t kNarrowest = 16;             // elements of a row
+constexpr int64_t kFewestNative = 1 << 23;     // elements, where the device adds floats atomically
+constexpr int64_t kFewestExchanged = 1 << 20;  // where it compares and exchanges, or halves need float copies
+
+struct Rows {
+    int64_t count, width;            // elements of a row
+    int64_t dst_stride, src_stride;  // bytes from row to row: by position, or by index on the indexed side
+    int64_t dst_step, src_step;      // bytes along a row; of one element: its size
+    int64_t index_stride;            // bytes
+};
+
+std::optional<Rows> rows_of(const at::TensorIteratorBase& iter, const IndexedCopy& how,
+                            std::span<const int64_t> strides) {
+    if (iter.ntensors() != 3 || iter.numel() == 0 || iter.ndim() < 1 || iter.ndim() > 2) return std::nullopt;
+    const auto item = static_cast<int64_t>(iter.element_size(0));
+    const auto dst = iter.strides(0), src = iter.strides(1), index = iter.strides(2);
+    Rows rows{.count = 1,
+              .width = iter.shape()[0],
+              .dst_stride = 0,
+              .src_stride = 0,
+              .dst_step = dst[0],
+              .src_step = src[0],
+              .index_stride = 0};
+    int row_dim = 1;
+    if (index[0] != 0) {
+        if (iter.ndim() != 1) return std::nullopt;
+        rows.width = 1;
+        row_dim = 0;
+    }
+    if (rows.width == 1) rows.dst_step = rows.src_step = item;
+    if (row_dim < iter.ndim()) {
+        const auto d = static_cast<size_t>(row_dim);
+        rows.count = iter.shape()[d];
+        rows.dst_stride = dst[d];
+        rows.src_stride = src[d];
+        rows.index_stride = index[d];
+    }
+    (how.indexed_destination ? rows.dst_stride : rows.src_stride) = strides[0];
+    return rows;
+}
+
+bool must_keep_order(const at::TensorIteratorBase& iter, const IndexedCopy& how) {
+    return at::globalContext().deterministicAlgorithms() && how.indexed_destination && !how.any_order &&
+           order_matters(how.operation, iter.dtype(0));
+}
+
+// [count, width] at a device address in the storage of one of the iterator's tensors; strides in bytes.
+at::Tensor matrix(const at::TensorIteratorBase& iter, int arg, at::IntArrayRef sizes, int64_t stride,
+                  int64_t step) {
+    const at::Tensor& tensor = iter.tensor(arg);
+    const auto item = static_cast<int64_t>(tensor.element_size());
+    const auto begin = reinterpret_cast<int64_t>(tensor.storage().data());
+    const auto offset = (reinterpret_cast<int64_t>(iter.data_ptr(arg)) - begin) / item;
+    return sizes.size() == 1 ? tensor.as_strided(sizes, {stride / item}, offset)
+                             : tensor.as_strided(sizes, {stride / item, step / item}, offset);
+}
+
+// Bytes of the widest words in which rows can be moved.
+uint32_t word_bytes(const at::TensorIteratorBase& iter, const Rows& rows) {
+    const auto item = static_cast<int64_t>(iter.element_size(0));
+    const int64_t all = rows.width * item | rows.dst_stride | rows.src_stride |
+                        reinterpret_cast<int64_t>(iter.data_ptr(0)) |
+                        reinterpret_cast<int64_t>(iter.data_ptr(1)) | 16;
+    return static_cast<uint32_t>(all & -all);
+}
+
+}  // namespace
+
+bool may_reduce_rows(at::ScalarType type, int64_t elements, IndexedOperation operation) {
+    if (operation == IndexedOperation::Assign || kernels::launch_config().software) return false;
+    if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return false;
+    const bool native = type == at::kFloat && operation == IndexedOperation::Add &&
+                        runtime::device().info().float32_atomic_add;
+    return elements >= (native ? kFewestNative : kFewestExchanged);
+}
+
+bool reduce_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
+                 std::span<const int64_t> strides) {
+    const at::ScalarType type = iter.dtype(0);
+    if (!how.indexed_destination || iter.dtype(1) != type ||
+        !may_reduce_rows(type, iter.numel(), how.operation))
+        return false;
+    const std::optional<Rows> rows = rows_of(iter, how, strides);
+    if (!rows || rows->width < kNarrowest) return false;
+    // Products in an order of their own stay with kernels that keep the CPU's.
+    if (must_keep_order(iter, how) && (how.operation != IndexedOperation::Add || rows->count <= kLongestSum))
+        return false;
+    const auto item = static_cast<int64_t>(iter.element_size(0));
+    // Rows that share memory must meet atomically.
+    if (rows->dst_step != item || std::abs(rows->dst_stride) < rows->width * item ||
+        rows->dst_stride % item != 0 || sizes[0] >= INT32_MAX || rows->count > UINT32_MAX / 2 ||
+        rows->width > UINT32_MAX / 4096)
+        return false;
+    reduce_by_index(matrix(iter, 0, {sizes[0], rows->width}, rows->dst_stride, rows->dst_step),
+                    matrix(iter, 1, {rows->count, rows->width}, rows->src_stride, rows->src_step),
+                    matrix(iter, 2, {rows->count}, rows->index_stride, 0), how);
+    return true;
+}
+
+bool move_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
+               std::span<const int64_t> strides) {
+    if (how.replaces || must_keep_order(iter, how)) return false;
+    const bool adds = how.operation == IndexedOperation::Add;
+    const bool floats = iter.dtype(0) == at::kFloat || iter.dtype(0) == at::kComplexFloat;
+    if (how.operation != IndexedOperation::Assign && !(adds && floats && !kernels::launch_config().software))
+        return false;
+    const std::optional<Rows> rows = rows_of(iter, how, strides);
+    const auto item = static_cast<int64_t>(iter.element_size(0));
+    if (!rows || rows->dst_step != item || rows->src_step != item) return false;
+    const uint32_t word = adds ? sizeof(float) : word_bytes(iter, *rows);
+    const auto width = static_cast<uint64_t>(rows->width * item / word);
+    if (width > UINT32_MAX) return false;
+    const auto error = runtime::encoder().error_slot(how.op);
+    const uint32_t workgroup = kernels::flat_workgroup();
+    // Parts of fewer than 2^32 words.
+    const int64_t part = std::max<int64_t>(1, UINT32_MAX / static_cast<int64_t>(width));
+    for (int64_t first = 0; first < rows->count; first += part) {
+        const int64_t count = std::min(part, rows->count - first);
+        const auto address = [&](int arg, int64_t stride, bool moves) {
+            return reinterpret_cast<uint64_t>(iter.data_ptr(arg)) +
+                   static_cast<uint64_t>(moves ? first * stride : 0);
+        };
+        const shader::IndexedRowsArgs args{
+            .dst = address(0, rows->dst_stride, !how.indexed_destination),
+            .src = address(1, rows->src_stride, how.indexed_destination),
+            .index = address(2, rows->index_stride, true),
+            .error = error.address,
+            .dst_stride = rows->dst_stride,
+            .src_stride = rows->src_stride,
+            .index_stride = rows->index_stride,
+            .size = sizes[0],
+            .skip = how.skip,
+            .width = kernels::FastDivider(static_cast<uint32_t>(width)),
+            .count = static_cast<uint32_t>(static_cast<uint64_t>(count) * width),
+            .error_code = error.code};
+        shader::indexed_rows
+            .call({.workgroup = workgroup,
+                   .index_type = kernels::code(iter.dtype(2)),
+                   .indexed_destination = how.indexed_destination,
+                   .operation = static_cast<uint32_t>(how.operation),
+                   .wrap = how.wrap,
+                   .word_bytes = word})
+            .read(iter.tensor_base(1))
+            .read(iter.tensor_base(2))
+            .write(iter.tensor_base(0))
+            .dispatch(args, kernels::flat_grid(kernels::ceil_div(args.count, shader::kPrefetch), workgroup));
+    }
+    return true;
+}
+
+}  // namespace anymps::ops
