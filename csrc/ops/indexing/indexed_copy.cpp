@@ -56,19 +56,25 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
                 " tensors is not supported on mps");
     const auto address = [&](int arg) { return reinterpret_cast<uint64_t>(iter.data_ptr(arg)); };
     const auto error = runtime::encoder().error_slot(how.op);
+    const uint32_t word = line || how.operation != IndexedOperation::Assign
+                              ? static_cast<uint32_t>(iter.element_size(0))
+                              : word_bytes(iter, strides);
+    const auto per_word = static_cast<int64_t>(word / iter.element_size(0));
     Arguments args({.dst = address(0),
                     .src = address(1),
                     .error = error.address,
                     .error_code = error.code,
-                    .count = static_cast<uint32_t>(iter.numel()),
+                    .count = static_cast<uint32_t>(iter.numel() / per_word),
                     .ndim = static_cast<uint32_t>(iter.ndim()),
                     .line_length = line ? line->length : 0,
                     .skip = how.skip});
     for (int k = 0; k < indices; ++k)
         args.append(IndexTensor{.address = address(2 + k), .size = sizes[k], .stride = strides[k]});
     for (int d = 0; d < iter.ndim(); ++d) {
-        args.append(FastDivider(static_cast<uint32_t>(iter.shape()[d])));
-        for (int t = 0; t < iter.ntensors(); ++t) args.append(static_cast<int32_t>(iter.strides(t)[d]));
+        const int64_t step = d == 0 ? per_word : 1;
+        args.append(FastDivider(static_cast<uint32_t>(iter.shape()[d] / step)));
+        for (int t = 0; t < iter.ntensors(); ++t)
+            args.append(static_cast<int32_t>(iter.strides(t)[d] * step));
     }
     if (line) {
         args.append(FastDivider());
@@ -88,12 +94,13 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
                            .indexed_destination = how.indexed_destination || line != nullptr,
                            .operation = static_cast<uint32_t>(how.operation),
                            .wrap = how.wrap,
-                           .per_thread = per_thread});
+                           .per_thread = per_thread,
+                           .word_bytes = word});
     call.write(iter.tensor_base(0));
     for (int t = 1; t < iter.ntensors(); ++t) call.read(iter.tensor_base(t));
     const uint64_t per_group = uint64_t{workgroup} * per_thread;
     call.dispatch_prefix(*reinterpret_cast<const IndexingArgs*>(args.bytes().data()), args.bytes().size(),
-                         kernels::Grid::linear((iter.numel() + per_group - 1) / per_group));
+                         kernels::Grid::linear(kernels::ceil_div(iter.numel() / per_word, per_group)));
 }
 
 // The tensor as seen from index's positions, standing still in `dim`.

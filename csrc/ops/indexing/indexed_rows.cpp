@@ -77,16 +77,22 @@ at::Tensor matrix(const at::TensorIteratorBase& iter, int arg, at::IntArrayRef s
                              : tensor.as_strided(sizes, {stride / item, step / item}, offset);
 }
 
-// Bytes of the widest words in which rows can be moved.
-uint32_t word_bytes(const at::TensorIteratorBase& iter, const Rows& rows) {
+}  // namespace
+
+uint32_t word_bytes(const at::TensorIteratorBase& iter, std::span<const int64_t> index_strides) {
     const auto item = static_cast<int64_t>(iter.element_size(0));
-    const int64_t all = rows.width * item | rows.dst_stride | rows.src_stride |
-                        reinterpret_cast<int64_t>(iter.data_ptr(0)) |
-                        reinterpret_cast<int64_t>(iter.data_ptr(1)) | 16;
+    if (iter.ndim() == 0 || iter.strides(0)[0] != item || iter.strides(1)[0] != item)
+        return static_cast<uint32_t>(item);
+    for (int t = 2; t < iter.ntensors(); ++t)
+        if (iter.strides(t)[0] != 0) return static_cast<uint32_t>(item);
+    int64_t all = 16 | iter.shape()[0] * item;
+    for (int t = 0; t < 2; ++t) {
+        all |= reinterpret_cast<int64_t>(iter.data_ptr(t));
+        for (int d = 1; d < iter.ndim(); ++d) all |= iter.strides(t)[d];
+    }
+    for (const int64_t stride : index_strides) all |= stride;
     return static_cast<uint32_t>(all & -all);
 }
-
-}  // namespace
 
 bool may_reduce_rows(at::ScalarType type, int64_t elements, IndexedOperation operation) {
     if (operation == IndexedOperation::Assign || kernels::launch_config().software) return false;
@@ -129,9 +135,12 @@ bool move_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<c
     const std::optional<Rows> rows = rows_of(iter, how, strides);
     const auto item = static_cast<int64_t>(iter.element_size(0));
     if (!rows || rows->dst_step != item || rows->src_step != item) return false;
-    const uint32_t word = adds ? sizeof(float) : word_bytes(iter, *rows);
+    const uint32_t word = adds ? sizeof(float) : word_bytes(iter, strides);
     const auto width = static_cast<uint64_t>(rows->width * item / word);
-    if (width > UINT32_MAX) return false;
+    const auto fits = [](int64_t stride) { return stride >= 0 && stride <= UINT32_MAX; };
+    if (width > UINT32_MAX || sizes[0] > UINT32_MAX || !fits(rows->dst_stride) || !fits(rows->src_stride) ||
+        !fits(rows->index_stride))
+        return false;
     const auto error = runtime::encoder().error_slot(how.op);
     const uint32_t workgroup = kernels::flat_workgroup();
     // Parts of fewer than 2^32 words.
@@ -147,11 +156,11 @@ bool move_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<c
             .src = address(1, rows->src_stride, how.indexed_destination),
             .index = address(2, rows->index_stride, true),
             .error = error.address,
-            .dst_stride = rows->dst_stride,
-            .src_stride = rows->src_stride,
-            .index_stride = rows->index_stride,
-            .size = sizes[0],
             .skip = how.skip,
+            .dst_stride = static_cast<uint32_t>(rows->dst_stride),
+            .src_stride = static_cast<uint32_t>(rows->src_stride),
+            .index_stride = static_cast<uint32_t>(rows->index_stride),
+            .size = static_cast<uint32_t>(sizes[0]),
             .width = kernels::FastDivider(static_cast<uint32_t>(width)),
             .count = static_cast<uint32_t>(static_cast<uint64_t>(count) * width),
             .error_code = error.code};

@@ -11,6 +11,10 @@
 
 namespace anymps::ops {
 
+// Bytes of the widest words, 16 at most, in which an indexed copy can assign: several elements where the
+// innermost dimension is dense and stands still in the indices. index_strides: bytes, as for indexed_copy.
+uint32_t word_bytes(const at::TensorIteratorBase& iter, std::span<const int64_t> index_strides);
+
 // Arguments of both: see indexed_copy. They do all of it, or nothing and return false.
 
 // Combines rows of floats by their sorted indices (segment_sum.h): each is read once and each result written
