@@ -14,6 +14,7 @@ import pytest
         ("test_indexing.py", "nonzero or masked"),
         ("test_indexing.py", "embedding"),
         ("test_indexed_rows.py", ""),
+        ("test_embedding_bag.py", "max"),
         ("test_pointwise_strided.py", ""),
         ("test_softmax.py", "float32 or any_address or words"),
         ("test_ctc_loss.py", "not large"),

@@ -73,6 +73,30 @@ def test_one_dimension():
     )
 
 
+@pytest.mark.parametrize("width", [1, 5, 64])
+def test_one_row_has_an_index_an_element(width):
+    """What is indexed then moves with the position, though the index does not stand still along a row."""
+    x, index = torch.randn(20, width), torch.randint(0, 20, (1, width))
+    ours, at, values = x.to("mps"), index.to("mps"), torch.randn(1, width)
+    same(ours.gather(0, at), x.gather(0, index))
+    same(ours.scatter(0, at, values.to("mps")), x.scatter(0, index, values))
+    same(ours.scatter_add(0, at, values.to("mps")), x.scatter_add(0, index, values))
+    same(ours.scatter_reduce(0, at, values.to("mps"), "amax"), x.scatter_reduce(0, index, values, "amax"))
+    columns = torch.randint(0, width, (20, 1))
+    same(ours.gather(1, columns.to("mps")), x.gather(1, columns))
+    same(ours.t().gather(0, columns.t().to("mps")), x.t().gather(0, columns.t()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_eight_million_elements_are_added(dtype):
+    """So many that sorted indices pay where the device adds floats natively, too."""
+    width, nodes = 128, 300
+    index = edges((1 << 23) // width + 5, nodes, 0.3)
+    x = torch.randint(-4, 5, (len(index), width)).to(dtype)
+    wanted = torch.zeros(nodes, width, dtype=torch.float64).index_add(0, index, x.double()).to(dtype)
+    same(torch.zeros(nodes, width, dtype=dtype, device="mps").index_add(0, index.to("mps"), x.to("mps")), wanted)
+
+
 @pytest.mark.parametrize("width", [3, 64])
 def test_an_index_out_of_range_is_an_error(width):
     x = torch.randn(50, width, device="mps")

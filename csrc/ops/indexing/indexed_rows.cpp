@@ -22,7 +22,7 @@ namespace shader = shaders::indexing;
 // written. And a sort takes a dozen small dispatches.
 constexpr int64_t kNarrowest = 16;             // elements of a row
 constexpr int64_t kFewestNative = 1 << 23;     // elements, where the device adds floats atomically
-constexpr int64_t kFewestExchanged = 1 << 20;  // where it compares and exchanges, or halves need float copies
+constexpr int64_t kFewestExchanged = 1 << 20;  // where it compares and exchanges
 
 struct Rows {
     int64_t count, width;            // elements of a row
@@ -52,6 +52,8 @@ std::optional<Rows> rows_of(const at::TensorIteratorBase& iter, const IndexedCop
     if (rows.width == 1) rows.dst_step = rows.src_step = item;
     if (row_dim < iter.ndim()) {
         const auto d = static_cast<size_t>(row_dim);
+        // Where the indexed side moves with the position as well, an index is not that of a row.
+        if ((how.indexed_destination ? dst : src)[d] != 0) return std::nullopt;
         rows.count = iter.shape()[d];
         rows.dst_stride = dst[d];
         rows.src_stride = src[d];
@@ -97,8 +99,8 @@ uint32_t word_bytes(const at::TensorIteratorBase& iter, std::span<const int64_t>
 bool may_reduce_rows(at::ScalarType type, int64_t elements, IndexedOperation operation) {
     if (operation == IndexedOperation::Assign || kernels::launch_config().software) return false;
     if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return false;
-    const bool native = type == at::kFloat && operation == IndexedOperation::Add &&
-                        runtime::device().info().float32_atomic_add;
+    // Halves, too: in a float copy.
+    const bool native = operation == IndexedOperation::Add && runtime::device().info().float32_atomic_add;
     return elements >= (native ? kFewestNative : kFewestExchanged);
 }
 
