@@ -20,9 +20,9 @@ namespace shader = shaders::indexing;
 
 // A sort moves 60 to 80 bytes an index, and atomics 8 more an element than its reading: memory is read and
 // written. And a sort takes a dozen small dispatches.
-constexpr int64_t kNarrowest = 16;             // elements of a row
-constexpr int64_t kFewestNative = 1 << 23;     // elements, where the device adds floats atomically
-constexpr int64_t kFewestExchanged = 1 << 20;  // where it compares and exchanges
+constexpr int64_t kMinWidth = 16;           // elements of a row
+constexpr int64_t kMinNative = 1 << 23;     // elements, where the device adds floats atomically
+constexpr int64_t kMinExchanged = 1 << 20;  // where it compares and exchanges
 
 struct Rows {
     int64_t count, width;            // elements of a row
@@ -101,7 +101,7 @@ bool may_reduce_rows(at::ScalarType type, int64_t elements, IndexedOperation ope
     if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return false;
     // Halves, too: in a float copy.
     const bool native = operation == IndexedOperation::Add && runtime::device().info().float32_atomic_add;
-    return elements >= (native ? kFewestNative : kFewestExchanged);
+    return elements >= (native ? kMinNative : kMinExchanged);
 }
 
 bool reduce_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
@@ -111,7 +111,7 @@ bool reduce_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span
         !may_reduce_rows(type, iter.numel(), how.operation))
         return false;
     const std::optional<Rows> rows = rows_of(iter, how, strides);
-    if (!rows || rows->width < kNarrowest) return false;
+    if (!rows || rows->width < kMinWidth) return false;
     // Products in an order of their own stay with kernels that keep the CPU's.
     if (must_keep_order(iter, how) && (how.operation != IndexedOperation::Add || rows->count <= kLongestSum))
         return false;
