@@ -54,24 +54,10 @@ uint64_t SideStream::submit(uint64_t after, const vulkan::TimelineSemaphore* sig
     record_barrier(device_, batch.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT);
     VK_CHECK(device_.api().vkEndCommandBuffer(batch.handle));
     batch.serial = ++serial_;
-    const VkSemaphore before = StreamWaits::instance().timeline().handle();
-    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
-    const VkSemaphore signals[] = {semaphore_.handle(), signal ? signal->handle() : VK_NULL_HANDLE};
-    const uint64_t values[] = {serial_, value};
-    VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
-    timeline.waitSemaphoreValueCount = 1;
-    timeline.pWaitSemaphoreValues = &after;
-    timeline.signalSemaphoreValueCount = signal ? 2 : 1;
-    timeline.pSignalSemaphoreValues = values;
-    VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
-    submit.waitSemaphoreCount = 1;
-    submit.pWaitSemaphores = &before;
-    submit.pWaitDstStageMask = &stage;
-    submit.commandBufferCount = 1;
-    submit.pCommandBuffers = &batch.handle;
-    submit.signalSemaphoreCount = timeline.signalSemaphoreValueCount;
-    submit.pSignalSemaphores = signals;
-    device_.submit(vulkan::Lane::Side, submit);
+    const vulkan::SemaphoreValue before[] = {{StreamWaits::instance().timeline().handle(), after}};
+    const vulkan::SemaphoreValue signals[] = {{semaphore_.handle(), serial_},
+                                              {signal ? signal->handle() : VK_NULL_HANDLE, value}};
+    device_.submit(vulkan::Lane::Side, {&batch.handle, 1}, before, {signals, signal ? 2u : 1u});
     return serial_;
 }
 

@@ -43,6 +43,12 @@ void StreamWaits::raise_failure() {
     if (const auto failure = std::exchange(failure_, nullptr)) std::rethrow_exception(failure);
 }
 
+std::vector<vulkan::SemaphoreValue> values_of(const std::vector<StreamWaits::Wait>& waits) {
+    std::vector<vulkan::SemaphoreValue> values;
+    for (const auto& wait : waits) values.push_back({wait.semaphore->handle(), wait.value});
+    return values;
+}
+
 void hold_stream(std::shared_ptr<const vulkan::TimelineSemaphore> semaphore, uint64_t value) {
     encoder().submit();  // what is recorded already need not wait
     StreamWaits::instance().add({std::move(semaphore), value});

@@ -8,9 +8,7 @@
 #include <mutex>
 #include <vector>
 
-namespace anymps::vulkan {
-class TimelineSemaphore;
-}
+#include "vulkan/timeline_semaphore.h"
 
 namespace anymps::runtime {
 
@@ -47,6 +45,8 @@ class StreamWaits {
     std::exception_ptr failure_;
     const vulkan::TimelineSemaphore* timeline_ = nullptr;
 };
+
+std::vector<vulkan::SemaphoreValue> values_of(const std::vector<StreamWaits::Wait>& waits);
 
 // What is recorded from now on runs once the semaphore has come to the value. Whoever raises it must not need
 // the stream for that, nor the encoder's lock. The semaphore has to outlive the stream's wait.

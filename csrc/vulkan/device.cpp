@@ -192,7 +192,30 @@ uint32_t Device::host_memory_type(uint32_t types) const {
     throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type for memory of the host.");
 }
 
-void Device::submit(Lane lane, const VkSubmitInfo& info) const {
+void Device::submit(Lane lane, std::span<const VkCommandBuffer> commands,
+                    std::span<const SemaphoreValue> after, std::span<const SemaphoreValue> signals) const {
+    std::vector<VkSemaphore> semaphores;
+    std::vector<uint64_t> values;
+    for (const auto part : {after, signals}) {
+        for (const SemaphoreValue& each : part) {
+            semaphores.push_back(each.semaphore);
+            values.push_back(each.value);
+        }
+    }
+    const std::vector<VkPipelineStageFlags> stages(after.size(), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
+    VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+    timeline.waitSemaphoreValueCount = static_cast<uint32_t>(after.size());
+    timeline.pWaitSemaphoreValues = values.data();
+    timeline.signalSemaphoreValueCount = static_cast<uint32_t>(signals.size());
+    timeline.pSignalSemaphoreValues = values.data() + after.size();
+    VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
+    info.waitSemaphoreCount = timeline.waitSemaphoreValueCount;
+    info.pWaitSemaphores = semaphores.data();
+    info.pWaitDstStageMask = stages.data();
+    info.commandBufferCount = static_cast<uint32_t>(commands.size());
+    info.pCommandBuffers = commands.data();
+    info.signalSemaphoreCount = timeline.signalSemaphoreValueCount;
+    info.pSignalSemaphores = semaphores.data() + after.size();
     const std::lock_guard lock(queue_mutexes_[has_side_queue() ? index(lane) : 0]);
     VK_CHECK(api_.vkQueueSubmit(queue(lane), 1, &info, VK_NULL_HANDLE));
 }

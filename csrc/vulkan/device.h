@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ constexpr uint32_t kPushConstantBytes = 128;  // what every Vulkan device has
 enum class Lane { Stream, Side };
 
 // Owner: runtime::device, for the life of the process. Immutable after construction.
+// A value of a timeline semaphore.
+struct SemaphoreValue {
+    VkSemaphore semaphore;
+    uint64_t value;
+};
+
 class Device {
   public:
     Device(const Instance& instance, const PhysicalDevice& physical);
@@ -37,8 +44,10 @@ class Device {
     const DeviceInfo& info() const { return info_; }
     VkQueue queue(Lane lane = Lane::Stream) const { return queues_[index(lane)]; }
     bool has_side_queue() const { return queues_[0] != queues_[1]; }
-    // Thread-safe. Throws Error.
-    void submit(Lane lane, const VkSubmitInfo& info) const;
+    // Has a queue run commands once all of `after` have come to their values, and raise `signals` when
+    // they have run. Thread-safe. Throws Error.
+    void submit(Lane lane, std::span<const VkCommandBuffer> commands, std::span<const SemaphoreValue> after,
+                std::span<const SemaphoreValue> signals) const;
     VkPipelineLayout pipeline_layout() const { return layout_; }
     VkPipelineCache pipeline_cache() const { return cache_; }
     // Memory types for a kind, the best first, one a heap: an integrated GPU whose own heap is full goes on

@@ -12,13 +12,8 @@ TEST(TimelineSemaphore, StartsAtZeroAndFollowsSubmissions) {
     EXPECT_EQ(semaphore.value(), 0u);
     const VkSemaphore handle = semaphore.handle();
     for (uint64_t serial : {1u, 2u, 7u}) {
-        VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
-        timeline.signalSemaphoreValueCount = 1;
-        timeline.pSignalSemaphoreValues = &serial;
-        VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
-        submit.signalSemaphoreCount = 1;
-        submit.pSignalSemaphores = &handle;
-        device.submit(Lane::Stream, submit);
+        const SemaphoreValue done[] = {{handle, serial}};
+        device.submit(Lane::Stream, {}, {}, done);
         semaphore.wait(serial);
         EXPECT_EQ(semaphore.value(), serial);
     }
@@ -27,18 +22,8 @@ TEST(TimelineSemaphore, StartsAtZeroAndFollowsSubmissions) {
 TEST(TimelineSemaphore, HoldsTheQueueUntilTheHostRaisesIt) {
     const Device& device = test_device();
     const TimelineSemaphore host(device), queue(device);
-    const uint64_t one = 1;
-    const VkSemaphore before = host.handle(), after = queue.handle();
-    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
-    VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
-    timeline.waitSemaphoreValueCount = timeline.signalSemaphoreValueCount = 1;
-    timeline.pWaitSemaphoreValues = timeline.pSignalSemaphoreValues = &one;
-    VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
-    submit.waitSemaphoreCount = submit.signalSemaphoreCount = 1;
-    submit.pWaitSemaphores = &before;
-    submit.pWaitDstStageMask = &stage;
-    submit.pSignalSemaphores = &after;
-    device.submit(Lane::Stream, submit);
+    const SemaphoreValue before[] = {{host.handle(), 1}}, after[] = {{queue.handle(), 1}};
+    device.submit(Lane::Stream, {}, before, after);
     EXPECT_EQ(queue.value(), 0u);
     host.signal(1);
     queue.wait(1);
