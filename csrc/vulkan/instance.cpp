@@ -261,12 +261,12 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
 // ANYMPS_SUBMISSION_SECONDS replaces the limit, also where nobody watches.
 void limit_submissions(DeviceInfo& info) {
     constexpr double kSeconds = 0.5;
-    info.max_submission_seconds = info.runs_on_cpu ? 0 : kSeconds;
-    info.splits_dispatches = info.max_submission_seconds > 0 && info.profile->watchdog;
+    info.max_submission_seconds = info.runs_on_cpu || !info.profile->watchdog ? 0 : kSeconds;
     const char* seconds = std::getenv("ANYMPS_SUBMISSION_SECONDS");
-    if (seconds == nullptr || *seconds == '\0') return;
-    info.max_submission_seconds = std::max(0.0, std::strtod(seconds, nullptr));
-    info.splits_dispatches = info.max_submission_seconds > 0;
+    if (seconds != nullptr && *seconds != '\0')
+        info.max_submission_seconds = std::max(0.0, std::strtod(seconds, nullptr));
+    // NVIDIA's driver 580 has run parts of a grid without their base.
+    info.splits_dispatches = info.max_submission_seconds > 0 && info.profile->watchdog;
 }
 
 PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
