@@ -24,8 +24,8 @@ struct Direction {
     std::optional<Phases> phases;  // dgrad: where its phases do not lie as they do in the result
     bool depthwise = false;
     bool scaled = false;  // the device finds out whether f32 operands can be multiplied as scaled f16
-    bool fused_amax =
-        false;  // the amax of `first` is sampled: the kernel that reads it computes the exact one
+    // The amax of `first` is sampled: the kernel that reads it computes the exact one.
+    bool fused_amax = false;
     std::vector<ImplicitGemm> plain;  // gemms(first, second)
 
     // Of operands that may be packed, or read in another form. One GEMM; of a dgrad one for each phase that

@@ -11,6 +11,7 @@
 #include "ops/conv/plan.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
+#include "runtime/plan_log.h"
 
 namespace anymps::ops {
 namespace {
@@ -126,6 +127,7 @@ std::shared_ptr<const ConvPlan> plan_for(const ConvProblem& problem) {
     const ConvDevice device{runtime::device().info()};
     auto plan = std::make_shared<ConvPlan>(make_plan(problem, device));
     prepare(*plan);
+    if (runtime::logs_plans()) runtime::log_plan("convolution", to_text(problem, *plan));
     // While tiles are tuned each call may have other ones.
     if (generation != 0) cache.insert(problem, plan, generation);
     return plan;

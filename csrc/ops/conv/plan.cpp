@@ -9,20 +9,17 @@
 namespace anymps::ops {
 namespace {
 
-// The tensor that a given buffer is.
-const ConvTensor& given(const ConvProblem& p, int32_t buffer) {
-    switch (buffer) {
-        case kX:
-            return p.x;
-        case kW:
-            return p.w;
-        case kY:
-            return p.y;
-        case kImageOut:
-            return p.image_out;
-        default:
-            return p.filter_out;
-    }
+// Of a tensor that is given: as ATen has them.
+std::vector<int64_t> sizes_of(const ConvProblem& p, int32_t buffer) {
+    const bool filter = buffer == kW || buffer == kFilterOut;
+    const ConvTensor& t = filter                ? (buffer == kW ? p.w : p.filter_out)
+                          : buffer == kImageOut ? p.image_out
+                          : buffer == kX        ? p.x
+                                                : p.y;
+    std::vector<int64_t> sizes{filter ? t.outer * p.groups : t.outer,
+                               filter ? t.channels : t.channels * p.groups};
+    sizes.insert(sizes.end(), t.sizes.end() - p.params.spatial, t.sizes.end());
+    return sizes;
 }
 
 }  // namespace
@@ -32,6 +29,26 @@ int64_t ConvPlan::workspace_bytes() const {
     for (const Temporary& t : temporaries)
         bytes += c10::multiply_integers(t.sizes) * static_cast<int64_t>(c10::elementSize(t.type));
     return bytes;
+}
+
+std::string to_text(const ConvProblem& p, const ConvPlan& plan) {
+    constexpr const char* kWhen[] = {"", " if scales are valid", " with its amax", " if scales are invalid"};
+    const auto last = [&](const Dim3& v) {
+        return c10::IntArrayRef(v.data() + 3 - p.params.spatial, static_cast<size_t>(p.params.spatial));
+    };
+    const auto sizes = [&](int32_t buffer) { return c10::str(c10::IntArrayRef(sizes_of(p, buffer))); };
+    std::string text =
+        c10::str(c10::Join(", ", plan.algorithms), " of ", sizes(kX), " * ", sizes(kW), " = ", sizes(kY), " ",
+                 p.w.memory.type, p.tf32 && p.w.memory.type == at::kFloat ? " (TF32)" : "", ", stride ",
+                 last(p.params.stride), ", padding ", last(p.params.padding), ", dilation ",
+                 last(p.params.dilation), ", groups ", p.groups, ":");
+    for (const Pass& pass : plan.passes) {
+        const bool dispatch = pass.kind == Pass::Kind::Dispatch;
+        text += ' ' + (dispatch ? pass.kernel : pass.kind == Pass::Kind::Zero ? "zero" : "sum of splits");
+        text += std::string(pass.label.empty() ? "" : " ") + pass.label + kWhen[static_cast<int>(pass.when)] +
+                ';';
+    }
+    return text + " workspace of " + std::to_string(plan.workspace_bytes()) + " bytes";
 }
 
 Memory PlanBuilder::temporary(std::vector<int64_t> sizes, at::ScalarType type) {
@@ -55,14 +72,9 @@ void PlanBuilder::release(int32_t first, int32_t keep) {
 }
 
 std::string PlanBuilder::sizes(const Memory& memory) const {
-    if (memory.buffer >= kGiven)
-        return c10::str(c10::IntArrayRef(plan.temporaries[memory.buffer - kGiven].sizes));
-    const ConvTensor& t = given(problem, memory.buffer);
-    const bool filter = memory.buffer == kW || memory.buffer == kFilterOut;
-    std::vector<int64_t> sizes{filter ? t.outer * problem.groups : t.outer,
-                               filter ? t.channels : t.channels * problem.groups};
-    sizes.insert(sizes.end(), t.sizes.end() - problem.params.spatial, t.sizes.end());
-    return c10::str(c10::IntArrayRef(sizes));
+    const int32_t temporary = memory.buffer - kGiven;
+    return c10::str(c10::IntArrayRef(temporary < 0 ? sizes_of(problem, memory.buffer)
+                                                   : plan.temporaries[temporary].sizes));
 }
 
 void PlanBuilder::add(Pass::Kind kind, std::initializer_list<Pass::Access> accesses) {

@@ -70,8 +70,10 @@ struct ConvPlan {
     std::vector<Pass> passes;
 
     int64_t workspace_bytes() const;  // of all temporaries, not all of which live at once
-    std::string text() const;         // for ANYMPS_LOG=plan
 };
+
+// Sizes, algorithms and dispatches in a line, for ANYMPS_LOG=plan.
+std::string to_text(const ConvProblem& problem, const ConvPlan& plan);
 
 // Tensors of a call by GivenBuffer; those that the problem does not have may be undefined.
 using GivenTensors = std::array<at::Tensor, kGiven>;

@@ -1,5 +1,6 @@
 #include "ops/conv/problem.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -9,13 +10,14 @@
 namespace anymps::ops {
 namespace {
 
-void set_axes(ConvTensor& image, const at::TensorBase& tensor) {
-    const int64_t dims = tensor.dim() - 2;
-    for (int64_t i = 0; i < dims; ++i) {
-        image.sizes[3 - dims + i] = tensor.size(2 + i);
-        image.strides[3 - dims + i] = tensor.stride(2 + i);
-    }
-    image.padded = image.channels;
+// outer, channels: of a group.
+ConvTensor image_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t outer,
+                    int64_t channels) {
+    ConvTensor image{memory, outer, channels, strides[0], 0, strides[1]};
+    image.padded = channels;
+    std::copy(sizes.begin() + 2, sizes.end(), image.sizes.end() - (sizes.size() - 2));
+    std::copy(strides.begin() + 2, strides.end(), image.strides.end() - (sizes.size() - 2));
+    return image;
 }
 
 }  // namespace
@@ -53,25 +55,16 @@ ConvTensor ConvTensor::as(Form way) const {
     return result;
 }
 
-ConvTensor activation_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer) {
-    ConvTensor image{memory_of(tensor, buffer)};
-    image.outer = tensor.size(0);
-    image.channels = tensor.size(1) / groups;
-    image.outer_stride = tensor.stride(0);
-    image.channel_stride = tensor.stride(1);
+ConvTensor activation_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                         int64_t groups) {
+    ConvTensor image = image_of(memory, sizes, strides, sizes[0], sizes[1] / groups);
     image.group_stride = image.channels * image.channel_stride;
-    set_axes(image, tensor);
     return image;
 }
 
-ConvTensor filter_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer) {
-    ConvTensor image{memory_of(tensor, buffer)};
-    image.outer = tensor.size(0) / groups;
-    image.channels = tensor.size(1);
-    image.outer_stride = tensor.stride(0);
-    image.channel_stride = tensor.stride(1);
+ConvTensor filter_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t groups) {
+    ConvTensor image = image_of(memory, sizes, strides, sizes[0] / groups, sizes[1]);
     image.group_stride = image.outer * image.outer_stride;
-    set_axes(image, tensor);
     return image;
 }
 
@@ -97,7 +90,7 @@ ConvParams::ConvParams(c10::IntArrayRef strides, c10::IntArrayRef paddings, c10:
 }
 
 uint64_t ConvProblem::hash() const {
-    static_assert(sizeof(*this) % 16 == 0 || sizeof(*this) % 8 == 0);
+    static_assert(sizeof(*this) % sizeof(uint64_t) == 0);
     // Two chains of a multiplication a word each: a long one would wait for every product.
     std::array<uint64_t, sizeof(*this) / 8> words;
     std::memcpy(words.data(), this, sizeof(*this));

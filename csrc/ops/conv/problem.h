@@ -76,8 +76,16 @@ struct ConvTensor {
     bool operator==(const ConvTensor&) const = default;
 };
 
-ConvTensor activation_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer);
-ConvTensor filter_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer);
+// sizes: [batch, channels, ...] of an activation, [channels of y, channels of x in a group, ...] of a filter.
+ConvTensor activation_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                         int64_t groups);
+ConvTensor filter_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t groups);
+inline ConvTensor activation_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer) {
+    return activation_of(memory_of(tensor, buffer), tensor.sizes(), tensor.strides(), groups);
+}
+inline ConvTensor filter_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer) {
+    return filter_of(memory_of(tensor, buffer), tensor.sizes(), tensor.strides(), groups);
+}
 // Outer dimension and channels change places.
 ConvTensor transposed(ConvTensor filter);
 

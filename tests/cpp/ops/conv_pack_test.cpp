@@ -34,7 +34,7 @@ Tensor packed(const Tensor& device, int64_t groups, Form form) {
     problem.groups = groups;
     problem.params.spatial = 2;
     problem.x = activation_of(device, groups, kX);
-    PlanBuilder builder(problem, {runtime::device().info()});
+    PlanBuilder builder(problem, ConvDevice{runtime::device().info()});
     const ConvTensor result = add_packed(builder, problem.x, form);
     if (result.memory.buffer == kX) return {};
     // The plan's own tensor as one that is given.
