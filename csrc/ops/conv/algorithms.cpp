@@ -131,11 +131,13 @@ constexpr ConvAlgorithm kAlgorithms[] = {
 
 // True where scaled f16 gains more than it takes to compute the amaxes of so many elements.
 bool worth_scaled_f16(const ConvDevice& device, double products, double elements, int64_t taps) {
-    // In seconds, measured on an H200: what a product gains, of packed pairs and of floats as they are; one
-    // pass over an element; the dispatches.
-    constexpr double kGain = 12e-15, kGainOfOneTap = 50e-15, kSecondsOfAmax = 1.2e-12, kStart = 10e-6;
     if (device.info.is_software) return true;  // for tests
-    return products * (taps > 1 ? kGain : kGainOfOneTap) > kStart + elements * kSecondsOfAmax;
+    const vulkan::DeviceProfile& profile = *device.info.profile;
+    const vulkan::Tradeoff& costs = profile.costs->conv_scaled_f16;
+    const double gain = (taps > 1 ? costs.product : profile.costs->conv_scaled_f16_1x1) *
+                        profile.product_scale(vulkan::Rate::MatrixF16);
+    return products * gain >
+           costs.dispatches * profile.launch_scale() + elements * costs.element * profile.bytes_scale();
 }
 
 // Whether the algorithm of a direction uses amaxes; sets fused_amax.

@@ -119,25 +119,24 @@ std::vector<ImplicitGemm> add_nosmem_filter(PlanBuilder& builder, std::vector<Im
 }
 
 bool may_fuse_amax(const Direction& d, const ConvDevice& device) {
-    // More rows read the image more often: 256 -> 1024 channels at 14 pixels took 88 us on an H200, 76 with
-    // the amax in a pass of its own. Of fewer channels only tiles that keep their part of the image are worth
-    // it.
-    constexpr int64_t kMaxRows = 512, kMinChannels = 256;
+    // More rows read the image more often. Of fewer channels only tiles that keep their part of the image are
+    // worth it.
+    const vulkan::PlanCosts& costs = *device.info.profile->costs;
     constexpr int64_t kBlock = 16;  // positions: each image has one of its own, wherever it begins
     if (!reads_floats(d, device, at::kHalf)) return false;
     const ImplicitGemm& c = d.plain[0];
     const int64_t positions = d.first.positions(), rows = c.strided.rows, k = c.k.count();
     const bool panels = k == kPanelChannels && rows >= kWideRows;
-    if (rows > kMaxRows || (k < kMinChannels && !panels)) return false;
+    if (rows > costs.fused_amax_max_rows || (k < costs.fused_amax_min_channels && !panels)) return false;
     return positions >= 2 * kBlock && c.g.positions() == positions;
 }
 
 bool supports_nosmem_bf16x2(const Direction& d, const ConvDevice& device) {
-    constexpr double kMaxIntensity = 105;
     constexpr int64_t kPanels = 64;
     if (d.fused_amax || !reads_floats(d, device, at::kBFloat16)) return false;
     const int64_t rows = d.plain[0].strided.rows, k = d.plain[0].k.count();
-    return intensity(rows, k) <= kMaxIntensity && (k <= kPanels || k > kPanelChannels || rows < kWideRows);
+    return intensity(rows, k) <= device.info.profile->costs->bf16x2_max_intensity &&
+           (k <= kPanels || k > kPanelChannels || rows < kWideRows);
 }
 
 }  // namespace anymps::ops

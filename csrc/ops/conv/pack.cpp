@@ -21,7 +21,6 @@ using kernels::FastDivider;
 constexpr int64_t kGranule = 8;
 constexpr uint32_t kTile = shaders::conv_pack::kTile, kThreads = 256;
 constexpr uint64_t kMaxAmaxGroups = 2112;               // each begins and ends with a wait
-constexpr uint64_t kSampleGroups = 132;                 // a wave of an H200: as short as a kernel can be
 constexpr int64_t kBlock = shaders::conv_amax::kBlock;  // elements of which conv_amax takes the largest
 
 using shaders::conv_amax::AmaxArgs;
@@ -292,7 +291,8 @@ void add_amax(PlanBuilder& builder, const ConvTensor& image, bool sample) {
     args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
                                         groups * view.outer);
     const uint64_t all = ceil_div(args.threads, kThreads);
-    const auto workgroups = static_cast<uint32_t>(std::min(all, sample ? kSampleGroups : kMaxAmaxGroups));
+    const uint64_t most = sample ? builder.device.info.profile->costs->amax_sample_groups : kMaxAmaxGroups;
+    const auto workgroups = static_cast<uint32_t>(std::min(all, most));
     args.step = sample ? args.threads : workgroups * kThreads;
     args.spread = sample ? static_cast<uint32_t>(all / workgroups) : 1;
     PassWriter pass(

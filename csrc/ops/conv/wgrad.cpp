@@ -28,7 +28,7 @@ struct WgradTile {
     int64_t shares;       // subgroups that have slices of a workgroup's k
     double microseconds;  // of 16 k
 };
-// Times are measured on an H200.
+// Times order split-K factors by the same reasons on every device.
 constexpr WgradTile kWgrad3x3{64, 144, 96, 4, 1, 0.45};
 constexpr WgradTile kWgrad1x1{64, 64, 256, 1, 8, 0.2};
 
@@ -119,14 +119,17 @@ int64_t choose_steps_per_split(const vulkan::DeviceInfo& device, const WgradTile
     const int64_t wave = device.compute_units() * tile.occupancy;
     const int64_t most = std::max<int64_t>(1, kMaxElements / results);
     const int64_t least = std::clamp<int64_t>(ceil_div(steps, longest), 1, most);
+    const vulkan::DeviceProfile& profile = *device.profile;
+    const double step = tile.microseconds * profile.unit_scale(vulkan::Rate::MatrixF16);
     int64_t best = 0;
     double best_time = std::numeric_limits<double>::max();
     for (int64_t split_k = least; split_k == least || (split_k <= most && split_k * kShortest <= steps);
          ++split_k) {
         const int64_t steps_per_split = ceil_div(ceil_div(steps, split_k), multiple) * multiple;
         const auto waves = static_cast<double>(ceil_div(tiles * split_k, wave));
-        const double time = waves * (kStart + static_cast<double>(steps_per_split) * tile.microseconds) +
-                            static_cast<double>(split_k * results) * 8 / kBytesOfMicrosecond;
+        const double time =
+            waves * (kStart + static_cast<double>(steps_per_split) * step) +
+            static_cast<double>(split_k * results) * 8 / kBytesOfMicrosecond * profile.bytes_scale();
         if (time >= best_time) continue;
         best = steps_per_split;
         best_time = time;
@@ -233,9 +236,10 @@ bool supports_wgrad_1x1(const Direction& d, const ConvDevice& device) {
     if (!follow(x) || !follow(y)) return false;
     // Products for each element: where many, tiles in shared memory are no slower. They need floats' ranges,
     // and packed images where positions are no whole words of eight.
-    constexpr double kMax = 60, kMaxWithPass = 256;
+    const vulkan::PlanCosts& costs = *device.info.profile->costs;
+    const double most = costs.wgrad_max_intensity, max_with_pass = costs.wgrad_max_intensity_pass;
     const bool floats = x.memory.type == at::kFloat;
-    if (intensity(y.channels, x.channels) > (floats || positions % 8 != 0 ? kMaxWithPass : kMax))
+    if (intensity(y.channels, x.channels) > (floats || positions % 8 != 0 ? max_with_pass : most))
         return false;
     const bool pairs = floats && device.may_use_scaled_f16(y.memory.type) &&
                        arithmetic_of(device, plain) == Arithmetic::BF16x2;

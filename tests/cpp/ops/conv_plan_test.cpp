@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../vulkan/made_up_devices.h"
 #include "ops/conv/algorithms.h"
 
 namespace anymps::ops {
@@ -12,30 +13,14 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-vulkan::DeviceInfo gpu(uint32_t vendor, uint32_t units, uint32_t lanes, uint32_t min_lanes, bool matrices) {
-    vulkan::DeviceInfo info;
-    info.vendor_id = vendor;
-    info.reported_compute_units = units;
-    info.subgroup_size = info.max_subgroup_size = lanes;
-    info.min_subgroup_size = min_lanes;
-    info.subgroup_size_control = info.float16 = true;
-    info.max_workgroup_size = 1024;
-    info.shared_memory_bytes = 48 << 10;
-    info.cooperative_matrix = info.cooperative_matrix_bfloat16 = info.bfloat16 = matrices;
-    return info;
-}
-
-vulkan::DeviceInfo software() {
-    vulkan::DeviceInfo info;
-    info.is_software = true;
-    info.subgroup_size = info.min_subgroup_size = info.max_subgroup_size = 8;
-    info.shared_memory_bytes = 32 << 10;
-    return info;
-}
-
-const vulkan::DeviceInfo kNvidiaLike = gpu(vulkan::kNvidia, 132, 32, 32, true),
-                         kAmdLike = gpu(vulkan::kAmd, 96, 64, 32, true),
-                         kIntelLike = gpu(vulkan::kIntel, 0, 32, 8, false), kSoftware = software();
+const vulkan::DeviceInfo kNvidiaLike = vulkan::made_up("NVIDIA Hopper H200"),
+                         kAmdLike = vulkan::made_up("AMD RDNA3 navi31"),
+                         kSoftware = vulkan::made_up("software"), kIntelLike = [] {
+                             vulkan::DeviceInfo info = vulkan::made_up("Intel Xe-HPG A770");
+                             info.cooperative_matrix = info.cooperative_matrix_bfloat16 = false;
+                             info.profile = &vulkan::find_profile(info);
+                             return info;
+                         }();
 
 FragmentLayout known(at::ScalarType) {
     return {true, true, false, true, true};
@@ -50,7 +35,7 @@ Plan by_model(const vulkan::DeviceInfo& device, const GemmProblem& problem, bool
 }
 
 ConvPlan plan(const vulkan::DeviceInfo& info, const ConvProblem& problem) {
-    return make_plan(problem, {info, info.vendor_id == vulkan::kNvidia ? known : unknown, by_model});
+    return make_plan(problem, {info, info.vendor_id == kNvidiaLike.vendor_id ? known : unknown, by_model});
 }
 
 std::vector<int64_t> dense(const std::vector<int64_t>& sizes) {
