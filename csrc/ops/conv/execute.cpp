@@ -52,17 +52,16 @@ class PlanCache {
 class Buffers {
   public:
     Buffers(const ConvPlan& plan, const GivenTensors& given)
-        : plan_(plan), tensors_(given.begin(), given.end()) {
-        tensors_.resize(kGiven + plan.temporaries.size());
+        : plan_(plan), given_(given), temporaries_(plan.temporaries.size()) {
         if (plan.amax_count > 0) amaxes_.emplace(plan.amax_count);
-        options_ = given[kW].options();
     }
 
     const Tensor& tensor(int32_t buffer) {
-        Tensor& tensor = tensors_[buffer];
+        if (buffer < kGiven) return given_[buffer];
+        Tensor& tensor = temporaries_[buffer - kGiven];
         if (!tensor.defined()) {
-            const auto& [sizes, type] = plan_.temporaries[buffer - kGiven];
-            tensor = at::empty(sizes, options_.dtype(type));
+            const ConvPlan::Temporary& temporary = plan_.temporaries[buffer - kGiven];
+            tensor = at::empty(temporary.sizes, given_[kW].options().dtype(temporary.type));
         }
         return tensor;
     }
@@ -78,14 +77,14 @@ class Buffers {
     }
     const AmaxStates& amaxes() const { return *amaxes_; }
     void release(const Pass& pass) {
-        for (const int32_t buffer : pass.last_of) tensors_[buffer].reset();
+        for (const int32_t buffer : pass.last_of) temporaries_[buffer - kGiven].reset();
     }
 
   private:
     const ConvPlan& plan_;
-    c10::SmallVector<Tensor, 16> tensors_;
+    const GivenTensors& given_;
+    c10::SmallVector<Tensor, 8> temporaries_;
     std::optional<AmaxStates> amaxes_;
-    at::TensorOptions options_;
 };
 
 void dispatch(const Pass& pass, Buffers& buffers) {

@@ -52,22 +52,19 @@ std::string to_text(const ConvProblem& p, const ConvPlan& plan) {
 }
 
 Memory PlanBuilder::temporary(std::vector<int64_t> sizes, at::ScalarType type) {
-    constexpr int64_t kMaxBytes = int64_t{1} << 35;
     Memory memory{next_temporary(), type};
-    memory.huge = c10::multiply_integers(sizes) * memory.element_size() > kMaxBytes;
+    memory.huge =
+        static_cast<uint64_t>(c10::multiply_integers(sizes) * memory.element_size()) > Memory::kHugeBytes;
     plan.temporaries.push_back({std::move(sizes), type});
     return memory;
 }
 
 void PlanBuilder::release(int32_t first, int32_t keep) {
+    if (plan.passes.empty()) return;
     for (int32_t buffer = first; buffer < next_temporary(); ++buffer) {
-        if (buffer == keep) continue;
-        const auto uses = [&](const Pass& pass) {
-            return std::ranges::any_of(pass.accesses, [&](const auto& a) { return a.buffer == buffer; });
-        };
-        const auto ends = [&](const Pass& pass) { return std::ranges::count(pass.last_of, buffer) > 0; };
-        if (std::ranges::any_of(plan.passes, uses) && !std::ranges::any_of(plan.passes, ends))
-            plan.passes.back().last_of.push_back(buffer);
+        auto& temporary = plan.temporaries[buffer - kGiven];
+        if (buffer == keep || std::exchange(temporary.released, true)) continue;
+        plan.passes.back().last_of.push_back(buffer);
     }
 }
 

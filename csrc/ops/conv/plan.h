@@ -62,6 +62,7 @@ struct ConvPlan {
     struct Temporary {
         std::vector<int64_t> sizes;
         at::ScalarType type;
+        bool released = false;  // by a pass; else when all are recorded
     };
 
     std::vector<std::string> algorithms;  // of fprop, dgrad and wgrad, as far as they are wanted

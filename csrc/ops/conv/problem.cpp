@@ -23,9 +23,7 @@ ConvTensor image_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayR
 }  // namespace
 
 Memory memory_of(const at::TensorBase& tensor, int32_t buffer) {
-    // Tiles count vec8 of halves by 31 bits.
-    constexpr uint64_t kMaxBytes = uint64_t{1} << 35;
-    return {buffer, tensor.scalar_type(), tensor.storage().nbytes() > kMaxBytes,
+    return {buffer, tensor.scalar_type(), tensor.storage().nbytes() > Memory::kHugeBytes,
             static_cast<uint16_t>(kernels::address(tensor) % Memory::kAlignment)};
 }
 

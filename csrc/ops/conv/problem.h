@@ -32,6 +32,7 @@ struct Memory {
     uint16_t misalignment = 0;  // address modulo kAlignment
 
     static constexpr uint64_t kAlignment = 16;
+    static constexpr uint64_t kHugeBytes = uint64_t{1} << 35;  // tiles count vec8 of halves by 31 bits
 
     bool defined() const { return buffer != kNoBuffer; }
     int64_t element_size() const { return static_cast<int64_t>(c10::elementSize(type)); }
