@@ -222,7 +222,7 @@ void add_dispatch(PlanBuilder& builder, std::span<const ImplicitGemm> phases, co
     if (c.weights.defined()) pass.read(c.weights);
     set_condition(pass, builder, args[0], gemm.when);
     if (gemm.when == When::Fused) pass.write_amax(c.im2col.amax);
-    pass.work(operations, label_of(builder, c, plan));
+    pass.work(operations, label_of(builder, c, plan), plan.seconds);
     pass.dispatch(args.data(), args.size() * sizeof(ConvArgs), Grid::linear(groups * args.size()));
 }
 

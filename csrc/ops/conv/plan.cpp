@@ -2,8 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <utility>
 
 namespace anymps::ops {
@@ -45,8 +44,9 @@ std::string to_text(const ConvProblem& p, const ConvPlan& plan) {
     for (const Pass& pass : plan.passes) {
         const bool dispatch = pass.kind == Pass::Kind::Dispatch;
         text += ' ' + (dispatch ? pass.kernel : pass.kind == Pass::Kind::Zero ? "zero" : "sum of splits");
-        text += std::string(pass.label.empty() ? "" : " ") + pass.label + kWhen[static_cast<int>(pass.when)] +
-                ';';
+        if (!pass.label.empty()) text += ' ' + pass.label;
+        if (pass.seconds > 0) text += c10::str(", ", std::lround(pass.seconds * 1e6), " us by the model");
+        text += std::string(kWhen[static_cast<int>(pass.when)]) + ';';
     }
     return text + " workspace of " + std::to_string(plan.workspace_bytes()) + " bytes";
 }
@@ -133,8 +133,9 @@ PassWriter& PassWriter::when(When when) {
     return when == When::Always ? *this : read_amaxes();
 }
 
-PassWriter& PassWriter::work(double operations, std::string label) {
+PassWriter& PassWriter::work(double operations, std::string label, double seconds) {
     pass_.operations = operations;
+    pass_.seconds = seconds;
     pass_.label = std::move(label);
     return *this;
 }

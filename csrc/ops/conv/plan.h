@@ -55,6 +55,7 @@ struct Pass {
     std::vector<Access> accesses;
     std::vector<int32_t> last_of;  // buffers that no later pass uses
     double operations = 0;         // floating-point operations, for profiles
+    double seconds = 0;            // of products, with their split-K, by the cost model; 0: not modelled
     std::string label;             // sizes, for profiles; empty: none are told
 };
 
@@ -132,7 +133,7 @@ class PassWriter {
     PassWriter& write_amax(int32_t number, bool sample = false);
     // A condition other than Always reads the states.
     PassWriter& when(When when);
-    PassWriter& work(double operations, std::string label);
+    PassWriter& work(double operations, std::string label, double seconds = 0);
 
     template <class Args>
     void dispatch(const Args& args, kernels::Grid grid) {
