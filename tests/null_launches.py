@@ -55,6 +55,11 @@ OPERATORS = {
     "strided convolution": (lambda x: F.conv2d(x, weight(x, 8, 3, 7, 7), stride=2, padding=3), (2, 3, 40, 42)),
     "one tap": (lambda x: F.conv2d(x, weight(x, 64, 64, 1, 1)), (4, 64, 28, 28)),
     "depthwise": (lambda x: F.conv2d(x, weight(x, 32, 1, 3, 3), groups=32), (2, 32, 9, 9)),
+    "depthwise, NHWC": (
+        lambda x: F.conv2d(x.to(memory_format=torch.channels_last), weight(x, 32, 1, 7, 7), groups=32, stride=2),
+        (2, 32, 9, 9),
+    ),
+    "depthwise, 1-d": (lambda x: F.conv1d(x, weight(x, 32, 1, 9), groups=32), (2, 32, 40)),
     "3-d convolution": (lambda x: F.conv3d(x, weight(x, 4, 3, 3, 3, 3)), (2, 3, 6, 7, 8)),
     "transposed": (lambda x: F.conv_transpose2d(x, weight(x, 3, 4, 3, 3), stride=2), (2, 3, 5, 6)),
     "pools": (lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 3, 2, 1), (2, 3, 16, 16)),

@@ -77,6 +77,24 @@ def test_masks(enable_gqa):
         compare(shapes, mask=torch.randn(mask_shape), enable_gqa=enable_gqa, scale=0.3)
 
 
+@pytest.mark.parametrize("keys", [64, 72])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_masks_of_which_most_tiles_hide_nothing(dtype, keys):
+    """Kernels on matrix units look at masks of bool tile by tile, by words where they can."""
+    shapes = [(2, 2, 64, 32), (2, 2, keys, 32), (2, 2, keys, 32)]
+    keep = torch.ones(2, 1, 64, keys, dtype=torch.bool)
+    compare(shapes, dtype, mask=keep)
+    keep[1, :, :, 40:] = False  # padding
+    compare(shapes, dtype, mask=keep)
+    compare(shapes, dtype, mask=keep[:, :, :1])
+    compare(shapes, dtype, mask=keep[:, :, :1].expand(2, 2, 64, keys))
+    keep[0, 0, 5, 17], keep[0, 0, 63, keys - 1] = False, False
+    compare(shapes, dtype, mask=keep)
+    wide = torch.ones(2, 1, 64, keys + 16, dtype=torch.bool)
+    wide[1, :, 30, 3:9] = False
+    compare(shapes, dtype, mask=wide[..., 1 : keys + 1])
+
+
 def test_rows_without_a_key_are_zero():
     keep = torch.rand(5, 6) > 0.5
     keep[2] = False

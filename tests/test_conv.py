@@ -198,6 +198,44 @@ def test_depthwise():
     check(([2], [4], [2], False, [0], 5), torch.randn(2, 5, 400), torch.randn(10, 1, 5), torch.randn(10))
 
 
+@pytest.mark.parametrize("taps", [3, 5, 7])
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2)])
+def test_depthwise_strips(taps, stride, dilation):
+    """By one channel and by four a thread, with strips that end inside and outside of the image, in both formats."""
+    last = torch.channels_last
+    arguments = [[stride] * 2, [dilation * (taps // 2)] * 2, [dilation] * 2, False, [0, 0]]
+    w, b = torch.randn(72, 1, taps, taps), torch.randn(72)
+    x = torch.randn(2, 72, 15, 13)
+    check((*arguments, 72), x.contiguous(memory_format=last), w, b, dtype=torch.bfloat16)
+    check((*arguments, 72), x, w, b, dtype=torch.float16)
+    arguments[1] = [0, 1]
+    x, w = torch.randn(3, 7, 18, 34), torch.randn(7, 1, taps, taps)
+    for image in (x, x.contiguous(memory_format=last)):
+        check((*arguments, 7), image, w)
+    # Images and gradients of different formats; words that no vector is aligned to.
+    x, w = torch.randn(2, 9, 16, 15).contiguous(memory_format=last)[:, 1:], torch.randn(8, 1, taps, taps)
+    g = torch.randn_like(torch.convolution(x, w, None, *arguments, 8)).contiguous()
+    check((*arguments, 8), x, w, g=g)
+
+
+def test_depthwise_beyond_the_image():
+    """Padding wider than the taps, a transposed convolution, and positions of the image that no result reads."""
+    last = torch.channels_last
+    for stride in (1, 2):
+        x, w = torch.randn(2, 4, 5, 6), torch.randn(4, 1, 3, 3)
+        for image in (x, x.contiguous(memory_format=last)):
+            check(([stride] * 2, [9, 8], [1, 1], False, [0, 0], 4), image, w, torch.randn(4))
+            check(([stride] * 2, [1, 0], [1, 1], True, [stride - 1] * 2, 4), image, w)
+    x, w = torch.randn(2, 4, 8, 8), torch.randn(4, 1, 3, 3)
+    x[:, :, -1], x[..., -1] = torch.inf, torch.nan
+    arguments = ([2, 2], [0, 0], [1, 1], False, [0, 0], 4)
+    for image in (x, x.contiguous(memory_format=last)):
+        y = torch.convolution(image.to("mps"), w.to("mps"), None, *arguments)
+        mask = [True, True, False]
+        g = torch.ops.aten.convolution_backward(y, image.to("mps"), w.to("mps"), None, *arguments, mask)
+        assert all(t.isfinite().all() for t in (y, *g[:2]))
+
+
 def test_few_channels_in_many_groups_channels_last():
     x = torch.randn(5, 8, 12, 12).contiguous(memory_format=torch.channels_last)
     for channels, filters in ((4, 4), (4, 2), (8, 1)):

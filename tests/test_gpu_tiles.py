@@ -37,6 +37,7 @@ HAS_MATRIX_UNITS = (
         (("test_conv.py", "test_conv_tf32.py"), "kinds_in_half or tf32"),
         (("test_matmul_scaled.py",), "layouts or batches or cannot or all_tiles"),
         (("test_matmul_fragments.py",), "float16 or run_so"),
+        (("test_product_activations.py",), "float16 and (shape1 or shape2)"),
         (("test_rnn.py",), "low_precision and dtype0"),
     ],
 )

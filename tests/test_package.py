@@ -295,10 +295,11 @@ def test_the_package_has_what_torch_compile_needs():
 
     library = _load.package_file(_load.file_for(_load.LIBRARY, torch.__version__)).parent  # installed or build/site
     launcher = _load.file_for(_load.LAUNCHER, torch.__version__)
-    for name in (launcher, "pointwise_table.json", "kernels.bin", "inductor/__init__.py"):
+    ours = ("inductor/__init__.py", "user_kernels/metal/__init__.py", "include/anymps/kernel.h")
+    for name in (launcher, "pointwise_table.json", "kernels.bin", *ours):
         assert (library / name).is_file(), name
     shaders = {path.name for path in (library / "shaders" / "lib").glob("*.slang")}
-    assert {"inductor.slang", "math.slang", "dtype.slang", "pointwise_functions.slang"} <= shaders
+    assert {"inductor.slang", "metal.slang", "math.slang", "dtype.slang", "pointwise_functions.slang"} <= shaders
     requirements = importlib.metadata.requires("torch-anymps") or []
     if requirements:  # build/site has no list of them
         assert any(r.startswith("slangpy") and "compile" in r for r in requirements)

@@ -40,11 +40,11 @@ def test_workflows_cover_lint_tests_nights_and_releases():
     assert [path.stem for path in WORKFLOWS] == ["lint", "nightly", "release", "test"]
 
 
-@pytest.mark.parametrize("form", ["bug", "gpu"])
-def test_issue_forms_ask_for_info(form):
+@pytest.mark.parametrize("form, command", [("bug", "info"), ("gpu", "check")])
+def test_issue_forms_ask_for_a_report(form, command):
     fields = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())["body"]
-    info = next(field for field in fields if "python -m torch_anymps.info" in field["attributes"]["label"])
-    assert info["validations"]["required"]
+    report = next(field for field in fields if f"python -m torch_anymps.{command}" in field["attributes"]["label"])
+    assert report["validations"]["required"]
 
 
 def test_the_version_is_written_once():

@@ -10,7 +10,8 @@ A document holds comments, and behind each, after an empty line, a table that th
 
 Views: `table`, a line a row with the columns named (from 1); `pivot`, keys "column: row" as a table of cells "ours /
 theirs, **ratio**" (`by`, a regular expression, splits other keys into row, column and row); `groups`, least, median
-and most by a group of GROUPS; `bands`, names sorted by their ratio; `list`, the lines of LISTS, of several files;
+and most by a group of GROUPS; `means`, the geometric mean of ratios and the five lowest by the last part of a key;
+`bands`, names sorted by their ratio; `list`, the lines of LISTS, of several files;
 `sources`, what the files of a device were measured on. `rows` is a regular expression that chooses keys, `head` the
 first cell.
 """
@@ -182,6 +183,18 @@ def _bands(result: dict, rows: dict, options: dict) -> list[str]:
     return lines
 
 
+def _means(result: dict, rows: dict, options: dict) -> list[str]:
+    kinds: dict[str, dict[str, float]] = {}
+    for key, figures in rows.items():
+        *name, kind = key.split(" | ")
+        kinds.setdefault(kind, {})[name[1]] = figures[-1]
+    lines = _head([options.get("head", result["title"]), f"{result['columns'][-1]}, geometric mean", "lowest five"])
+    for kind, ratios in kinds.items():
+        lowest = "; ".join(f"{name} {ratios[name]:.2f}" for name in sorted(ratios, key=ratios.get)[:5])
+        lines.append(_row([kind, f"**{statistics.geometric_mean(ratios.values()):.2f}** of {len(ratios)}", lowest]))
+    return lines
+
+
 def _list(folder: str, of: str) -> list[str]:
     lines = _head(["what", "mps", "CUDA", "mps / CUDA"])
     for label, name, key, unit in LISTS[of]:
@@ -209,7 +222,7 @@ def _sources(folder: str) -> list[str]:
     return lines
 
 
-VIEWS = {"table": _table, "pivot": _pivot, "groups": _groups, "bands": _bands}
+VIEWS = {"table": _table, "pivot": _pivot, "groups": _groups, "bands": _bands, "means": _means}
 
 
 def _is_ratio(column: str) -> bool:

@@ -260,7 +260,7 @@ setup_venv() {
 
 # --- our package -----------------------------------------------------------------------------------
 sources() {
-    find CMakeLists.txt pyproject.toml cmake csrc shaders torch_anymps tools tests/cpp -type f ! -name '*.pyc' 2>/dev/null |
+    find CMakeLists.txt pyproject.toml cmake csrc shaders torch_anymps tools tests/cpp tests/vulkan_layer -type f ! -name '*.pyc' 2>/dev/null |
         LC_ALL=C sort
 }
 

@@ -9,7 +9,17 @@ from __future__ import annotations
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["device_count", "fallbacks", "host_ops", "memory", "profile", "set_device"]
+__all__ = [
+    "compile_spirv",
+    "device_count",
+    "fallbacks",
+    "host_ops",
+    "include_paths",
+    "memory",
+    "numpy",
+    "profile",
+    "set_device",
+]
 
 
 def _autoload() -> None:
@@ -70,6 +80,43 @@ def set_device(index: int) -> None:
     if not _load.status.loaded:
         raise RuntimeError(f"There is no mps device to choose: {_load.status.reason} {_load.status.advice}")
     torch.ops.anymps.set_device(index)
+
+
+def numpy(tensor):
+    """A tensor on mps as a NumPy array of the same memory, without a copy, where host and device share memory.
+
+    Waits for the device. The array keeps the memory alive; what either side writes, the other sees. Call
+    torch.mps.synchronize() before reading, in NumPy, what was written on mps since. Raises RuntimeError where
+    the host cannot see the device's memory (tensor.numpy(force=True) copies), TypeError for what NumPy lacks.
+    """
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"numpy(): argument 'tensor' must be Tensor, not {type(tensor).__name__}")
+    if tensor.device.type != "mps":
+        raise RuntimeError(f"numpy(): expected a tensor on mps, got one on {tensor.device}: tensor.numpy() serves it")
+    storage = torch._C._mps_host_alias_storage(tensor.untyped_storage())
+    alias = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    if tensor.requires_grad:
+        alias.requires_grad_()  # and NumPy's refusal is PyTorch's
+    return alias.numpy()
+
+
+def include_paths() -> list[str]:
+    """Folders of the headers <anymps/kernel.h> and <anymps/torch.h>, by which C and C++ run kernels on mps."""
+    import pathlib
+
+    return [str(pathlib.Path(__file__).parent / "include")]
+
+
+def compile_spirv(source: str) -> dict[str, bytes]:
+    """The SPIR-V modules of a source's kernels in Slang, by name: what <anymps/kernel.h> takes.
+
+    Raises SyntaxError with the compiler's message, RuntimeError where the compiler is not installed.
+    """
+    from torch_anymps.user_kernels import compile_spirv
+
+    return compile_spirv(source)
 
 
 def profile():

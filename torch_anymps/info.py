@@ -18,18 +18,40 @@ VENDORS = {
 }
 
 
-def main() -> int:
-    """Prints the report. Returns 0 with a device, 1 without one."""
+# Bits of VkMemoryPropertyFlags.
+MEMORY_PROPERTIES = (
+    "device-local",
+    "host-visible",
+    "coherent",
+    "cached",
+    "lazily allocated",
+    "protected",
+    "AMD's coherent",
+    "AMD's uncached",
+)
+
+
+def versions() -> str:
+    """One line: this package's version, PyTorch's, Python's."""
     import torch
 
     import torch_anymps
     from torch_anymps import _load
 
-    status = _load.status
-    print(
+    return (
         f"torch-anymps {torch_anymps.__version__} for PyTorch {' and '.join(_load.built_for()) or 'of no version'}, "
         f"PyTorch {torch.__version__}, Python {sys.version.split()[0]}"
     )
+
+
+def main() -> int:
+    """Prints the report. Returns 0 with a device, 1 without one."""
+    import torch
+
+    from torch_anymps import _load
+
+    status = _load.status
+    print(versions())
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
         print(
             "TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading torch-anymps by itself: "
@@ -39,7 +61,7 @@ def main() -> int:
     if reason:
         print(f"mps is not available: {reason}")
         return 1
-    rows = _device_rows(json.loads(torch.ops.anymps.device_info()))
+    rows = device_rows()
     rows += [(f"Vulkan device {i}", line) for i, line in enumerate(torch.ops.anymps.device_list())]
     rows.append(("kernels", str(len(torch.ops.anymps.kernel_names()))))
     rows.append(("torch.compile", _compiler()))
@@ -58,7 +80,16 @@ def _compiler() -> str:
         return str(error)
 
 
-def _device_rows(info: dict) -> list[tuple[str, str]]:
+def device_info() -> dict:
+    """What the chosen device is and has. Raises RuntimeError where there is none."""
+    import torch
+
+    return json.loads(torch.ops.anymps.device_info())
+
+
+def device_rows() -> list[tuple[str, str]]:
+    """The same as labels and texts."""
+    info = device_info()
     rows = [
         ("device", info["name"]),
         ("vendor", VENDORS.get(info["vendor_id"], f"{info['vendor_id']:#06x}")),
@@ -67,6 +98,7 @@ def _device_rows(info: dict) -> list[tuple[str, str]]:
         ("kind", info["kind"]),
         ("features", ", ".join(f"{name} {'yes' if on else 'no'}" for name, on in info["features"].items())),
         ("subgroup sizes", f"{info['min_subgroup_size']} to {info['max_subgroup_size']}"),
+        ("shared memory", f"{info['shared_memory_bytes'] // 1024} KiB a workgroup"),
     ]
     profile = info["profile"]
     rates = "as python -m torch_anymps.tune --device measured them" if profile["measured"] else "of the table"
@@ -75,6 +107,9 @@ def _device_rows(info: dict) -> list[tuple[str, str]]:
         rows.append(
             (f"memory heap {index}", f"{heap['bytes'] / 2**30:.1f} GiB{' device-local' * heap['device_local']}")
         )
+    for index, kind in enumerate(info["memory_types"]):
+        properties = [name for bit, name in enumerate(MEMORY_PROPERTIES) if kind["flags"] >> bit & 1]
+        rows.append((f"memory type {index}", f"heap {kind['heap']} {', '.join(properties)}".rstrip()))
     rows.append(("cache folder", info["cache_folder"]))
     return rows
 

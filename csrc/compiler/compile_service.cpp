@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "compiler/entry_points.h"
 #include "compiler/sha256.h"
 
 namespace anymps::compiler {
@@ -38,7 +39,7 @@ std::vector<uint32_t> words_in(const std::string& bytes) {
 }  // namespace
 
 struct CompileService::Job {
-    const std::string& source;  // the key of jobs_
+    const Key& key;  // of jobs_
     bool done = false;
     Words words;
     std::string error;  // what get() throws, where not empty
@@ -51,19 +52,19 @@ CompileService::CompileService(Options options)
       cache_(cache_folder(options_)),
       modules_(DiskCache(modules_folder(options_, library_, sources_))) {}
 
-std::string CompileService::cache_name(const std::string& source) const {
-    Sha256 key;
-    key.add_field(kGeneration).add_field(library_.version()).add_field(sources_.hash()).add_field(source);
-    return key.finish_hex() + ".spv";
+std::string CompileService::cache_name(const Key& key) const {
+    Sha256 hash;
+    hash.add_field(kGeneration).add_field(library_.version()).add_field(sources_.hash()).add_field(key.first);
+    return hash.finish_hex() + (key.second ? ".spvs" : ".spv");
 }
 
 void CompileService::start(const std::string& source) {
     const std::lock_guard lock(mutex_);
-    job(source);
+    job({source, false});
 }
 
-std::shared_ptr<CompileService::Job> CompileService::job(const std::string& source) {
-    const auto [entry, is_new] = jobs_.try_emplace(source);
+std::shared_ptr<CompileService::Job> CompileService::job(const Key& key) {
+    const auto [entry, is_new] = jobs_.try_emplace(key);
     std::shared_ptr<Job>& job = entry->second;
     if (!is_new) return job;
     job.reset(new Job{entry->first});
@@ -103,8 +104,16 @@ void CompileService::add_worker() {
 }
 
 const CompileService::Words& CompileService::get(const std::string& source) {
+    return get(Key{source, false});
+}
+
+const CompileService::Words& CompileService::get_all(const std::string& source) {
+    return get(Key{source, true});
+}
+
+const CompileService::Words& CompileService::get(const Key& key) {
     std::unique_lock lock(mutex_);
-    const std::shared_ptr<Job> mine = job(source);
+    const std::shared_ptr<Job> mine = job(key);
     work_done_.wait(lock, [&] { return mine->done; });
     if (!mine->error.empty()) throw std::runtime_error(mine->error);
     return mine->words;
@@ -145,13 +154,14 @@ void CompileService::work(Worker& self) {
 
 void CompileService::run(Job& job, std::unique_ptr<SlangSession>& session) {
     try {
-        const std::string name = cache_name(job.source);
+        const std::string name = cache_name(job.key);
         if (const auto bytes = cache_.find(name)) {
             job.words = words_in(*bytes);
             return;
         }
         if (!session) session = std::make_unique<SlangSession>(library_, sources_, modules_);
-        job.words = session->compile(job.source);
+        const auto& [source, all] = job.key;
+        job.words = all ? pack_entry_points(session->compile_all(source)) : session->compile(source);
         const auto* bytes = reinterpret_cast<const char*>(job.words.data());
         cache_.store(name, {bytes, job.words.size() * sizeof(uint32_t)});
         const std::lock_guard lock(mutex_);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "compiler/disk_cache.h"
@@ -47,6 +48,9 @@ class CompileService {
     // long as the service.
     const Words& get(const std::string& source);
 
+    // The same for all entry points of the source, of whatever names: packed (compiler/entry_points.h).
+    const Words& get_all(const std::string& source);
+
     // Ends the threads, after the kernels they are at; get() throws for those that had not begun. For the end
     // of the process, and safe to call twice.
     void stop();
@@ -61,11 +65,14 @@ class CompileService {
         bool ended = true;
     };
 
-    std::shared_ptr<Job> job(const std::string& source);
+    using Key = std::pair<std::string, bool>;  // source; all of its entry points, or main_kernel alone
+
+    const Words& get(const Key& key);
+    std::shared_ptr<Job> job(const Key& key);
     void add_worker();
     void work(Worker& self);
     void run(Job& job, std::unique_ptr<SlangSession>& session);
-    std::string cache_name(const std::string& source) const;
+    std::string cache_name(const Key& key) const;
 
     const Options options_;
     const SlangLibrary library_;
@@ -75,7 +82,7 @@ class CompileService {
 
     mutable std::mutex mutex_;  // guards what follows
     std::condition_variable work_there_, work_done_;
-    std::map<std::string, std::shared_ptr<Job>> jobs_;  // by source
+    std::map<Key, std::shared_ptr<Job>> jobs_;
     std::deque<std::shared_ptr<Job>> queue_;
     std::vector<std::unique_ptr<Worker>> workers_;
     unsigned idle_ = 0;  // workers that wait for work

@@ -38,6 +38,23 @@ class Types {
         return bytes;
     }
 
+    std::vector<PushConstant> members() const {
+        if (variables_.empty()) return {};
+        const uint32_t id = types_.at(variables_.front())[3];
+        const Instruction block = types_.at(id);
+        if (variables_.size() > 1 || (block[0] & 0xffff) != kOpTypeStruct)
+            throw std::runtime_error("The SPIR-V module has push constants that are not one struct.");
+        std::vector<PushConstant> result;
+        for (uint32_t m = 0; m + 2 < block.size(); ++m) {
+            const uint32_t type = block[m + 2];
+            const bool is_address = (types_.at(type)[0] & 0xffff) == kOpTypePointer;
+            PushConstant member{offsets_.at({id, m}), size_of(type), is_address, ScalarKind::other, 0, false};
+            set_scalar(is_address ? types_.at(type)[3] : type, &member);
+            result.push_back(member);
+        }
+        return result;
+    }
+
   private:
     void add(Instruction i) {
         switch (i[0] & 0xffff) {
@@ -60,6 +77,33 @@ class Types {
                 break;
             case kOpMemberDecorate:
                 if (i[3] == kOffset) offsets_[{i[1], i[2]}] = i[4];
+                break;
+            default:
+                break;
+        }
+    }
+
+    // The number that a type consists of, where it is one, a vector or an array.
+    void set_scalar(uint32_t type, PushConstant* member) const {
+        auto found = types_.find(type);
+        if (found == types_.end()) return;
+        const Instruction i = found->second;
+        switch (i[0] & 0xffff) {
+            case kOpTypeVector:
+            case kOpTypeArray:
+                set_scalar(i[2], member);
+                break;
+            case kOpTypeStruct:  // Slang puts an array into one
+                if (i.size() == 3) set_scalar(i[2], member);
+                break;
+            case kOpTypeInt:
+                member->kind = i[3] != 0 ? ScalarKind::sint : ScalarKind::uint;
+                member->bits = i[2];
+                break;
+            case kOpTypeFloat:
+                member->kind = ScalarKind::floating;
+                member->bits = i[2];
+                member->is_bfloat = i.size() > 3;  // with an encoding
                 break;
             default:
                 break;
@@ -98,6 +142,14 @@ class Types {
 size_t push_constant_bytes(std::span<const uint32_t> words) {
     try {
         return Types(words).pushed();
+    } catch (const std::out_of_range&) {
+        throw std::runtime_error("The SPIR-V module has push constants of a type that is not known.");
+    }
+}
+
+std::vector<PushConstant> push_constants(std::span<const uint32_t> words) {
+    try {
+        return Types(words).members();
     } catch (const std::out_of_range&) {
         throw std::runtime_error("The SPIR-V module has push constants of a type that is not known.");
     }

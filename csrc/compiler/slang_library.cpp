@@ -6,6 +6,7 @@
 #include <span>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 #include "com_ptr.h"
 #include "compiler/push_constants.h"
@@ -23,6 +24,7 @@ constexpr const char* kEntryPoint = "main_kernel";
 // A session keeps every module that it has loaded, about 1 MB a kernel.
 constexpr unsigned kMaxKernels = 100;
 
+using FunctionName = const char* (*)(SlangReflectionFunction*);
 using CreateGlobalSession = SlangResult (*)(const SlangGlobalSessionDesc*, slang::IGlobalSession**);
 
 std::string text_of(slang::IBlob* blob) {
@@ -49,6 +51,16 @@ std::string numbered(const std::string& source) {
     return std::move(out).str();
 }
 
+// compile()'s result; its errors get the numbered source.
+template <class Compile>
+auto with_source(const std::string& source, Compile compile) {
+    try {
+        return compile();
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error(std::string(error.what()) + "\nThe source:\n" + numbered(source));
+    }
+}
+
 }  // namespace
 
 SlangLibrary::SlangLibrary(const std::string& path) : path_(path) {
@@ -63,6 +75,7 @@ SlangLibrary::SlangLibrary(const std::string& path) : path_(path) {
                                  " is not a Slang library that torch.compile can use: it has no function "
                                  "slang_createGlobalSession2.");
     }
+    function_name_ = dlsym(library, "spReflectionFunction_GetName");
     // A global session knows the version too, but takes 200 ms that a warm cache need not spend.
     if (void* version = dlsym(library, "spGetBuildTagString")) {
         version_ = reinterpret_cast<const char* (*)()>(version)();
@@ -74,23 +87,36 @@ SlangLibrary::SlangLibrary(const std::string& path) : path_(path) {
 class SlangSession::Impl {
   public:
     Impl(const SlangLibrary& library, const SourceFolders& sources, ModuleCache& modules)
-        : sources_(sources),
+        : function_name_(reinterpret_cast<FunctionName>(library.function_name())),
+          sources_(sources),
           modules_(modules),
           files_(sources, modules),
           global_(global_session(library.create_global_session())) {}
 
     std::vector<uint32_t> compile(const std::string& source) {
-        if (kernels_ >= kMaxKernels) session_.receive();
-        const bool used = session_.get() != nullptr;
-        try {
-            return compile_in_session(source);
-        } catch (const std::runtime_error&) {
-            // A failed import poisons the kernels after it, and a session that has specialized an interface
-            // does not see the conformances of modules loaded later.
-            session_.receive();
-            if (!used) throw;
-            return compile_in_session(source);
-        }
+        return retried([&] {
+            slang::IModule* module = load(source);
+            ComPtr<slang::IEntryPoint> entry;
+            if (SLANG_FAILED(module->findEntryPointByName(kEntryPoint, entry.receive()))) {
+                throw std::runtime_error(std::string("The source has no entry point ") + kEntryPoint + ".");
+            }
+            return words_of(module, entry.get());
+        });
+    }
+
+    std::vector<std::pair<std::string, std::vector<uint32_t>>> compile_all(const std::string& source) {
+        if (!function_name_) throw std::runtime_error("This Slang library cannot name entry points.");
+        return retried([&] {
+            slang::IModule* module = load(source);
+            std::vector<std::pair<std::string, std::vector<uint32_t>>> all;
+            for (SlangInt32 i = 0; i < module->getDefinedEntryPointCount(); ++i) {
+                ComPtr<slang::IEntryPoint> entry;
+                if (SLANG_FAILED(module->getDefinedEntryPoint(i, entry.receive()))) continue;
+                auto* function = reinterpret_cast<SlangReflectionFunction*>(entry->getFunctionReflection());
+                all.emplace_back(function_name_(function), words_of(module, entry.get()));
+            }
+            return all;
+        });
     }
 
     void keep_modules() {
@@ -106,6 +132,22 @@ class SlangSession::Impl {
     }
 
   private:
+    // compile()'s result, of a second session where the first one had been used and fails.
+    template <class Compile>
+    std::invoke_result_t<Compile> retried(Compile compile) {
+        if (kernels_ >= kMaxKernels) session_.receive();
+        const bool used = session_.get() != nullptr;
+        try {
+            return compile();
+        } catch (const std::runtime_error&) {
+            // A failed import poisons the kernels after it, and a session that has specialized an interface
+            // does not see the conformances of modules loaded later.
+            session_.receive();
+            if (!used) throw;
+            return compile();
+        }
+    }
+
     void create_session() {
         slang::TargetDesc target;
         target.format = SLANG_SPIRV;
@@ -132,26 +174,28 @@ class SlangSession::Impl {
         kernels_ = 0;
     }
 
-    std::vector<uint32_t> compile_in_session(const std::string& source) {
+    static void check(SlangResult result, const ComPtr<slang::IBlob>& diagnostics) {
+        if (SLANG_FAILED(result)) throw std::runtime_error(text_of(diagnostics.get()));
+    }
+
+    slang::IModule* load(const std::string& source) {
         if (!session_) create_session();
         const std::string name = "kernel_" + std::to_string(kernels_++);
         ComPtr<slang::IBlob> diagnostics;
-        const auto check = [&](SlangResult result) {
-            if (SLANG_FAILED(result)) throw std::runtime_error(text_of(diagnostics.get()));
-        };
         slang::IModule* module = session_->loadModuleFromSourceString(name.c_str(), "kernel.slang",
                                                                       source.c_str(), diagnostics.receive());
         if (!module) throw std::runtime_error(text_of(diagnostics.get()));
-        ComPtr<slang::IEntryPoint> entry;
-        if (SLANG_FAILED(module->findEntryPointByName(kEntryPoint, entry.receive()))) {
-            throw std::runtime_error(std::string("The source has no entry point ") + kEntryPoint + ".");
-        }
-        slang::IComponentType* parts[] = {module, entry.get()};
+        return module;
+    }
+
+    std::vector<uint32_t> words_of(slang::IModule* module, slang::IEntryPoint* entry) {
+        slang::IComponentType* parts[] = {module, entry};
         ComPtr<slang::IComponentType> program, linked;
-        check(session_->createCompositeComponentType(parts, 2, program.receive(), diagnostics.receive()));
-        check(program->link(linked.receive(), diagnostics.receive()));
-        ComPtr<slang::IBlob> code;
-        check(linked->getEntryPointCode(0, 0, code.receive(), diagnostics.receive()));
+        ComPtr<slang::IBlob> diagnostics, code;
+        check(session_->createCompositeComponentType(parts, 2, program.receive(), diagnostics.receive()),
+              diagnostics);
+        check(program->link(linked.receive(), diagnostics.receive()), diagnostics);
+        check(linked->getEntryPointCode(0, 0, code.receive(), diagnostics.receive()), diagnostics);
         std::vector<uint32_t> words(code->getBufferSize() / sizeof(uint32_t));
         std::memcpy(words.data(), code->getBufferPointer(), words.size() * sizeof(uint32_t));
         check_parameters(words);
@@ -168,6 +212,7 @@ class SlangSession::Impl {
                                  ". Pass a pointer to a struct instead.");
     }
 
+    const FunctionName function_name_;
     const SourceFolders& sources_;
     ModuleCache& modules_;
     SlangFiles files_;
@@ -181,11 +226,12 @@ SlangSession::SlangSession(const SlangLibrary& library, const SourceFolders& sou
 SlangSession::~SlangSession() = default;
 
 std::vector<uint32_t> SlangSession::compile(const std::string& source) {
-    try {
-        return impl_->compile(source);
-    } catch (const std::runtime_error& error) {
-        throw std::runtime_error(std::string(error.what()) + "\nThe source:\n" + numbered(source));
-    }
+    return with_source(source, [&] { return impl_->compile(source); });
+}
+
+std::vector<std::pair<std::string, std::vector<uint32_t>>> SlangSession::compile_all(
+    const std::string& source) {
+    return with_source(source, [&] { return impl_->compile_all(source); });
 }
 
 void SlangSession::keep_modules() {

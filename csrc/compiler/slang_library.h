@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/source_folders.h"
@@ -21,10 +22,13 @@ class SlangLibrary {
     const std::string& version() const { return version_; }
     // slang_createGlobalSession2.
     void* create_global_session() const { return create_global_session_; }
+    // spReflectionFunction_GetName; nullptr where the library lacks it.
+    void* function_name() const { return function_name_; }
 
   private:
     std::string path_, version_;
     void* create_global_session_;
+    void* function_name_;
 };
 
 // One thread's compiler: 200 ms to create, 170 MB. Slang crashes when two threads share one.
@@ -38,6 +42,10 @@ class SlangSession {
     // (tools/shader_compiler). Throws std::runtime_error with Slang's diagnostics, then the numbered lines of
     // the source.
     std::vector<uint32_t> compile(const std::string& source);
+
+    // The same for every entry point of the source, by its name and in the source's order; a module has one
+    // entry point and calls it "main".
+    std::vector<std::pair<std::string, std::vector<uint32_t>>> compile_all(const std::string& source);
 
     // Gives `modules` what this session had to read as text, 2 ms a module.
     void keep_modules();

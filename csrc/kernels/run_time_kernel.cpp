@@ -114,6 +114,10 @@ std::span<const uint32_t> compile_slang(const std::string& source) {
     return service().get(source);
 }
 
+std::span<const uint32_t> compile_slang_all(const std::string& source) {
+    return service().get_all(source);
+}
+
 uint64_t slang_compilations() {
     return service().compilations();
 }

@@ -26,6 +26,9 @@ void compile_slang_later(const std::string& source);
 // diagnostics and the numbered source. The words live as long as the process.
 std::span<const uint32_t> compile_slang(const std::string& source);
 
+// The same for all entry points of a source, packed (compiler/entry_points.h).
+std::span<const uint32_t> compile_slang_all(const std::string& source);
+
 // Kernels that Slang itself, and no cache, has compiled in this process.
 uint64_t slang_compilations();
 

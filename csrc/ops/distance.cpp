@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -41,6 +42,7 @@ void launch(const shader::DistanceKernel& kernel, const Tensor& out, const Tenso
                                     .rows2 = static_cast<uint32_t>(x2.size(1)),
                                     .columns = static_cast<uint32_t>(x1.size(2)),
                                     .p = static_cast<float>(p)};
+    runtime::note_dispatch({.operations = 3.0 * x1.numel() * x2.size(1)});
     constexpr uint32_t kWorkgroup = 64;
     const bool wide = args.count > std::numeric_limits<uint32_t>::max();
     kernel.call({.workgroup = kWorkgroup, .norm = norm_of(p), .wide = wide})

@@ -11,6 +11,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -79,6 +80,8 @@ void launch(const shader::Im2colKernel& kernel, const Tensor& image, const Tenso
         args.column_step = part * windows.kernel[0] * windows.kernel[1] * columns.stride(1);
     }
     const uint32_t workgroup = kernels::flat_workgroup();
+    constexpr double kOperationsOfIndices = 50;
+    runtime::note_dispatch({.operations = kOperationsOfIndices * static_cast<double>(columns.numel())});
     kernel.call({.workgroup = workgroup, .type = kernels::code(result.scalar_type()), .planes = planes})
         .read(to_columns ? image : columns)
         .write(result)

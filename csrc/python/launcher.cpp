@@ -7,30 +7,17 @@
 
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <string>
 
+#include "python/torch_objects.h"
 #include "runtime/hazards.h"
-
-// torch/csrc/autograd/python_variable.h and torch/csrc/Dtype.h, whose headers need more than the stable ABI.
-// verify_layouts() compares them with live objects.
-struct VariableMirror {
-    PyObject_HEAD at::TensorBase cdata;
-};
-struct DtypeMirror {
-    PyObject_HEAD c10::ScalarType scalar_type;
-    char name[8];  // the beginning
-};
 
 // Exported by libtorch_python.
 PyObject* THPVariable_Wrap(at::TensorBase&& tensor);
-namespace torch {
-void translate_exception_to_python(const std::exception_ptr& exception);
-}
 
 namespace {
 
+using namespace anymps::python;
 using anymps::runtime::Access;
 using Launch = void (*)(void* pipeline, const void* args, size_t bytes, uint64_t groups,
                         const Access* accesses, size_t count);
@@ -38,9 +25,6 @@ using EmptyStrided = c10::TensorImpl* (*)(const int64_t* sizes, const int64_t* s
                                           c10::ScalarType dtype);
 
 constexpr int kMaxArguments = 64;
-
-PyTypeObject* tensor_type = nullptr;
-PyTypeObject* dtype_type = nullptr;
 
 struct Kernel {
     void* pipeline;
@@ -51,66 +35,6 @@ struct Kernel {
     int grid[kMaxArguments];
     int64_t rows_per_group;
 };
-
-// The function's result; nullptr with Python's error set, of PyTorch's types, where it throws.
-template <class Function>
-PyObject* translated(Function function) {
-    try {
-        return function();
-    } catch (const std::exception&) {
-        torch::translate_exception_to_python(std::current_exception());
-        return nullptr;
-    }
-}
-
-// What an operator of the core library without arguments answers; false with Python's error set.
-bool ask(const char* op, uint64_t* answer) {
-    PyObject* torch = PyImport_ImportModule("torch");
-    PyObject* ops = torch ? PyObject_GetAttrString(torch, "ops") : nullptr;
-    PyObject* anymps = ops ? PyObject_GetAttrString(ops, "anymps") : nullptr;
-    PyObject* result = anymps ? PyObject_CallMethod(anymps, op, nullptr) : nullptr;
-    if (result) *answer = PyLong_AsUnsignedLongLong(result);
-    for (PyObject* object : {torch, ops, anymps, result}) Py_XDECREF(object);
-    return result && !PyErr_Occurred();
-}
-
-const char* type_name(PyObject* object) {
-    static thread_local std::string name;
-    PyObject* text = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__");
-    const char* utf8 = text ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;
-    name = utf8 ? utf8 : "an object";
-    Py_XDECREF(text);
-    PyErr_Clear();
-    return name.c_str();
-}
-
-// False with Python's error set.
-bool pack_tensor(const Kernel& kernel, int i, PyObject* object, uint64_t* address, Access* access) {
-    if (Py_TYPE(object) != tensor_type && !PyType_IsSubtype(Py_TYPE(object), tensor_type)) [[unlikely]] {
-        PyErr_Format(PyExc_TypeError, "argument %d must be a tensor, not %s", i, type_name(object));
-        return false;
-    }
-    const at::TensorBase& tensor = reinterpret_cast<VariableMirror*>(object)->cdata;
-    if (!tensor.is_mps()) [[unlikely]] {
-        const std::string device = tensor.defined() ? tensor.device().str() : "no device";
-        PyErr_Format(PyExc_RuntimeError, "argument %d must be a tensor on mps, and is on %s", i,
-                     device.c_str());
-        return false;
-    }
-    const bool write = (kernel.written >> i) & 1;
-    // The second one gives a copy-on-write storage memory of its own.
-    const void* data = write ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
-    *address = reinterpret_cast<uint64_t>(data);
-    const at::Storage& storage = tensor.storage();
-    *access = {reinterpret_cast<uint64_t>(storage.data()), storage.nbytes(), write};
-    if (data == nullptr) [[unlikely]] {  // as kernels::address()
-        static uint64_t nothing = 0;
-        if (nothing == 0 && !ask("address_of_nothing", &nothing)) return false;
-        *address = nothing;
-        *access = {nothing, 0, false};
-    }
-    return true;
-}
 
 bool pack_number(const Kernel& kernel, int i, PyObject* object, uint64_t* word) {
     if (PyFloat_Check(object)) {
@@ -167,7 +91,8 @@ PyObject* launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     // The GIL is held: a launch takes less time than giving it back.
     return translated([&]() -> PyObject* {
         for (int i = 0; i < tensors; ++i) {
-            if (!pack_tensor(kernel, i, args[i], &words[i], &accesses[i])) return nullptr;
+            const bool write = (kernel.written >> i) & 1;
+            if (!pack_tensor(i, args[i], write, &words[i], &accesses[i])) return nullptr;
         }
         for (int i = 0; i < ints; ++i) {
             if (!pack_number(kernel, i, args[tensors + i], &words[tensors + i])) return nullptr;
@@ -258,7 +183,7 @@ bool unpack(PyObject* tuple, const char* name, c10::SmallVectorImpl<int64_t>* va
 }
 
 PyObject* empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
-    if (count != 3 || Py_TYPE(args[2]) != dtype_type) {
+    if (count != 3 || !is_dtype(args[2])) {
         PyErr_SetString(PyExc_TypeError,
                         "empty_strided() takes a tuple of sizes, one of strides and a torch.dtype");
         return nullptr;
@@ -277,33 +202,10 @@ PyObject* empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
         function = reinterpret_cast<EmptyStrided>(address);
     }
     return translated([&] {
-        const c10::ScalarType dtype = reinterpret_cast<DtypeMirror*>(args[2])->scalar_type;
+        const c10::ScalarType dtype = scalar_type_of(args[2]);
         return THPVariable_Wrap(at::TensorBase(c10::intrusive_ptr<c10::TensorImpl>::reclaim(
             function(sizes.data(), strides.data(), sizes.size(), dtype))));
     });
-}
-
-// Whether PyTorch's objects are laid out as the mirrors say; false with Python's error set.
-bool verify_layouts(PyObject* torch) {
-    PyObject* tensor = PyObject_CallMethod(torch, "empty", "i", 1);
-    PyObject* cdata = tensor ? PyObject_GetAttrString(tensor, "_cdata") : nullptr;
-    PyObject* dtype = cdata ? PyObject_GetAttrString(torch, "float32") : nullptr;
-    bool same = false;
-    if (dtype) {
-        const auto* variable = reinterpret_cast<VariableMirror*>(tensor);
-        const auto* f32 = reinterpret_cast<DtypeMirror*>(dtype);
-        same = variable->cdata.unsafeGetTensorImpl() == PyLong_AsVoidPtr(cdata) &&
-               f32->scalar_type == c10::ScalarType::Float && std::strcmp(f32->name, "float32") == 0;
-        tensor_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(torch, "Tensor"));
-        dtype_type = Py_TYPE(dtype);
-        if (!same) {
-            PyErr_SetString(PyExc_ImportError,
-                            "This build of PyTorch lays out its tensor objects otherwise than the one that "
-                            "torch_anymps._launcher was built for; reinstall torch-anymps for it.");
-        }
-    }
-    for (PyObject* object : {tensor, cdata, dtype}) Py_XDECREF(object);
-    return same && tensor_type;
 }
 
 PyMethodDef methods[] = {
@@ -324,6 +226,8 @@ PyMethodDef methods[] = {
      "empty_strided(sizes: tuple, strides: tuple, dtype) -> Tensor\n\n"
      "torch.empty_strided(sizes, strides, dtype=dtype, device='mps') without the dispatcher: modes and "
      "subclasses do not see it."},
+    {"launch_user_kernel", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch_user_kernel)),
+     METH_FASTCALL, launch_user_kernel_doc},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT,

@@ -478,7 +478,7 @@ size_t Allocator::reserved_bytes() const {
 }
 
 size_t Allocator::recommended_bytes() const {
-    const double share = device().info().unified_memory ? 0.5 : 0.95;
+    const double share = device().info().in_system_memory() ? 0.5 : 0.95;
     return static_cast<size_t>(share * double(device().device_memory()));
 }
 

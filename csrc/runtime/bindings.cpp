@@ -34,6 +34,12 @@ std::string heaps_json(const vulkan::DeviceInfo& info) {
     });
 }
 
+std::string memory_types_json(const vulkan::DeviceInfo& info) {
+    return json_list(info.memory_types, [](const vulkan::MemoryType& type) {
+        return JsonObject().number("heap", type.heap).number("flags", type.properties).str();
+    });
+}
+
 // The row of csrc/vulkan/device_profile.cpp that is in force: its name, rates and exclusions.
 std::string profile_json(const vulkan::DeviceProfile& profile) {
     return JsonObject()
@@ -67,6 +73,7 @@ std::string device_info_json() {
         .number("max_subgroup_size", info.max_subgroup_size)
         .number("shared_memory_bytes", info.shared_memory_bytes)
         .raw("heaps", heaps_json(info))
+        .raw("memory_types", memory_types_json(info))
         .raw("profile", profile_json(*info.profile))
         .text("cache_folder", cache_folder())
         .str();

@@ -30,7 +30,12 @@ void record_command(const vulkan::Device& device, VkCommandBuffer commands, cons
     switch (command.kind) {
         case Command::Kind::kDispatch:
             bind(device, commands, command, bound);
-            api.vkCmdDispatch(commands, command.grid.x, command.grid.y, command.grid.z);
+            if (command.base.x == 0 && command.base.y == 0 && command.base.z == 0) {
+                api.vkCmdDispatch(commands, command.grid.x, command.grid.y, command.grid.z);
+            } else {
+                api.vkCmdDispatchBase(commands, command.base.x, command.base.y, command.base.z,
+                                      command.grid.x, command.grid.y, command.grid.z);
+            }
             break;
         case Command::Kind::kDispatchIndirect:
             bind(device, commands, command, bound);

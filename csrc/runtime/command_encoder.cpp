@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <list>
@@ -18,6 +19,7 @@
 #include "runtime/deferred_commands.h"
 #include "runtime/device.h"
 #include "runtime/device_errors.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/kept_commands.h"
 #include "runtime/launch.h"
 #include "runtime/plan_log.h"
@@ -32,7 +34,6 @@
 namespace anymps::runtime {
 namespace {
 
-constexpr uint32_t kMaxGroups = 65535;           // in one dimension, on Intel and on software drivers
 constexpr uint64_t kStagingBytes = 16ull << 20;  // one transfer of a large copy between host and device
 constexpr uint64_t kMaxDeferredBytes = 4096;     // of an upload that is kept rather than waited for
 constexpr size_t kMaxStaging = 4;                // buffers, so that host and device work at the same time
@@ -55,13 +56,6 @@ std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
 }
 
 }  // namespace
-
-Grid Grid::linear(uint64_t groups) {
-    if (groups <= kMaxGroups) return {static_cast<uint32_t>(groups), 1, 1};
-    const uint64_t rows = (groups + kMaxGroups - 1) / kMaxGroups;
-    TORCH_CHECK(rows <= kMaxGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
-    return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
-}
 
 // Members are guarded by mutex_ but for the semaphore and waited_. Commands go to graph_ where that is set.
 class CommandEncoder::Impl {
@@ -128,6 +122,7 @@ class CommandEncoder::Impl {
     }
 
     void copy(uint64_t dst, uint64_t src, uint64_t bytes) {
+        if (device_.info().max_submission_seconds > 0) take_time(copy_seconds(device_.info(), bytes));
         copy_regions(Command::Kind::kCopy, dst, find_buffer(src, bytes), src, bytes);
     }
 
@@ -259,6 +254,7 @@ class CommandEncoder::Impl {
             upload_by_ring(base.address, bytes_at(&base.state, sizeof(base.state)));
         if (timer_ && graph.commands > 0) [[unlikely]]
             return replay_timed(graph.kept);
+        for (VkCommandBuffer handle : graph.ended) submit(handle);
         return submit(graph.handle);
     }
 
@@ -334,15 +330,47 @@ class CommandEncoder::Impl {
             const WaitScope waits(WaitReason::kCompiler);
             launch.pipeline.build();
         }
+        const Grid grid = launch.grid;
+        if (launch.grid_address == 0 && (grid.x == 0 || grid.y == 0 || grid.z == 0)) return;
+        const vulkan::DeviceInfo& info = device_.info();
+        const double limit = info.max_submission_seconds;
+        if (limit == 0) return record_part(launch, {{0, 0, 0}, grid}, 1);
+        const double seconds = dispatch_seconds(info, launch.accesses, launch.work);
+        const bool whole =
+            launch.grid_address != 0 || launch.work.counts_workgroups || !info.splits_dispatches;
+        if (seconds <= limit || whole) {
+            take_time(seconds);
+            return record_part(launch, {{0, 0, 0}, grid}, 1);
+        }
+        const auto parts = split_grid(grid, static_cast<uint64_t>(std::ceil(seconds / limit)));
+        for (const GridPart& part : parts) {
+            take_time(seconds / static_cast<double>(parts.size()));
+            record_part(launch, part, 1.0 / static_cast<double>(parts.size()));
+        }
+    }
+
+    // Counts the seconds of the next command, before anything is reserved for it in this submission.
+    void take_time(double seconds) {
+        Recording& current = recording();
+        if (!graph_ && !recording_) current.seconds = 0;
+        if (current.seconds > 0 && current.seconds + seconds > device_.info().max_submission_seconds) {
+            graph_ ? graph_->begin_submission() : static_cast<void>(submit());
+            current.seconds = 0;
+        }
+        current.seconds += seconds;
+    }
+
+    void record_part(const Launch& launch, const GridPart& part, double share) {
         uint64_t address = 0;
         std::span<const std::byte> push = launch.args;
         if (launch.in_ring) {
             address = arguments(launch.args);
             push = bytes_at(&address, sizeof(address));
         }
-        Command command{Command::Kind::kDispatch, &launch.pipeline, push, launch.grid};
+        Command command{Command::Kind::kDispatch, &launch.pipeline, push, part.groups};
         if (launch.grid_address != 0) return dispatch_indirect(command, launch);
-        if (command.grid.x == 0 || command.grid.y == 0 || command.grid.z == 0) return;
+        command.base = part.base;
+        command.share = share;
         record(command, launch.accesses);
     }
 
@@ -474,19 +502,19 @@ CommandEncoder::~CommandEncoder() = default;
 void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
                               Grid grid, std::span<const Access> accesses) {
     const Call call(*impl_);
-    impl_->launch({pipeline, bytes_at(push, push_bytes), false, grid, 0, accesses});
+    impl_->launch({pipeline, bytes_at(push, push_bytes), false, grid, 0, accesses, take_dispatch()});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       Grid grid, std::span<const Access> accesses) {
     const Call call(*impl_);
-    impl_->launch({pipeline, bytes_at(args, bytes), true, grid, 0, accesses});
+    impl_->launch({pipeline, bytes_at(args, bytes), true, grid, 0, accesses, take_dispatch()});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       uint64_t grid, std::span<const Access> accesses) {
     const Call call(*impl_);
-    impl_->launch({pipeline, bytes_at(args, bytes), true, {}, grid, accesses});
+    impl_->launch({pipeline, bytes_at(args, bytes), true, {}, grid, accesses, take_dispatch()});
 }
 
 void CommandEncoder::copy(uint64_t dst, uint64_t src, uint64_t bytes) {

@@ -164,6 +164,18 @@ void CommandGraph::record(const Command& command, std::span<const Access> access
     if (keeps_names_) names_.emplace_back(command.name());
 }
 
+void CommandGraph::begin_submission() {
+    const vulkan::Device& device = runtime::device();
+    encoder().graph_barrier(recording_);
+    VK_CHECK(device.api().vkEndCommandBuffer(recording_.handle));
+    recording_.ended.push_back(recording_.handle);
+    recording_.handle = vulkan::add_command_buffer(device, command_pool_);
+    vulkan::begin_command_buffer(device, recording_.handle, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT);
+    recording_.bound = VK_NULL_HANDLE;
+    recording_.barrier |= kDeviceStages;  // the one above, for those who record the commands again
+    recording_.seconds = 0;
+}
+
 void CommandGraph::retain(std::shared_ptr<const vulkan::Buffer> buffer) {
     retained_.insert(std::move(buffer));
 }

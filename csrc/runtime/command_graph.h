@@ -34,6 +34,8 @@ struct Recording {
     uint32_t commands = 0;
     Hazards hazards;                     // since the last barrier
     VkPipelineStageFlags barrier = 0;    // that waited since the last command
+    double seconds = 0;                  // of the commands in it, by estimate
+    std::vector<VkCommandBuffer> ended;  // of a graph: those before, each a submission of its own
     std::shared_ptr<KeptCommands> kept;  // of a graph
 };
 
@@ -84,6 +86,8 @@ class CommandGraph {
     Recording& recording() { return recording_; }
     ArgumentRing::Slice reserve(uint64_t bytes);  // of memory that lives as long as the graph
     void record(const Command& command, std::span<const Access> accesses);
+    // What follows is another submission.
+    void begin_submission();
     // Keeps memory that a command uses, even when the allocator gives its segment back.
     void retain(std::shared_ptr<const vulkan::Buffer> buffer);
 

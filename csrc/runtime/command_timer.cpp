@@ -139,8 +139,9 @@ void CommandTimer::end(VkCommandBuffer commands, const Command& command, std::sp
     Chunk& chunk = *chunks_.back();
     TimedCommand timed{command.name(), command.kind, command.grid};
     for (const Access& access : accesses)
-        (access.write ? timed.bytes_written : timed.bytes_read) += access.bytes;
+        (access.write ? timed.bytes_written : timed.bytes_read) += command.share_of(access.bytes);
     timed.origin = origin;
+    timed.origin.operations *= command.share;
     if (timed.origin.host_end == 0) timed.origin.host_end = host_time();
     chunk.commands.push_back({std::move(timed), chunk.begun, chunk.used - 1});
 }

@@ -27,7 +27,7 @@ void KeptCommands::add(const Command& command, std::span<const Access> accesses,
                        VkPipelineStageFlags barrier) {
     Kept kept{command, {command.push.begin(), command.push.end()}, 0, 0, barrier};
     for (const Access& access : accesses)
-        (access.write ? kept.bytes_written : kept.bytes_read) += access.bytes;
+        (access.write ? kept.bytes_written : kept.bytes_read) += command.share_of(access.bytes);
     commands_.push_back(std::move(kept));
 }
 

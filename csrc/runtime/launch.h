@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/command_encoder.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/hazards.h"
 
 namespace anymps::runtime {
@@ -18,6 +19,7 @@ struct Launch {
     Grid grid;
     uint64_t grid_address;  // where the grid is in memory, or 0
     std::span<const Access> accesses;
+    DispatchWork work;
 };
 
 // The same with arguments and accesses of its own.

@@ -28,6 +28,7 @@ class Buffer {
     std::byte* host() const { return host_; }
 
   private:
+    uint32_t allocate(const VkMemoryRequirements& requirements, MemoryKind kind);
     void release();
 
     const Device& device_;

@@ -12,17 +12,23 @@ CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFla
     pool.flags = pool_flags;
     pool.queueFamilyIndex = device.info().queue_family;
     VK_CHECK(api.vkCreateCommandPool(device.handle(), &pool, nullptr, &result.pool));
-    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-    allocate.commandPool = result.pool;
-    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    allocate.commandBufferCount = 1;
     try {
-        VK_CHECK(api.vkAllocateCommandBuffers(device.handle(), &allocate, &result.handle));
+        result.handle = add_command_buffer(device, result.pool);
     } catch (...) {
         api.vkDestroyCommandPool(device.handle(), result.pool, nullptr);
         throw;
     }
     return result;
+}
+
+VkCommandBuffer add_command_buffer(const Device& device, VkCommandPool pool) {
+    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+    allocate.commandPool = pool;
+    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    allocate.commandBufferCount = 1;
+    VkCommandBuffer handle = VK_NULL_HANDLE;
+    VK_CHECK(device.api().vkAllocateCommandBuffers(device.handle(), &allocate, &handle));
+    return handle;
 }
 
 void begin_command_buffer(const Device& device, VkCommandBuffer handle, VkCommandBufferUsageFlags usage) {

@@ -16,6 +16,9 @@ struct CommandBuffer {
 // A primary one. Raises vulkan::Error, and leaves no pool then.
 CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFlags pool_flags = 0);
 
+// One more in the pool of another, which goes with it. Raises vulkan::Error.
+VkCommandBuffer add_command_buffer(const Device& device, VkCommandPool pool);
+
 // Begins recording. Raises vulkan::Error.
 void begin_command_buffer(const Device& device, VkCommandBuffer handle, VkCommandBufferUsageFlags usage);
 

@@ -106,7 +106,8 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
     VK_CHECK(vkCreateDevice(physical_, &create, nullptr, &handle_));
     volkLoadDeviceTable(&api_, handle_);
     api_.vkGetDeviceQueue(handle_, info_.queue_family, 0, &queue_);
-    vkGetPhysicalDeviceMemoryProperties(physical_, &memory_);
+    for (MemoryKind kind : {MemoryKind::Device, MemoryKind::Ring, MemoryKind::Staging})
+        memory_types_[static_cast<size_t>(kind)] = choose_memory_types(kind);
 
     const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushConstantBytes};
     VkPipelineLayoutCreateInfo layout{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
@@ -125,45 +126,64 @@ Device::~Device() {
     api_.vkDestroyDevice(handle_, nullptr);
 }
 
-uint32_t Device::memory_type(MemoryKind kind) const {
+std::vector<uint32_t> Device::choose_memory_types(MemoryKind kind) const {
     constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
-    constexpr VkMemoryPropertyFlags kMapped =
-        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-    constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
-    const auto find = [&](VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags unwanted) {
-        for (uint32_t i = 0; i < memory_.memoryTypeCount; ++i) {
-            const VkMemoryPropertyFlags flags = memory_.memoryTypes[i].propertyFlags;
-            constexpr VkMemoryPropertyFlags kNever = VK_MEMORY_PROPERTY_PROTECTED_BIT |
-                                                     VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
-                                                     VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
-            if ((flags & wanted) == wanted && !(flags & (unwanted | kNever))) return static_cast<int>(i);
+    constexpr VkMemoryPropertyFlags kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
+    constexpr VkMemoryPropertyFlags kMapped = kVisible | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    constexpr VkMemoryPropertyFlags kCached = kMapped | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    constexpr VkMemoryPropertyFlags kNever = VK_MEMORY_PROPERTY_PROTECTED_BIT |
+                                             VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
+                                             VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
+    std::vector<uint32_t> chosen;
+    const auto add = [&](VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags unwanted) {
+        for (uint32_t i = 0; i < info_.memory_types.size(); ++i) {
+            const auto [heap, properties] = info_.memory_types[i];
+            const bool fits = (properties & wanted) == wanted && !(properties & (unwanted | kNever));
+            const bool there = std::any_of(chosen.begin(), chosen.end(), [&](uint32_t other) {
+                return info_.memory_types[other].heap == heap;
+            });
+            if (fits && !there) chosen.push_back(i);
         }
-        return -1;
     };
-    int type = -1;
     switch (kind) {
         case MemoryKind::Device:
-            type = info_.unified_memory ? find(kLocal | kMapped | kCached, 0)
-                                        : find(kLocal, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT);
-            if (type < 0) type = find(kLocal, 0);
+            if (info_.unified_memory) add(kLocal | kCached, 0);
+            add(kLocal, kVisible);
+            add(kLocal, 0);
+            if (info_.in_system_memory()) {
+                add(kCached, 0);
+                add(kMapped, 0);
+            }
             break;
         case MemoryKind::Ring:
-            type = find(kLocal | kMapped, 0);
-            if (type < 0) type = find(kMapped, 0);
+            add(kLocal | kMapped, 0);
+            add(kMapped, 0);
             break;
         case MemoryKind::Staging:
-            type = find(kMapped | kCached, info_.unified_memory ? 0 : kLocal);
-            if (type < 0) type = find(kMapped | kCached, 0);
-            if (type < 0) type = find(kMapped, 0);
+            add(kCached, info_.unified_memory ? 0 : kLocal);
+            add(kCached, 0);
+            add(kMapped, 0);
             break;
     }
-    if (type < 0)
+    if (chosen.empty())
         throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type that is needed.");
-    return static_cast<uint32_t>(type);
+    return chosen;
+}
+
+bool Device::mapped(MemoryKind kind, uint32_t memory_type) const {
+    if (kind != MemoryKind::Device) return true;
+    // What the host does not cache it reads too slowly: copies go through staging memory there.
+    constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                              VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                                              VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    return info_.in_system_memory() && (info_.memory_types[memory_type].properties & kCached) == kCached;
 }
 
 uint64_t Device::device_memory() const {
-    return memory_.memoryHeaps[memory_.memoryTypes[memory_type(MemoryKind::Device)].heapIndex].size;
+    uint64_t bytes = 0;
+    for (uint32_t type : memory_types(MemoryKind::Device))
+        bytes += info_.heaps[info_.memory_types[type].heap].bytes;
+    return bytes;
 }
 
 uint64_t Device::free_memory() const {
@@ -173,9 +193,12 @@ uint64_t Device::free_memory() const {
     VkPhysicalDeviceMemoryProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
                                                  &budget};
     vkGetPhysicalDeviceMemoryProperties2(physical_, &properties);
-    const uint32_t heap = memory_.memoryTypes[memory_type(MemoryKind::Device)].heapIndex;
-    return budget.heapBudget[heap] > budget.heapUsage[heap] ? budget.heapBudget[heap] - budget.heapUsage[heap]
-                                                            : 0;
+    uint64_t bytes = 0;
+    for (uint32_t type : memory_types(MemoryKind::Device)) {
+        const uint32_t heap = info_.memory_types[type].heap;
+        bytes += budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]);
+    }
+    return bytes;
 }
 
 std::string Device::cache_file(const std::string& folder) const {

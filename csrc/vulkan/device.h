@@ -1,6 +1,7 @@
 // A logical device: its one queue, the shared pipeline layout, memory types and the pipeline cache.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -34,11 +35,15 @@ class Device {
     VkQueue queue() const { return queue_; }
     VkPipelineLayout pipeline_layout() const { return layout_; }
     VkPipelineCache pipeline_cache() const { return cache_; }
-    uint32_t memory_type(MemoryKind kind) const;
-    bool mapped(MemoryKind kind) const { return kind != MemoryKind::Device || info_.unified_memory; }
+    // Memory types for a kind, the best first, one a heap: an integrated GPU whose own heap is full goes on
+    // in the system's, a discrete one never. At least one.
+    const std::vector<uint32_t>& memory_types(MemoryKind kind) const {
+        return memory_types_[static_cast<size_t>(kind)];
+    }
+    bool mapped(MemoryKind kind, uint32_t memory_type) const;
 
-    // Bytes that other programs and this one leave free in the device-local heap; the heap's size where the
-    // driver does not tell.
+    // Bytes that other programs and this one leave free in the heaps of MemoryKind::Device; their size where
+    // the driver does not tell.
     uint64_t free_memory() const;
     uint64_t device_memory() const;
 
@@ -51,6 +56,7 @@ class Device {
     void set_name(VkObjectType type, uint64_t handle, const std::string& name) const;
 
   private:
+    std::vector<uint32_t> choose_memory_types(MemoryKind kind) const;
     std::string cache_file(const std::string& folder) const;
 
     VkPhysicalDevice physical_;
@@ -61,7 +67,7 @@ class Device {
     VkQueue queue_ = VK_NULL_HANDLE;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
-    VkPhysicalDeviceMemoryProperties memory_{};
+    std::array<std::vector<uint32_t>, 3> memory_types_;  // by kind
 };
 
 }  // namespace anymps::vulkan

@@ -102,18 +102,21 @@ constexpr DeviceProfile kProfiles[] = {
     {.name = "NVIDIA Hopper",
      .match = {.vendor_id = kNvidia, .matrix_bf16 = true, .names = {"H100", "H200", "H800", "GH200"}},
      .registers = 255,
+     .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
      .row_threads = 1024,
      .costs = &kHopperCosts,
      .rates = kHopperRates},
     {.name = "NVIDIA Ampere",  // and newer
      .match = {.vendor_id = kNvidia, .matrix_bf16 = true},
      .registers = 255,
+     .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
      .row_threads = 1024,
      .costs = &kHopperCosts,
      .rates = kHopperRates},
     {.name = "NVIDIA Turing",  // and older
      .match = {.vendor_id = kNvidia},
      .registers = 255,
+     .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
      .row_threads = 1024,
      .costs = &kHopperCosts,
      .rates = kHopperRates},

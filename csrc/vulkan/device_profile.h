@@ -83,6 +83,7 @@ struct DeviceProfile {
     uint32_t subgroup_size =
         0;  // that kernels in subgroups ask for where there is a choice; 0: the driver's own
     uint32_t registers = 64;     // 32-bit registers of a thread, at most
+    bool watchdog = true;        // the kernel driver resets the device after a dispatch of seconds
     uint32_t row_threads = 512;  // threads that may keep a row in registers without spilling them
     const PlanCosts* costs;
     DeviceRates rates;

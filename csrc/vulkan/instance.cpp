@@ -88,6 +88,8 @@ void read_memory(VkPhysicalDevice handle, DeviceInfo& info) {
         info.heaps.push_back({memory.memoryHeaps[i].size,
                               (memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0});
     }
+    for (uint32_t i = 0; i < memory.memoryTypeCount; ++i)
+        info.memory_types.push_back({memory.memoryTypes[i].heapIndex, memory.memoryTypes[i].propertyFlags});
     constexpr VkMemoryPropertyFlags kUnified =
         VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
         VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
@@ -246,6 +248,17 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     return missing;
 }
 
+// ANYMPS_SUBMISSION_SECONDS replaces the limit, also where nobody watches.
+void limit_submissions(DeviceInfo& info) {
+    constexpr double kSeconds = 0.5;
+    info.max_submission_seconds = info.runs_on_cpu ? 0 : kSeconds;
+    info.splits_dispatches = info.max_submission_seconds > 0 && info.profile->watchdog;
+    const char* seconds = std::getenv("ANYMPS_SUBMISSION_SECONDS");
+    if (seconds == nullptr || *seconds == '\0') return;
+    info.max_submission_seconds = std::max(0.0, std::strtod(seconds, nullptr));
+    info.splits_dispatches = info.max_submission_seconds > 0;
+}
+
 PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
     PhysicalDevice device;
     device.handle = handle;
@@ -259,6 +272,7 @@ PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
     }
     read_properties(handle, device.info);
     read_memory(handle, device.info);
+    limit_submissions(device.info);
     // For tests: the kernels that GPUs get (barriers, shared memory, large workgroups) on a software driver.
     const char* kernels = std::getenv("ANYMPS_KERNELS");
     if (kernels && std::string_view(kernels) == "gpu") device.info.is_software = false;

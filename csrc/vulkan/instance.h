@@ -18,6 +18,11 @@ struct MemoryHeap {
     bool device_local;
 };
 
+struct MemoryType {
+    uint32_t heap;
+    VkMemoryPropertyFlags properties;
+};
+
 // Lanes of a subgroup at most: kernels read ballots as 64 bits.
 constexpr uint32_t kMaxLanes = 64;
 
@@ -65,8 +70,17 @@ struct DeviceInfo {
     uint32_t timestamp_valid_bits = 0;
     uint64_t max_allocation_bytes = 0;  // that the driver promises: some give more
     std::vector<MemoryHeap> heaps;
+    std::vector<MemoryType> memory_types;
     uint64_t max_buffer_bytes = 0;
 
+    // The most that a submission may take, by the estimate of runtime/dispatch_time.h, before kernel drivers
+    // take the device for hung: amdgpu after 10 s (2 s by some settings), i915 by its heartbeat. 0: nobody
+    // watches.
+    double max_submission_seconds = 0;
+    bool splits_dispatches = false;  // those that take longer
+
+    // Whether the memory of the device is the host's, by whatever names its heaps have.
+    bool in_system_memory() const { return is_integrated || runs_on_cpu; }
     const DeviceProfile* profile = &find_profile(*this);  // to be found again where a property above changes
 
     // Compute units to fill with work: a guess of the size of such GPUs where the driver does not tell.

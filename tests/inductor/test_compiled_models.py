@@ -73,9 +73,10 @@ def test_mlp(mode):
     check(mlp(), [labelled(10, 12)] * 4, fullgraph=True, mode=mode)
 
 
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(dtype):
-    check(mlp(), [labelled(16, 12)] * 3, tolerance=2e-2, autocast=dtype)
+def test_autocast(dtype, mode):
+    check(mlp(), [labelled(16, 12)] * 4, tolerance=2e-2, autocast=dtype, mode=mode)
 
 
 class Attention(nn.Module):

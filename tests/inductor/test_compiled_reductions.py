@@ -1,5 +1,7 @@
 """Reductions in generated kernels: alone, several in a loop, along rows and columns, with what is around them."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -86,3 +88,31 @@ def test_columns_with_few_rows(mps):
 def test_empty_rows(mps):
     compiled_agrees(lambda a: (a.sum(1), a.sum(), (a > 0).any(1)), torch.randn(4, 0))
     compiled_agrees(lambda a: (a.sum(1), a.amax(1)), torch.randn(0, 4))
+
+
+LONG = 50257  # of GPT-2's vocabulary: more than registers hold, and no multiple of a vector
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_of_long_rows(mps, dtype):
+    x = (20 * torch.randn(3, LONG)).to(dtype)
+    x[1, :100] = -math.inf
+    x[1, LONG - 1] = 300.0
+    compiled_agrees(lambda t: torch.log_softmax(t.float(), -1), x, backward=False)
+    compiled_agrees(lambda t: torch.softmax(t, -1), x)
+
+
+def test_softmax_of_long_rows_that_are_not_finite(mps):
+    x = torch.randn(5, LONG)
+    x[0, 7], x[1, 9], x[2] = math.nan, math.inf, -math.inf
+    x[3, 1:] = -math.inf
+    compiled_agrees(lambda t: torch.log_softmax(t, -1), x)
+
+
+@pytest.mark.parametrize("shape", [(3, LONG), (2, 4 * 8192), (40, 300, 24), (2000, 33)])
+def test_sums_that_read_ahead(mps, shape):
+    """Rows, columns and both, of lengths that leave a rest."""
+    x = torch.randn(shape)
+    for dim in range(len(shape)):
+        compiled_agrees(lambda t, d=dim: ((t * 2 + 1).sum(d), t.amax(d), (t * t).mean(d)), x)
+    compiled_agrees(lambda t: (t - t.mean(-1, keepdim=True)).abs().sum(-1, keepdim=True) * t, x, tolerance=2e-4)

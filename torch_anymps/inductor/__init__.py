@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import pathlib
 
 
@@ -17,8 +18,10 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import config
+    from . import choices, config
     from .device import device_config
+    from .gelu_formula import GeluFormula
+    from .graph_passes import GraphPasses
     from .lowering import register_decompositions
     from .replay import ReplayPolicy
     from .runtime import compiler_version
@@ -27,8 +30,12 @@ def register() -> None:
     config.compiler = compiler_version()
     config.device = repr(device_config())
     config.generator = _generator_version()
-    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, None, config)
-    inductor_config.layout_optimization = False  # the memory format is the caller's choice
+    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, GraphPasses(), config)
+    if "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" not in os.environ:
+        inductor_config.layout_optimization = False  # the memory format is the caller's choice
+    choices.install()
+    if inductor_config.pre_grad_custom_pass is None:
+        inductor_config.pre_grad_custom_pass = GeluFormula()
     if inductor_config.cudagraph_policy is None:
         inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()

@@ -11,6 +11,8 @@ from .device import device_config
 # Loads of a thread that keep a row in registers, and lines of a loop's body times its copies that are worth it.
 MAX_PERSISTENT_LOADS = 8
 MAX_UNROLLED_LINES = 2000
+# Lines of the body of a loop over a long row, times its copies that read ahead of their use.
+MAX_REPEATED_LINES = 160
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,21 @@ def reduction_geometry(kernel, tree) -> Geometry:
     return Geometry(device.workgroup, device.workgroup)
 
 
+def column_geometry(kernel, width: int) -> Geometry:
+    """For columns of which a thread takes `width` neighbours."""
+    hint = V.graph.sizevars.optimization_hint
+    size = hint(kernel.features.reduction_numel, fallback=1024)
+    return _columns(device_config(), max(hint(kernel.features.numel, fallback=1024) // width, 1), size)
+
+
 def _is_outer(kernel, tree) -> bool:
-    """Whether most of what a loop reads is not contiguous along the rows."""
-    loads = [load for phase in kernel.phases if phase.in_loop for load in phase.loads]
-    steps = [kernel.step_along(tree, load.index) for load in loads]
-    strided = sum(step not in (0, 1) for step in steps)
-    return 2 * strided > sum(step != 0 for step in steps)
+    """Whether more of what a loop reads and writes is scattered along the rows than across them."""
+    loops = [phase for phase in kernel.phases if phase.in_loop]
+    accesses = [access.index for phase in loops for access in [*phase.loads, *phase.stores]]
+    indices = accesses + [index for phase in loops for index in phase.masked_reads]
+    across = min((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
+    along_rows, across_rows = (sum(kernel.step_along(t, i) not in (0, 1) for i in indices) for t in (tree, across))
+    return along_rows > across_rows
 
 
 def _columns(device, rows: int, size: int) -> Geometry:

@@ -10,6 +10,7 @@ import torch
 from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, SizeArg, TensorArg
 from torch._inductor.codegen.simd import IterationRangesEntry, SIMDKernel
 from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
+from torch._inductor.utils import sympy_subs
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
@@ -29,6 +30,7 @@ class Phase:
     in_loop: bool = False
     indexing: list[str] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
+    masked_reads: list[sympy.Expr] = field(default_factory=list)  # indices of loads among the lines of `compute`
     compute: list[str] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     prologue: list[str] = field(default_factory=list)  # accumulators
@@ -73,6 +75,7 @@ class SlangKernel(Reductions, SIMDKernel):
             return self.cse.generate(self.compute, pointer, dtype=dtype)
         index = self.prepare_indexing(index)
         if self.loads is self.compute:  # what other lines compute decides about it
+            self.phase.masked_reads.append(self.rename_indexing(index))
             text = f"load({pointer}, {self.index_to_str(index)})"
             return self.cse.generate(self.compute, text, dtype=dtype)
         key = f"load {pointer} {index}"
@@ -222,8 +225,12 @@ class SlangKernel(Reductions, SIMDKernel):
         return stride_of(self, tree, access.index) == 1 and is_aligned(self, tree, access.buffer, access.index)
 
     def step_along(self, tree, index: sympy.Expr) -> sympy.Expr:
-        """By how much an index differs between the first two elements of a range."""
-        return self.get_strides_of_load(index)[tree.index_sym()]
+        """By how much an index differs between the first two elements of a range, in the first row."""
+        index = index.expand(identity=True)
+        index = sympy_subs(index, {symbol: entry.expr for symbol, entry in self.range_tree_nodes.items()})
+        index = sympy_subs(index, {t.index_sym(): sympy.S.Zero for t in self.range_trees if t is not tree})
+        first, second = (sympy_subs(index, {tree.index_sym(): sympy.Integer(n)}) for n in (0, 1))
+        return second - first
 
     def is_broadcast(self, tree, access: Load) -> bool:
         """Whether four neighbours along a range have one element."""

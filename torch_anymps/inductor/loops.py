@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import sympy
 from torch._inductor.codegen.common import IndentedBuffer
 from torch._inductor.virtualized import V
 
 from .access import vector_type
+from .arguments import declare_arguments
 from .device import device_config
-from .dtypes import REGISTER, STORAGE
-from .geometry import MAX_PERSISTENT_LOADS, MAX_UNROLLED_LINES, pointwise_geometry, reduction_geometry
+from .dtypes import REGISTER
+from .geometry import MAX_PERSISTENT_LOADS, MAX_UNROLLED_LINES, column_geometry, pointwise_geometry, reduction_geometry
+from .long_loops import LongLoops
 from .shared_values import SharedValues
 
-PUSH_CONSTANT_BYTES = 128
 TILE = 32  # elements of x, and of y, of a workgroup that transposes
 
 
-class LoopWriter:
+class LoopWriter(LongLoops):
     def __init__(self, kernel):
         self.kernel = kernel
         self.code = IndentedBuffer()
@@ -30,8 +33,16 @@ class LoopWriter:
         self.tiled = self._is_transposition()
         self.tree = inner[0] if inner else self.outer[-1] if self.tiled else self.outer[0]
         self.geometry = reduction_geometry(kernel, self.tree) if self.is_reduction else pointwise_geometry()
-        self.width = device_config().vector if self.tiled else self._width()
-        self.rows_per_group = self.geometry.rows if self.is_reduction else self.geometry.workgroup * self.width
+        self.by_columns = self._is_by_columns()
+        if self.by_columns:
+            self.tree_of_vectors, self.width, self.row_width = self.outer[0], device_config().vector, 1
+            self.geometry = column_geometry(kernel, self.width)
+        else:
+            self.tree_of_vectors = self.tree
+            self.width = self.row_width = device_config().vector if self.tiled else self._width()
+        self.rows_per_group = self.geometry.workgroup * self.width
+        if self.is_reduction:
+            self.rows_per_group = self.geometry.rows * (self.width if self.by_columns else 1)
         self.persistent = self._persistent_loads() if self.is_reduction else 0
         self.in_registers: dict = {}
         self.reused = SharedValues(kernel.phases, self.persistent) if self.persistent else None
@@ -47,6 +58,18 @@ class LoopWriter:
         if not V.graph.sizevars.statically_known_multiple_of(y.numel, device.vector):
             return False
         return any(kernel.is_vectorized(y, load) for phase in kernel.phases for load in phase.loads)
+
+    def _is_by_columns(self) -> bool:
+        """Whether threads take four neighbouring columns each: rows of one loop whose neighbours are so in memory."""
+        kernel, device = self.kernel, device_config()
+        if not self.is_reduction or self.geometry.threads_per_row != 0 or device.vector == 1 or kernel.is_heavy:
+            return False
+        loops = [n for n, phase in enumerate(kernel.phases) if phase.in_loop]
+        x = self.outer[0]
+        if loops != [0] or not V.graph.sizevars.statically_known_multiple_of(x.numel, device.vector):
+            return False
+        loop = kernel.phases[0]
+        return any(kernel.is_vectorized(x, a) for a in [*loop.loads, *filter(kernel.is_live, loop.stores)])
 
     def _width(self) -> int:
         """Elements a thread takes at once: 4 where that makes an access wide, 1 otherwise."""
@@ -68,7 +91,7 @@ class LoopWriter:
         loops = [p for p in kernel.phases if p.in_loop]
         if device_config().software or kernel.is_heavy or not isinstance(self.tree.numel, sympy.Integer):
             return 0
-        step = self.geometry.step * self.width
+        step = self.geometry.step * self.row_width
         count = -(-int(self.tree.numel) // step)
         lines = sum(len(p.compute) + len(p.loads) for p in loops)
         if count > MAX_PERSISTENT_LOADS or count * self.width * lines > MAX_UNROLLED_LINES:
@@ -83,58 +106,22 @@ class LoopWriter:
         if self.is_reduction:
             code.writeline(f"static const uint kThreadsPerRow = {self.geometry.threads_per_row};  // 0: by columns")
             code.writeline(f"static const uint kColumns = {self.geometry.columns};")
-        self._arguments()
+        declare_arguments(code, kernel, self.trees, self.index, self.tiled)
         with code.indent():
             self._position()
             if self.is_reduction:
                 for line in kernel.row_indexing:
                     code.writeline(line)
                 self._declare_persistent()
-                for phase in kernel.phases:
-                    self._loop(phase) if phase.in_loop else self._once(phase)
+                if self.by_columns:
+                    self._columns(kernel.phases)
+                else:
+                    for phase in kernel.phases:
+                        self._loop(phase) if phase.in_loop else self._once(phase)
             else:
                 self._pointwise()
         code.writeline("}")
         return code.getvalue()
-
-    def _arguments(self) -> None:
-        kernel, code = self.kernel, self.code
-        fields = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
-        for name, kind, _ in kernel.numbers:
-            fields.append(("float" if kind == "float" else "int64_t", name))
-            if kind == "float":
-                fields.append(("float", f"{name}_unused"))
-        fields += [("int64_t", f"{t.prefix}numel") for t in self.trees]
-        if self.tiled:
-            fields.append(("int64_t", "tile_count"))
-        for n in range(len(kernel.messages)):
-            fields += [("int64_t", f"error{n}"), ("int64_t", f"error_code{n}")]
-        code.writeline("struct Args")
-        code.writeline("{")
-        with code.indent():
-            for kind, name in fields:
-                code.writeline(f"{kind} {name};")
-        code.writeline("}")
-        words = len(kernel.tensors) + len(kernel.numbers) + len(self.trees) + self.tiled + 2 * len(kernel.messages)
-        by_address = 8 * words > PUSH_CONSTANT_BYTES
-        code.writeline('[shader("compute")] [numthreads(kWorkgroup, 1, 1)]')
-        code.writeline(f"void main_kernel(uniform Args{'*' if by_address else ''} args)")
-        code.writeline("{")
-        access = "->" if by_address else "."
-        with code.indent():
-            for tensor in kernel.tensors:
-                code.writeline(f"let {tensor.name} = args{access}{tensor.name};")
-            for name, kind, _ in kernel.numbers:
-                text = f"args{access}{name}"
-                code.writeline(f"let {name} = {f'({text} != 0)' if kind == 'bool' else f'{kind}({text})'};")
-                if kind == self.index:
-                    code.writeline(f"let {name}_wide = {text};")
-            for n in range(len(kernel.messages)):
-                code.writeline(f"let error{n} = args{access}error{n};")
-                code.writeline(f"let error_code{n} = args{access}error_code{n};")
-            for tree in self.trees:
-                known = tree.numel if isinstance(tree.numel, sympy.Integer) else f"args{access}{tree.prefix}numel"
-                code.writeline(f"let {tree.prefix}numel = {self.index}({known});")
 
     def _position(self) -> None:
         """Which rows, or elements, are the thread's."""
@@ -163,9 +150,11 @@ class LoopWriter:
             row, lane = f"thread_index() / {geometry.threads_per_row}", f"thread_index() % {geometry.threads_per_row}"
         else:
             row, lane = f"thread_index() % {geometry.columns}", f"thread_index() / {geometry.columns}"
-        code.writeline(f"let own_row = {index}(group_index()) * {geometry.rows} + {index}({row});")
+        each = self.width if self.by_columns else 1
+        own_row = f"{index}(group_index()) * {geometry.rows} + {index}({row})"
+        code.writeline(f"let own_row = {f'({own_row}) * {each}' if each > 1 else own_row};")
         code.writeline("let inside = own_row < total;")
-        code.writeline("let position = min(own_row, total - 1);")
+        code.writeline(f"let position = min(own_row, total - {each});")
         code.writeline(f"let lane = {index}({lane});")
         code.writeline("let first = inside && lane == 0;")
         self._outer_indices("position")
@@ -205,7 +194,7 @@ class LoopWriter:
 
     def _vectorized(self, phases: list, position: str, indexing: list[str], outer: bool, guard: str = "") -> None:
         """Loads of four elements, a loop over them, stores of four elements."""
-        kernel, code, tree = self.kernel, self.code, self.tree
+        kernel, code, tree = self.kernel, self.code, self.tree_of_vectors
         inside, after = [], []
         for phase in phases:
             for load in phase.loads:
@@ -230,7 +219,7 @@ class LoopWriter:
             if outer:
                 self._outer_indices(position)
             else:
-                code.writeline(f"let {tree.name} = {position};")
+                code.writeline(f"let {self.tree.name} = {position};")
             code.writelines(indexing)
             for phase in phases:
                 code.writelines([line for owner, line in inside if owner is phase])
@@ -244,12 +233,13 @@ class LoopWriter:
 
     def _compute(self, phase) -> list[str]:
         """The lines of a phase, of which some are values that an earlier loop has kept."""
-        return self.reused.lines(phase, self.width) if self.reused and phase.in_loop else phase.compute
+        lines = self.reused.lines(phase, self.width) if self.reused and phase.in_loop else phase.compute
+        return [_of_column(line) for line in lines] if self.by_columns and phase.in_loop else lines
 
     def _load(self, load, kept: str | None = None) -> str:
         if kept is not None:
             return kept
-        vectorized = self.width > 1 and self.kernel.is_vectorized(self.tree, load)
+        vectorized = self.width > 1 and self.kernel.is_vectorized(self.tree_of_vectors, load)
         return f"{'load4' if vectorized else 'load'}({load.pointer}, {self.kernel.kexpr(load.index)})"
 
     def _store(self, store) -> str:
@@ -284,38 +274,60 @@ class LoopWriter:
 
     def _loop(self, phase) -> None:
         code, tree, geometry = self.code, self.tree, self.geometry
-        step = geometry.step * self.width
-        code.writelines(phase.prologue)
+        step = geometry.step * self.row_width
+        code.writelines([line for text in phase.prologue for line in self._accumulators(text)])
         if phase.indexing or phase.loads or phase.compute or phase.stores:
             name = f"{tree.prefix}base"
             whole = self.persistent and int(tree.numel) == self.persistent * step
-            if self.persistent:
+            if not self.persistent:
+                self._long_loop(phase, name, step)
+            else:
                 code.writeline("[ForceUnroll]")
                 code.writeline(f"for (int n = 0; n < {self.persistent}; ++n)")
                 code.writeline("{")
-            else:
-                code.writeline(
-                    f"for ({self.index} {name} = lane * {self.width}; {name} < {tree.prefix}numel; {name} += {step})"
-                )
-                code.writeline("{")
-            with code.indent():
-                if self.persistent:
-                    code.writeline(f"let {name} = lane * {self.width} + {self.index}(n) * {step};")
+                with code.indent():
+                    code.writeline(f"let {name} = lane * {self.row_width} + {self.index}(n) * {step};")
                     if not whole:
                         code.writeline(f"if ({name} < {tree.prefix}numel)")
                         code.writeline("{")
-                self._row_elements(phase, name)
-                if self.persistent and not whole:
-                    code.writeline("}")
-            code.writeline("}")
-        code.writelines(phase.epilogue)
-        self._row_stores(phase)
+                    self._row_elements(phase, name)
+                    if not whole:
+                        code.writeline("}")
+                code.writeline("}")
+        if not self.by_columns:
+            code.writelines(phase.epilogue)
+            self._row_stores(phase)
 
-    def _row_elements(self, phase, name: str) -> None:
+    def _columns(self, phases: list) -> None:
+        """The loop of four neighbouring columns, and for each of them its end and what follows."""
+        code, (loop, *rest) = self.code, phases
+        self._loop(loop)
+        code.writeline("[ForceUnroll]")
+        code.writeline(f"for (int j = 0; j < {self.width}; ++j)")
+        code.writeline("{")
+        with code.indent():
+            self._outer_indices(f"(position + {self.index}(j))")
+            code.writelines(self.kernel.row_indexing)
+            code.writelines([_of_column(line) for line in loop.epilogue])
+            self._row_stores(loop)
+            for phase in rest:
+                self._once(phase)
+        code.writeline("}")
+
+    def _accumulators(self, declaration: str) -> list[str]:
+        """The lines that declare an accumulator, or one a column."""
+        if not self.by_columns:
+            return [declaration]
+        kind, name, value = re.fullmatch(r"(.*) (acc\d+) = (.*);", declaration).groups()
+        columns = range(self.width)
+        return [f"{kind} {name}[{self.width}];", *(f"{name}[{j}] = {value};" for j in columns)]
+
+    def _row_elements(self, phase, name: str, loaded: dict | None = None) -> None:
+        """Elements from a place of a row on. loaded: where values are that were read before, by Load.key."""
         code, tree = self.code, self.tree
         code.writeline(f"let {tree.name} = {name};")
         code.writelines(phase.indexing)
-        self.in_registers = {}
+        self.in_registers = loaded or {}
         for load in phase.loads:
             if self.persistent and (keep := self.row_arrays.get(load.key)) is not None:
                 if not keep[1]:
@@ -323,7 +335,10 @@ class LoopWriter:
                     keep[1] = True
                 self.in_registers[load.key] = f"{keep[0]}[n]"
         guard = "if (inside) "
-        if self.width > 1:
+        if self.by_columns:
+            indexing = [*self.kernel.row_indexing, *phase.indexing]
+            self._vectorized([phase], f"(position + {self.index}(j))", indexing, outer=True, guard=guard)
+        elif self.width > 1:
             self._vectorized([phase], f"{name} + {self.index}(j)", phase.indexing, outer=False, guard=guard)
         else:
             self._elements(phase, guard)
@@ -331,7 +346,8 @@ class LoopWriter:
     def _once(self, phase) -> None:
         """What a row needs between its loops: every thread of it computes it, the first one stores it."""
         for load in phase.loads:
-            self.code.writeline(f"let {load.var} = {self._load(load)};")
+            text = f"load({load.pointer}, {self.kernel.kexpr(load.index)})" if self.by_columns else self._load(load)
+            self.code.writeline(f"let {load.var} = {text};")
         self.code.writelines(phase.compute)
         self.code.writelines(phase.epilogue)
         self._row_stores(phase)
@@ -339,3 +355,8 @@ class LoopWriter:
     def _row_stores(self, phase) -> None:
         for store in filter(self.kernel.is_live, phase.row_stores):
             self.code.writeline(f"if (first) {self._store(store)}")
+
+
+def _of_column(line: str) -> str:
+    """A line of a loop, or of its end, with the accumulators of column j."""
+    return re.sub(r"\b(acc\d+)\b", r"\1[j]", line)

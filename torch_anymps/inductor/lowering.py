@@ -101,8 +101,38 @@ def _without_float8(original):
     return unsupported_input_tensor
 
 
+def _with_online_softmax(original):
+    """Largest value and sum of exponentials in one pass over rows that are too long for registers."""
+
+    def prepare_softmax_extra_check(match):
+        x, dim = match.kwargs["x"].meta["val"], match.kwargs["dim"]
+        if x.device.type != "mps":
+            return original(match)
+        size = x.shape[dim] if isinstance(dim, int) else None
+        return isinstance(size, int) and size > _MAX_ROW_IN_REGISTERS and not device_config().software
+
+    return prepare_softmax_extra_check
+
+
+def _wide_product(original):
+    """mm of 16-bit floats with float32 as the dtype of the result, which Inductor's own has for CUDA and XPU."""
+    from torch._inductor.kernel.mm import aten_mm_dtype, mm_args
+
+    def mm(mat1, mat2, out_dtype=None, *, layout=None):
+        if out_dtype is None or mat1.get_device().type != "mps":
+            return original(mat1, mat2, *(() if out_dtype is None else (out_dtype,)), layout=layout)
+        *_, layout, mat1, mat2 = mm_args(mat1, mat2, layout=layout, out_dtype=out_dtype)
+        return aten_mm_dtype.bind([mat1, mat2], layout, out_dtype=out_dtype).output_node()
+
+    return mm
+
+
 def register_decompositions() -> None:
     from torch._inductor import decomposition, lowering, utils
+    from torch._inductor.fx_passes import post_grad
+
+    post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
+    lowering.lowerings[aten.mm.dtype] = _wide_product(lowering.lowerings[aten.mm.dtype])
 
     lowering.unsupported_input_tensor = _without_float8(lowering.unsupported_input_tensor)
     big_gpu = utils.is_big_gpu

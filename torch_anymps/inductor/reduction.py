@@ -29,6 +29,8 @@ class Reductions:
         values = value if isinstance(value, tuple) else (value,)
         if reduction_type in ("welford_reduce", "welford_combine"):
             return self._moments(acc, reduction_type, values)
+        if reduction_type == "online_softmax_reduce":
+            return self._softmax(acc, values[0])
         if reduction_type in ("argmax", "argmin"):
             return self._first(acc, dtype, reduction_type, *values)
         kind, combine = _combination(dtype, src_dtype, reduction_type, values[0])
@@ -61,6 +63,13 @@ class Reductions:
             mine = acc
         self.phase.epilogue.append(f"let {acc}_row = {self._of_row('MergeMoments', mine)};")
         return tuple(self._result(f"{acc}_row.{part}", F32) for part in ("mean()", "squares", "count"))
+
+    def _softmax(self, acc, value):
+        """(largest value, sum of exponentials of the distances from it)."""
+        self.phase.prologue.append(f"OnlineSoftmax {acc} = MergeSoftmax.identity();")
+        self.compute.writeline(f"{acc}.add({operand(value, 'float')});")
+        self.phase.epilogue.append(f"let {acc}_row = {self._of_row('MergeSoftmax', acc)};")
+        return tuple(self._result(f"{acc}_row.{part}", F32) for part in ("largest", "sum"))
 
     def _of_row(self, combine: str, value: str) -> str:
         return f"row_reduce<{combine}>({value}, kThreadsPerRow, kColumns)"

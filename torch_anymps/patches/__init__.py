@@ -19,6 +19,7 @@ NAMES = (
     "torch_foreach",
     "torch_optim",
     "torch_convolution",
+    "torch_dynamo",
     "torch_flex_attention",
     "torch_inductor",
     "torch_inductor_replay",

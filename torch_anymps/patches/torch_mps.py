@@ -4,7 +4,10 @@ import contextlib
 import functools
 import os
 
-WHY = "torch.mps and torch.backends.mps get what builds for Linux lack; checkpointing restores random state."
+WHY = (
+    "torch.mps and torch.backends.mps get what builds for Linux lack, compile_shader among it; checkpointing restores "
+    "random state."
+)
 TARGETS = ("torch",)
 
 
@@ -23,12 +26,14 @@ def apply(module, replace):
         "_mps_isCapturing": _false,
         "_mps_startCapture": _no_metal("Metal capture (torch.mps.profiler.metal_capture)"),
         "_mps_stopCapture": _nothing,  # runs in a finally, behind the error of _mps_startCapture
-        "_mps_compileShader": _no_metal("Compiling Metal source (torch.mps.compile_shader)"),
+        "_mps_compileShader": _compile_shader,
         "_mps_loadMetalllib": _no_metal("Loading a Metal library (torch.mps.load_metallib)"),
         "_mps_loadMetallibFromPath": _no_metal("Loading a Metal library (torch.mps.load_metallib)"),
         "_mps_host_alias_storage": _host_alias_storage,
     }.items():
         replace(torch._C, name, function)
+    # PyTorch's own pastes the texts of <c10/metal/...> into the source before it hands that on.
+    replace(torch.mps, "compile_shader", _compile_shader)
     _give_streams(torch, replace)
     _forget_answers()
     os.register_at_fork(after_in_child=_forget_answers)  # the device does not survive a fork
@@ -105,6 +110,13 @@ def _no_metal(what: str):
         raise RuntimeError(f"{what} needs Apple's Metal, and this mps device runs on Vulkan.")
 
     return refuse
+
+
+def _compile_shader(source: str):
+    """torch.mps.compile_shader: see torch_anymps.user_kernels.compile_shader."""
+    from torch_anymps.user_kernels import compile_shader
+
+    return compile_shader(source)
 
 
 def _host_alias_storage(storage):

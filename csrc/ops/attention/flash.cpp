@@ -20,6 +20,7 @@
 #include "ops/attention/call.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -164,6 +165,12 @@ Tensor query_sums(const FlashTile& tile, const Attention& a, const Tensor& lse) 
     return at::zeros({a.z(), (a.l() + 63) / 64 * 64, tile.size}, lse.options());
 }
 
+// Of the next dispatch, which multiplies each tile of scores by as many matrices of a head.
+void note_products(const Attention& a, int matrices) {
+    const double scores = static_cast<double>(a.z()) * a.l() * a.s();
+    runtime::note_dispatch({.operations = (a.causal ? 1.0 : 2.0) * matrices * scores * a.query.size(3)});
+}
+
 }  // namespace
 
 bool flash_attention_takes(const Attention& a) {
@@ -186,6 +193,7 @@ void flash_attention(const Attention& call_of, const Tensor& out, const Tensor& 
     args.out = strided(rows);
     const bool wide = rows_of_words(args, 2, {args.query, args.key, args.value, args.out});
     const FlashTile& tile = *tile_of(kForward, a, a.l());
+    note_products(a, 2);
     call(tile, a, wide)
         .read(a.query)
         .read(a.key)
@@ -236,6 +244,7 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
     const FlashTile& key_tile = both ? *both : *tile_of(kBackwardKey, a, a.s());
     const Tensor sums = both ? query_sums(*both, a, lse) : Tensor();
     if (both) args.workspace = kernels::address(sums);
+    note_products(a, both ? 5 : 4);
     launch(key_tile, false)
         .write(grad_key)
         .write(grad_value)
@@ -252,6 +261,7 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
             .dispatch_pointer(args, Grid::linear(ceil_div(fragments * matrix_subgroup(info), workgroup)));
     } else {
         const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
+        note_products(a, 3);
         launch(query_tile, gradients.bias.defined())
             .write(grad_query)
             .write(gradients.bias)

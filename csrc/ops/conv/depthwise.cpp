@@ -3,11 +3,10 @@
 #include <anymps/shaders/conv_depthwise.h>
 
 #include <algorithm>
-#include <array>
-#include <limits>
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "ops/conv/depthwise_strips.h"
 #include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
@@ -21,59 +20,21 @@ using shader::kRows;
 using shader::kTaps;
 using shader::kThreads;
 
-uint32_t narrow(int64_t value) {
-    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "a size or stride of ", value,
-                " elements is too large for this operator on the mps device");
-    return static_cast<uint32_t>(value);
-}
-
 FastDivider divider(uint64_t value) {
     return FastDivider(static_cast<uint32_t>(value));
 }
 
-// Batch, channel, depth, height, width; strides are 0 where the size is 1.
-struct Image {
-    std::array<uint32_t, 5> sizes, strides;
-
-    Image(const ConvTensor& t, int64_t batch, int64_t channels) {
-        const auto set = [&](int i, int64_t size, int64_t stride) {
-            sizes[i] = narrow(size);
-            strides[i] = size > 1 ? narrow(stride) : 0;
-        };
-        set(0, batch, t.outer_stride);
-        set(1, channels, t.channel_stride);
-        for (int axis = 0; axis < 3; ++axis) set(2 + axis, t.sizes[axis], t.strides[axis]);
-    }
-    std::array<uint32_t, 3> spatial() const { return {sizes[2], sizes[3], sizes[4]}; }
-};
-
-Image activation(const ConvTensor& t, int64_t groups) {
-    return {t, t.outer, t.channels * groups};
-}
-
-Image filter(const ConvTensor& t, int64_t groups) {
-    return {t, t.outer * groups, t.channels};
-}
-
-bool channels_fast(const ConvTensor& t, int64_t groups) {
-    return t.channels * groups > 1 && t.channel_stride == 1 && !t.is_contiguous(groups);
-}
-
-// Coordinates of a result's number in the order of memory, kRows results of an axis in one.
-auto result_index(const Image& to, bool channels_last, uint32_t rows) {
+// Coordinates of a result's number in the order of memory.
+auto result_index(const DepthwiseImage& to) {
     decltype(shader::DepthwiseArgs::index) index;
     const int first[4] = {4, 3, 2, 1}, last[4] = {1, 4, 3, 2};
-    for (int i = 0; i < 4; ++i) index.digits[i] = FastDivider(to.sizes[(channels_last ? last : first)[i]]);
-    index.digits[1] = FastDivider(rows);
+    for (int i = 0; i < 4; ++i) index.digits[i] = FastDivider(to.sizes[(to.channels_fast ? last : first)[i]]);
     return index;
 }
 
-void add_image(PlanBuilder& builder, const ConvTensor& image, bool gradient) {
+void add_image(PlanBuilder& builder, const DepthwiseOperands& o, bool gradient) {
     const ConvProblem& p = builder.problem;
-    const ConvTensor& out = p.image_out;
-    const Image from = activation(image, p.groups), to = activation(out, p.groups),
-                taps = filter(p.w, p.groups);
-    const bool last = channels_fast(out, p.groups);
+    const auto& [from, to, taps] = o;
     shader::DepthwiseArgs args{};
     args.bias_stride = static_cast<uint32_t>(p.bias_stride);
     args.image_strides.values = from.strides;
@@ -88,47 +49,52 @@ void add_image(PlanBuilder& builder, const ConvTensor& image, bool gradient) {
         args.dilation[axis] = divider(p.params.dilation[axis]);
     }
     args.multiplier = divider(gradient ? from.sizes[1] / to.sizes[1] : to.sizes[1] / from.sizes[1]);
-    const uint32_t rows = ceil_div(to.sizes[last ? 4 : 3], kRows);
-    args.index = result_index(to, last, rows);
-    const uint64_t total = uint64_t{to.sizes[0]} * to.sizes[1] * to.sizes[2] * rows * to.sizes[last ? 3 : 4];
+    // The digits of a result's number, kRows results of an axis in one: neighbours, unless neighbouring
+    // threads have these.
+    const int axis = to.channels_fast || to.sizes[3] == 1 ? 4 : 3;
+    const bool apart = !to.channels_fast && axis == 4;
+    const auto rows = static_cast<uint32_t>(ceil_div(to.sizes[axis], kRows));
+    args.index = result_index(to);
+    args.index.digits[apart ? 0 : 1] = FastDivider(rows);
+    args.first_step = apart ? 1 : kRows;
+    args.row_step = apart ? rows : 1;
+    const uint64_t total = uint64_t{to.sizes[0]} * to.sizes[1] * to.sizes[2] * rows * to.sizes[7 - axis];
     args.total = kernels::group_count(total);
     const bool few = args.taps[0] <= 3 && args.taps[1] <= 5 && args.taps[2] <= 5;
     const uint32_t workgroup = kernels::flat_workgroup();
     PassWriter pass(builder, shader::conv_depthwise,
                     {.workgroup = workgroup,
-                     .type = kernels::code(out.memory.type),
-                     .channels_fast = last,
+                     .type = kernels::code(to.memory.type),
+                     .channels_fast = to.channels_fast,
                      .has_bias = p.bias.defined(),
                      .gradient = gradient,
                      .depth = few ? args.taps[0] : 0,
                      .height = few ? args.taps[1] : 0,
-                     .width = few ? args.taps[2] : 0});
-    pass.address(args.image, image.memory).address(args.weight, p.w.memory).address(args.out, out.memory);
-    pass.read(image.memory).read(p.w.memory).write(out.memory);
+                     .width = few ? args.taps[2] : 0,
+                     .row_axis = static_cast<uint32_t>(axis - 2)});
+    pass.address(args.image, from.memory).address(args.weight, taps.memory).address(args.out, to.memory);
+    pass.read(from.memory).read(taps.memory).write(to.memory);
     if (p.bias.defined()) pass.address(args.bias, p.bias).read(p.bias);
     pass.dispatch(args, kernels::flat_grid(total, workgroup));
 }
 
-void add_weight(PlanBuilder& builder) {
+void add_weight(PlanBuilder& builder, const DepthwiseOperands& o) {
     constexpr uint64_t kGroups = 1024, kMinPositionsPerSplit = 2048;
     const ConvProblem& p = builder.problem;
-    const ConvTensor &x = p.x, &y = p.y, &out = p.filter_out;
-    if (y.numel(p.groups) == 0) return builder.add(Pass::Kind::Zero, {{out.memory.buffer, true}});
-    const Image from = activation(x, p.groups), gradient = activation(y, p.groups),
-                taps = filter(out, p.groups);
-    const uint32_t lanes = channels_fast(x, p.groups) && channels_fast(y, p.groups) ? 32 : 1;
+    const auto& [x, y, taps] = o;
+    const uint32_t lanes = x.channels_fast && y.channels_fast ? 32 : 1;
     shader::DepthwiseWeightArgs args{};
-    args.x_strides.values = from.strides;
-    args.y_strides.values = gradient.strides;
-    args.depth = FastDivider(gradient.sizes[2]);
-    args.height = FastDivider(gradient.sizes[3]);
-    args.width = FastDivider(gradient.sizes[4]);
-    args.channels = gradient.sizes[1];
-    args.multiplier = divider(gradient.sizes[1] / from.sizes[1]);
+    args.x_strides.values = x.strides;
+    args.y_strides.values = y.strides;
+    args.depth = FastDivider(y.sizes[2]);
+    args.height = FastDivider(y.sizes[3]);
+    args.width = FastDivider(y.sizes[4]);
+    args.channels = y.sizes[1];
+    args.multiplier = divider(y.sizes[1] / x.sizes[1]);
     args.tap_height = FastDivider(taps.sizes[3]);
     args.tap_width = FastDivider(taps.sizes[4]);
     args.taps = taps.sizes[2] * taps.sizes[3] * taps.sizes[4];
-    args.x_size = from.spatial();
+    args.x_size = x.spatial();
     for (int axis = 0; axis < 3; ++axis) {
         args.padding[axis] = static_cast<uint32_t>(p.params.padding[axis]);
         args.stride[axis] = static_cast<uint32_t>(p.params.stride[axis]);
@@ -137,7 +103,7 @@ void add_weight(PlanBuilder& builder) {
     const uint64_t blocks = ceil_div(args.channels, lanes), chunks = ceil_div(args.taps, kTaps);
     args.blocks = divider(blocks);
     args.chunks = divider(chunks);
-    args.positions = kernels::group_count(static_cast<uint64_t>(y.numel(p.groups)) / args.channels);
+    args.positions = kernels::group_count(static_cast<uint64_t>(p.y.numel(p.groups)) / args.channels);
     const uint64_t wanted = std::clamp<uint64_t>(
         kGroups / (blocks * chunks), 1, std::max<uint64_t>(1, args.positions / kMinPositionsPerSplit));
     args.positions_per_split = static_cast<uint32_t>(ceil_div(args.positions, wanted));
@@ -148,23 +114,38 @@ void add_weight(PlanBuilder& builder) {
                     {.workgroup = kThreads, .type = kernels::code(x.memory.type), .lanes = lanes});
     pass.address(args.x, x.memory).address(args.y, y.memory).address(args.out, sums);
     pass.read(x.memory).read(y.memory).write(sums).dispatch(args, kernels::Grid::linear(args.groups));
-    builder.add(Pass::Kind::SumSplits, {{sums.buffer, false}, {out.memory.buffer, true}});
+    builder.add(Pass::Kind::SumSplits, {{sums.buffer, false}, {taps.memory.buffer, true}});
 }
 
 }  // namespace
 
-bool is_depthwise(const ConvProblem& p, const ConvDevice& device) {
+bool is_depthwise(const ConvProblem& p, Direction::Kind kind, const ConvDevice& device) {
     constexpr int64_t kMaxFilters = 4;
-    return p.groups > 1 && p.w.channels == 1 && p.w.outer <= kMaxFilters &&
-           kernels::compute_of(p.w.memory.type) == kernels::Compute::F32 && uses_shared_memory(device.info);
+    if (p.groups <= 1 || p.w.channels != 1 || p.w.outer > kMaxFilters ||
+        kernels::compute_of(p.w.memory.type) != kernels::Compute::F32)
+        return false;
+    if (uses_shared_memory(device.info)) return true;
+    // On a software driver strips alone are faster than an implicit GEMM.
+    return p.w.sizes[1] == p.w.sizes[2] && strips_of(DepthwiseOperands(p, kind), p.params, kind);
 }
 
 ConvTensor add_depthwise(PlanBuilder& builder, const Direction& d, const ConvTensor&) {
-    if (d.kind == Direction::Kind::Wgrad)
-        add_weight(builder);
+    const ConvProblem& p = builder.problem;
+    const bool wgrad = d.kind == Direction::Kind::Wgrad, dgrad = d.kind == Direction::Kind::Dgrad;
+    if (wgrad && p.y.numel(p.groups) == 0) {
+        builder.add(Pass::Kind::Zero, {{d.result.memory.buffer, true}});
+        return d.first;
+    }
+    const DepthwiseOperands operands(p, d.kind);
+    const auto strips = strips_of(operands, p.params, d.kind);
+    if (strips && wgrad)
+        add_weight_strips(builder, *strips, operands);
+    else if (strips)
+        add_image_strips(builder, *strips, operands, dgrad);
+    else if (wgrad)
+        add_weight(builder, operands);
     else
-        add_image(builder, d.kind == Direction::Kind::Fprop ? builder.problem.x : builder.problem.y,
-                  d.kind == Direction::Kind::Dgrad);
+        add_image(builder, operands, dgrad);
     return d.first;
 }
 

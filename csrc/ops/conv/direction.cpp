@@ -165,7 +165,7 @@ std::vector<Direction> directions_of(const ConvProblem& p, const ConvDevice& dev
     const auto add = [&](Direction::Kind kind, const ConvTensor& first, const ConvTensor& second,
                          const ConvTensor& out) -> Direction& {
         Direction d{kind, p.params, p.groups, p.w.positions(), first, second, out, p.bias, p.bias_stride};
-        d.depthwise = is_depthwise(p, device);
+        d.depthwise = is_depthwise(p, kind, device);
         return result.emplace_back(std::move(d));
     };
     if (p.fprop) {

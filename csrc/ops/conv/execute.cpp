@@ -10,6 +10,7 @@
 #include "ops/conv/algorithms.h"
 #include "ops/conv/plan.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
 #include "runtime/plan_log.h"
 
@@ -108,6 +109,7 @@ void dispatch(const Pass& pass, Buffers& buffers) {
         accesses.push_back({grid->address(), 3 * sizeof(uint32_t), false});
     }
     if (!pass.label.empty() && runtime::profiling()) runtime::profile_work(pass.operations, pass.label);
+    runtime::note_dispatch({.operations = grid ? 0 : pass.operations});
     auto& encoder = runtime::encoder();
     if (grid)
         encoder.dispatch_pointer(*pass.pipeline, args.data(), args.size(), grid->address(), accesses);

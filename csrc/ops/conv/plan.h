@@ -54,7 +54,7 @@ struct Pass {
     std::vector<Address> addresses;
     std::vector<Access> accesses;
     std::vector<int32_t> last_of;  // buffers that no later pass uses
-    double operations = 0;         // floating-point operations, for profiles
+    double operations = 0;         // floating-point operations, for profiles and the estimate of its time
     double seconds = 0;            // of products, with their split-K, by the cost model; 0: not modelled
     std::string label;             // sizes, for profiles; empty: none are told
 };

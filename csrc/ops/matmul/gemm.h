@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "ops/matmul/activation.h"
+
 namespace anymps::ops {
 
 // A tensor as a batch of matrices: element strides of batch, row and column. The tensor names the storage and
@@ -39,6 +41,7 @@ struct Gemm {
     Matrices self;  // m x n, any strides (0 too); may be out itself
     at::Scalar beta = 1, alpha = 1;
     bool sum_batch = false;  // add the products of the batch to one m x n
+    GemmActivation activation{};
 
     // Into the product of the transposed operands in the other order, whose result is the transposed one.
     void transpose();

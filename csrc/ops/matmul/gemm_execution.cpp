@@ -20,6 +20,7 @@
 #include "ops/matmul/scaled_rows.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
@@ -53,6 +54,12 @@ uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
     return static_cast<uint64_t>(value.to<int64_t>());
 }
 
+// How many multiplications of float32 take the time of one: 64-bit integers are put together from 32-bit
+// ones.
+double cost_of(Compute compute) {
+    return compute == Compute::F32 ? 1 : compute == Compute::I64 ? 16 : 4;
+}
+
 TailSplitArgs tail_of(const Plan& plan) {
     if (plan.tail_split == 1) return {.full_wave_tiles = UINT32_MAX, .tail_split = 1};
     return {.full_wave_tiles = plan.full_wave_tiles, .tail_split = plan.tail_split};
@@ -77,6 +84,7 @@ class Execution {
         product_.out = {&slices_, gemm_.m * gemm_.n, gemm_.n, 1};
         product_.self = kNoMatrices;
         product_.alpha = 1;
+        product_.activation = {};
     }
     Execution(const Execution&) = delete;
     Execution& operator=(const Execution&) = delete;
@@ -127,9 +135,12 @@ class Execution {
 
     GemmArgs gemm_args(const Gemm& g, const Plan& plan) const {
         const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
+        const auto& activation = g.activation;
         return {.out = address_of(g.out),
                 .self = address_of(g.self),
-                .alpha = scalar_bits(g.alpha, compute_),
+                .alpha = activation.function == Activation::None ? scalar_bits(g.alpha, compute_)
+                         : activation.input == nullptr           ? 0
+                                                                 : kernels::address(*activation.input),
                 .beta = scalar_bits(g.beta, compute_),
                 .fallback_flags = kernels::address_or_0(flags_),
                 .m = u(g.m),
@@ -145,12 +156,23 @@ class Execution {
                 .self_z = stride32(g.self.batch, g.batch)};
     }
 
+    // What every kernel of a product reads and writes beside its factors.
+    static void declare_results(KernelCall& call, const Gemm& g) {
+        call.write(*g.out.tensor);
+        if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+        if (g.activation.input != nullptr) call.write(*g.activation.input);
+    }
+
+    double operations() const {
+        return 2.0 * product_.batch * product_.m * product_.n * product_.k;
+    }
+
     void label(const Plan& plan, bool tail) const {
         if (!runtime::profiling()) return;
         const Gemm& g = product_;
         auto sizes = c10::str(g.batch, " of ", g.m, " x ", g.n, " x ", g.k, ", split-K ", plan.split_k);
         if (tail && plan.tail_split > 1) sizes += c10::str(", tail split ", plan.tail_split);
-        runtime::profile_work(2.0 * g.batch * g.m * g.n * g.k, profile_label(plan, sizes));
+        runtime::profile_work(operations(), profile_label(plan, sizes));
     }
 
     // One dispatch over all slices of k, on the operands themselves. flagged: only tiles of this size whose
@@ -186,11 +208,15 @@ class Execution {
             .wide_out = has_vec4_rows(args.gemm, g.out.tensor->element_size()),
             .tile_m = tile.m,
             .flag_tile_m = flagged == nullptr ? 0 : flagged->m,
-            .flag_tile_n = flagged == nullptr ? 0 : flagged->n};
+            .flag_tile_n = flagged == nullptr ? 0 : flagged->n,
+            .activation = g.activation.code()};
         KernelCall call(kernels::kernel_id(kernel), constants.values());
-        call.read(*g.a.tensor).read(*g.b.tensor).read(flags_).write(*g.out.tensor);
-        if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+        call.read(*g.a.tensor).read(*g.b.tensor).read(flags_);
+        declare_results(call, g);
         label(plan, false);
+        // Flagged tiles, rarely any, are shared by the workgroups there are.
+        runtime::note_dispatch({.operations = flagged ? 0 : cost_of(compute_) * operations(),
+                                .counts_workgroups = flagged != nullptr});
         const uint64_t groups = plan_groups(info, plan, g.batch, g.m, g.n);
         call.dispatch(args, Grid::linear(flagged == nullptr ? groups : groups_of_flagged(info, groups)));
     }
@@ -208,11 +234,13 @@ class Execution {
         constants.type_out = kernels::code(g.out.tensor->scalar_type());
         constants.has_self = g.self.tensor != nullptr;
         constants.wide_out = has_vec4_rows(args.gemm, g.out.tensor->element_size());
+        constants.activation = g.activation.code();
         const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
         KernelCall call(kernels::kernel_id(kernel), constants.values());
-        call.read(a).read(b).write(*g.out.tensor).write(flags_);
-        if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+        call.read(a).read(b).write(flags_);
+        declare_results(call, g);
         label(plan, true);
+        runtime::note_dispatch({.operations = operations()});
         call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
     }
 
@@ -268,9 +296,10 @@ class Execution {
                                .type_a = kernels::code(slices_.scalar_type()),
                                .type_out = kernels::code(g.out.tensor->scalar_type()),
                                .has_self = g.self.tensor != nullptr,
-                               .wide_out = wide});
-        call.read(slices_).write(*g.out.tensor);
-        if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+                               .wide_out = wide,
+                               .activation = g.activation.code()});
+        call.read(slices_);
+        declare_results(call, g);
         const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;
         if (runtime::profiling())
             runtime::profile_work(0, profile_label(plan_.product, c10::str(results, " results")));

@@ -9,6 +9,7 @@
 #include "ops/matmul/block_layout.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -73,6 +74,7 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
         : info.is_software               ? shader::grouped_mm_matrix_32x32x16_f16
         : arithmetic == Arithmetic::BF16 ? shader::grouped_mm_matrix_64x64x64_bf16
                                          : shader::grouped_mm_matrix_64x64x64_f16;
+    runtime::note_dispatch({.operations = 2.0 * args.m * args.n * args.k});
     kernel
         .call({.workgroup = tile.workgroup,
                .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,

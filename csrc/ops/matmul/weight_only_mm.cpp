@@ -9,6 +9,7 @@
 
 #include "kernels/flat_grid.h"
 #include "ops/matmul/gemm.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -51,6 +52,7 @@ void multiply_rows(const PackedWeight& w, const Tensor& a, const Tensor& out) {
     const int64_t rows = args.m == 1 ? 1 : kRowsAtOnce;
     const auto& launch_config = kernels::launch_config();
     const uint32_t workgroup = std::max(launch_config.subgroup, std::min(32u, launch_config.workgroup));
+    runtime::note_dispatch({.operations = 2.0 * args.m * args.n * args.k});
     kKernels(w.kind, rows == 1 ? 0 : 1)
         .call({.workgroup = workgroup,
                .subgroup = launch_config.subgroup,

@@ -9,6 +9,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/launch_config.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -159,6 +160,14 @@ void launch(const shader::PoolKernel& kernel, const Windows& w, const Operands& 
                              .height = height,
                              .width = width,
                              .planes = planes});
+    constexpr double kOperationsPerTap = 8;
+    double taps = kOperationsPerTap * static_cast<double>(image.tensor().numel());
+    for (int axis = 0; axis < 3; ++axis) {
+        const int64_t covered =
+            (in.size(2 + axis) + out.size(2 + axis) - 1) / std::max<int64_t>(out.size(2 + axis), 1);
+        taps *= static_cast<double>(w.adaptive ? std::max<int64_t>(covered, 1) : w.kernel[axis]);
+    }
+    runtime::note_dispatch({.operations = taps});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
     call.dispatch(args, kernels::flat_grid(uint64_t{args.total}));

@@ -13,6 +13,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -151,6 +152,10 @@ void resample(const at::Tensor& destination, const at::Tensor& source, ResampleM
     if (words > 0) {
         shader::resample_tables.call(constants).write(tables).dispatch(args, kernels::flat_grid(lines));
     }
+    constexpr double kOperationsPerTap = 10;
+    double taps = kOperationsPerTap * static_cast<double>(planes);
+    for (const Axis& axis : used) taps *= static_cast<double>(axis.output) * axis.span;
+    runtime::note_dispatch({.operations = taps});
     shader::resample.call(constants).read(from).read(tables).write(to).dispatch(
         args, kernels::flat_grid(args.count));
 }

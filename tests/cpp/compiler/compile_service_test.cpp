@@ -10,8 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "compiler/entry_points.h"
 #include "compiler/push_constants.h"
 #include "compiler/sha256.h"
+#include "compiler/written_memory.h"
 
 namespace anymps::compiler {
 namespace {
@@ -182,6 +184,77 @@ TEST_F(CompileServiceTest, CountsPushConstants) {
     // The vector is at a multiple of 16, and so is what follows its struct.
     EXPECT_EQ(push_constant_bytes(service.get(source)), 56u);
     EXPECT_THROW(push_constant_bytes(std::vector<uint32_t>{1, 2, 3, 4, 5, 0}), std::runtime_error);
+}
+
+TEST_F(CompileServiceTest, CompilesAllEntryPoints) {
+    const std::string source =
+        "[shader(\"compute\")] [numthreads(4, 2, 1)] void second(uniform float* a, uniform uint n) { a[n] = "
+        "1; }\n"
+        "float one() { return 1; }\n"
+        "[shader(\"compute\")] [numthreads(8, 1, 1)] void first(uniform half h, uniform int8_t i, uniform "
+        "float3 v,\n"
+        "    uniform float x[2], uniform half4* p, uniform BFloat16* b) { p[i].x = h * half(v.y + x[1] + "
+        "float(b[0])); }\n";
+    const auto check = [&] {
+        CompileService service(options());
+        const std::vector<EntryPoint> points = unpack_entry_points(service.get_all(source));
+        ASSERT_EQ(points.size(), 2u);
+        EXPECT_EQ(points[0].name, "second");
+        EXPECT_EQ(points[1].name, "first");
+        const std::vector<PushConstant> few = push_constants(points[0].words),
+                                        all = push_constants(points[1].words);
+        ASSERT_EQ(few.size(), 2u);
+        EXPECT_TRUE(few[0].is_address && few[0].kind == ScalarKind::floating && few[0].bits == 32);
+        EXPECT_TRUE(!few[1].is_address && few[1].kind == ScalarKind::uint && few[1].offset == 8);
+        ASSERT_EQ(all.size(), 6u);
+        EXPECT_TRUE(all[0].bits == 16 && all[0].bytes == 2 && !all[0].is_bfloat);
+        EXPECT_TRUE(all[1].kind == ScalarKind::sint && all[1].bits == 8);
+        EXPECT_TRUE(all[2].bytes == 12 && all[2].offset == 16);
+        EXPECT_TRUE(all[3].bytes == 8 && all[3].kind == ScalarKind::floating);
+        EXPECT_TRUE(all[4].is_address && all[4].bits == 16);
+        EXPECT_TRUE(all[5].is_address && all[5].is_bfloat);
+    };
+    check();
+    check();  // from the disk
+    EXPECT_EQ(cached(".spvs").size(), 1u);
+    CompileService service(options());
+    EXPECT_TRUE(unpack_entry_points(service.get_all("float one() { return 1; }")).empty());
+    EXPECT_THROW(service.get(source), std::runtime_error);  // no main_kernel
+    EXPECT_THROW(unpack_entry_points(std::vector<uint32_t>{2, 9}), std::runtime_error);
+}
+
+TEST_F(CompileServiceTest, FindsWhatIsWritten) {
+    CompileService service(options());
+    // The parameters are a, b, c, d: four pointers to float.
+    const auto written = [&](const std::string& before, const std::string& statements) {
+        const std::string source = before +
+                                   "\n[shader(\"compute\")] [numthreads(1, 1, 1)]\n"
+                                   "void f(uniform float* a, uniform float* b, uniform float* c, uniform "
+                                   "int* d, uint3 i : SV_GroupID)\n{\n" +
+                                   statements + "\n}\n";
+        return written_parameters(unpack_entry_points(service.get_all(source))[0].words);
+    };
+    EXPECT_EQ(written("", "a[i.x] = b[d[i.x]] + c[0];"), 0b0001u);
+    EXPECT_EQ(written("", "float x = a[0]; x += b[1]; d[2] = int(x);"), 0b1000u);
+    EXPECT_EQ(written("", "InterlockedAdd(d[0], int(a[0]));"), 0b1000u);
+    EXPECT_EQ(written("", "float* p = i.x > 3 ? a : b; p[1] = c[0];"), 0b0011u);
+    EXPECT_EQ(written("", "float* p = a; for (int k = 0; k < d[0]; ++k) p = p + 1; *p = b[0];"), 0b0001u);
+    EXPECT_EQ(written("", "uint64_t p = uint64_t(c) + 4 * i.x; *(float*)p = a[0];"), 0b0100u);
+    EXPECT_EQ(
+        written("struct S { float* x; float* y; };", "S s = { a, b }; s.x = c; s.x[0] = s.y[0];") & 0b1100,
+        0b0100u);
+    EXPECT_EQ(written("[noinline] void put(float* p, float v) { p[1] = v; }", "put(b, a[0]);"), 0b0010u);
+    EXPECT_EQ(written("[noinline] float* pick(float* p, float* q, uint i) { return i > 1 ? p : q; }",
+                      "*pick(a, c, i.x) = b[0];"),
+              0b0101u);
+    EXPECT_EQ(written("[noinline] void move(inout float* p, float* q) { p = q + 1; }",
+                      "float* p = a; move(p, b); p[0] = c[0];") &
+                  0b1110,
+              0b0010u);
+    EXPECT_EQ(
+        written("groupshared float s[4];", "s[i.x] = a[0]; GroupMemoryBarrierWithGroupSync(); b[0] = s[1];"),
+        0b0010u);
+    EXPECT_EQ(written("", "a[0] + b[0];"), 0u);
 }
 
 TEST(Sha256Test, KnownDigests) {

@@ -167,13 +167,62 @@ TEST(ConvPlan, GradientsOfWeights) {
               (Names{"conv_shared_64x64_f32 128", "conv_reduce_split_k_f32"}));
 }
 
-TEST(ConvPlan, Depthwise) {
-    for (const auto* device : {&kNvidiaLike, &kAmdLike, &kIntelLike}) {
-        EXPECT_EQ(passes(plan(*device, kDepthwise.backward(true))),
-                  (Names{"conv_depthwise", "conv_depthwise_weight 1008", "sum"}));
+// Activations in the order of NHWC.
+ConvProblem channels_last(ConvProblem p) {
+    for (ConvTensor* t : {&p.x, &p.y, &p.image_out}) {
+        t->channel_stride = 1;
+        t->group_stride = t->channels;
+        t->strides[2] = t->channels * p.groups;
+        t->strides[1] = t->strides[2] * t->sizes[2];
     }
+    return p;
+}
+
+TEST(ConvPlan, DepthwiseInStrips) {
+    EXPECT_EQ(passes(plan(kNvidiaLike, kDepthwise.backward(true))),
+              (Names{"conv_depthwise_3_stride1 7056", "conv_depthwise_weight_3_stride1 432",
+                     "conv_depthwise_weight_sum 41"}));
+    EXPECT_EQ(passes(plan(kAmdLike, kDepthwise.backward(true))),
+              (Names{"conv_depthwise_3_stride1 7056", "conv_depthwise_weight_3_stride1 288",
+                     "conv_depthwise_weight_sum 41"}));
     EXPECT_EQ(passes(plan(kSoftware, kDepthwise.backward(true))),
-              (Names{"conv_register_f32 451584", "conv_subgroup_f32 32400", "conv_reduce_split_k_f32"}));
+              (Names{"conv_depthwise_3_stride1 28224", "conv_depthwise_weight_3_stride1 9",
+                     "conv_depthwise_weight_sum 41"}));
+    Layer strided = kDepthwise;
+    strided.stride = 2;
+    strided.taps = 5;
+    const ConvPlan p = plan(kNvidiaLike, strided.backward(true));
+    EXPECT_EQ(p.passes[0].kernel, "conv_depthwise_5_stride2_gradient");
+    EXPECT_EQ(p.passes[1].kernel, "conv_depthwise_weight_5_stride2");
+}
+
+TEST(ConvPlan, DepthwiseByWordsWhereFourChannelsAreAligned) {
+    ConvProblem p = channels_last(kDepthwise.fprop());
+    p.x.memory.misalignment = 8;
+    EXPECT_EQ(plan(kNvidiaLike, p).passes[0].kernel, "conv_depthwise_3_stride1_words");
+    p.x.memory.misalignment = 4;
+    EXPECT_EQ(plan(kNvidiaLike, p).passes[0].kernel, "conv_depthwise_3_stride1");
+}
+
+TEST(ConvPlan, DepthwiseWithoutStrips) {
+    Layer two = kDepthwise, even = kDepthwise;
+    two.filters *= 2;
+    even.taps = 4;
+    for (const auto* device : {&kNvidiaLike, &kAmdLike, &kIntelLike}) {
+        EXPECT_EQ(passes(plan(*device, two.backward(true))),
+                  (Names{"conv_depthwise", "conv_depthwise_weight 864", "sum"}));
+    }
+    for (const Layer& layer : {two, even}) {
+        for (const std::string& algorithm : plan(kSoftware, layer.backward(true)).algorithms)
+            EXPECT_TRUE(algorithm.ends_with(" in_place")) << algorithm;
+    }
+    // Dilated strides are no strips.
+    ConvProblem dilated = kDepthwise.fprop();
+    dilated.params.stride = {1, 2, 2};
+    dilated.params.dilation = {1, 2, 2};
+    EXPECT_EQ(plan(kNvidiaLike, dilated).algorithms, Names{"fprop depthwise"});
+    EXPECT_EQ(plan(kNvidiaLike, dilated).passes[0].kernel, "conv_depthwise");
+    EXPECT_EQ(plan(kSoftware, dilated).algorithms, Names{"fprop in_place"});
 }
 
 TEST(ConvPlan, PositionsWithoutTapsAreZero) {

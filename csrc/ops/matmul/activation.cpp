@@ -1,0 +1,105 @@
+// anymps::addmm_activation and its gradient: what graphs of torch.compile call where an activation follows a
+// product, or the gradient of one does.
+#include "ops/matmul/activation.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/matmul/gemm.h"
+
+namespace anymps::ops {
+
+using at::Tensor;
+
+Activation activation_of(std::string_view name) {
+    constexpr std::array<std::pair<std::string_view, Activation>, 3> kNames{
+        {{"relu", Activation::Relu}, {"gelu", Activation::Gelu}, {"gelu_tanh", Activation::GeluTanh}}};
+    for (const auto& [known, activation] : kNames)
+        if (name == known) return activation;
+    TORCH_CHECK_VALUE(false, "expected an activation out of relu, gelu and gelu_tanh, but got ", name);
+}
+
+namespace {
+
+void check(const Tensor& mat1, const Tensor& mat2, const Tensor& self) {
+    TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2 && mat1.size(1) == mat2.size(0),
+                "mat1 and mat2 shapes cannot be multiplied (", mat1.sizes(), " and ", mat2.sizes(), ")");
+    TORCH_CHECK(at::isFloatingType(mat1.scalar_type()), "expected floating point matrices, but got ",
+                mat1.dtype());
+    TORCH_CHECK(mat1.dtype() == mat2.dtype() && (!self.defined() || self.dtype() == mat1.dtype()),
+                "expected tensors of one dtype, but got ", mat1.dtype(), " and ", mat2.dtype());
+}
+
+Tensor empty_product(const Tensor& mat1, const Tensor& mat2) {
+    return at::empty_symint({mat1.sym_size(0), mat2.sym_size(1)}, mat1.options());
+}
+
+void run(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Tensor& out,
+         const GemmActivation& activation) {
+    Tensor expanded;
+    if (self.defined()) expanded = self.expand(out.sizes());
+    Gemm gemm{
+        "addmm",       1,          out.size(0), out.size(1), mat1.size(1), matrices(mat1), matrices(mat2),
+        matrices(out), kNoMatrices};
+    if (self.defined()) gemm.self = matrices(expanded);
+    gemm.activation = activation;
+    gemm.run();
+}
+
+// activation(self + mat1 @ mat2), and with keep_input also what it is computed from. self broadcasts to the
+// product.
+std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Tensor& mat1,
+                                     const Tensor& mat2, std::string_view activation, bool keep_input) {
+    const Tensor summand = self.value_or(Tensor());
+    check(mat1, mat2, summand);
+    std::vector<Tensor> results{empty_product(mat1, mat2)};
+    if (keep_input) results.push_back(empty_product(mat1, mat2));
+    run(summand, mat1, mat2, results[0],
+        {activation_of(activation), false, keep_input ? &results[1] : nullptr});
+    return results;
+}
+
+// mat1 @ mat2 as the gradient of activation(input): the gradient of the input, which is shaped as the
+// product.
+Tensor mm_activation_backward(const Tensor& mat1, const Tensor& mat2, const Tensor& input,
+                              std::string_view activation) {
+    check(mat1, mat2, input);
+    const Tensor out = empty_product(mat1, mat2);
+    run(input, mat1, mat2, out, {activation_of(activation), true, nullptr});
+    return out;
+}
+
+std::vector<Tensor> addmm_activation_meta(const std::optional<Tensor>&, const Tensor& mat1,
+                                          const Tensor& mat2, std::string_view, bool keep_input) {
+    std::vector<Tensor> results{empty_product(mat1, mat2)};
+    if (keep_input) results.push_back(empty_product(mat1, mat2));
+    return results;
+}
+
+Tensor mm_activation_backward_meta(const Tensor& mat1, const Tensor& mat2, const Tensor&, std::string_view) {
+    return empty_product(mat1, mat2);
+}
+
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def(
+        "addmm_activation(Tensor? self, Tensor mat1, Tensor mat2, str activation, bool keep_input) -> "
+        "Tensor[]");
+    m.def("mm_activation_backward(Tensor mat1, Tensor mat2, Tensor input, str activation) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(anymps, MPS, m) {
+    m.impl("addmm_activation", TORCH_FN(addmm_activation));
+    m.impl("mm_activation_backward", TORCH_FN(mm_activation_backward));
+}
+TORCH_LIBRARY_IMPL(anymps, Meta, m) {
+    m.impl("addmm_activation", TORCH_FN(addmm_activation_meta));
+    m.impl("mm_activation_backward", TORCH_FN(mm_activation_backward_meta));
+}
+
+}  // namespace
+}  // namespace anymps::ops

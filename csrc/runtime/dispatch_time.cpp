@@ -1,0 +1,82 @@
+#include "runtime/dispatch_time.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "vulkan/instance.h"
+
+namespace anymps::runtime {
+namespace {
+
+constexpr uint32_t kMaxGroups = 65535;  // in one dimension, on Intel and on software drivers
+
+struct Rates {
+    double bytes, operations;  // a second
+};
+
+Rates rates(const vulkan::DeviceInfo& info) {
+    return info.in_system_memory() ? Rates{25e9, 400e9} : Rates{100e9, 2e12};
+}
+
+thread_local DispatchWork next_work;
+
+// Appends the parts of one dimension, from `begin` on.
+void cut(std::vector<GridPart>& result, GridPart part, uint32_t Grid::*dimension, uint64_t parts) {
+    const uint64_t count = part.groups.*dimension;
+    const uint64_t each = (count + parts - 1) / parts;
+    for (uint64_t begin = 0; begin < count; begin += each) {
+        part.base.*dimension = static_cast<uint32_t>(begin);
+        part.groups.*dimension = static_cast<uint32_t>(std::min(each, count - begin));
+        result.push_back(part);
+    }
+}
+
+}  // namespace
+
+Grid Grid::linear(uint64_t groups) {
+    if (groups <= kMaxGroups) return {static_cast<uint32_t>(groups), 1, 1};
+    const uint64_t rows = (groups + kMaxGroups - 1) / kMaxGroups;
+    TORCH_CHECK(rows <= kMaxGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
+    return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
+}
+
+void note_dispatch(const DispatchWork& work) {
+    next_work = work;
+}
+
+DispatchWork take_dispatch() {
+    return std::exchange(next_work, {});
+}
+
+double dispatch_seconds(const vulkan::DeviceInfo& info, std::span<const Access> accesses,
+                        const DispatchWork& work) {
+    double bytes = 0;
+    for (const Access& access : accesses) bytes += static_cast<double>(access.bytes);
+    const Rates rate = rates(info);
+    return std::max(bytes / rate.bytes, work.operations / rate.operations);
+}
+
+double copy_seconds(const vulkan::DeviceInfo& info, uint64_t bytes) {
+    return 2.0 * static_cast<double>(bytes) / rates(info).bytes;
+}
+
+std::vector<GridPart> split_grid(Grid grid, uint64_t parts) {
+    parts = std::max<uint64_t>(parts, 1);
+    std::vector<GridPart> result;
+    // Workgroups are numbered by x + y * (the count of x): x is cut where y is 1 alone.
+    const auto inner = grid.y > 1 ? &Grid::y : &Grid::x;
+    const GridPart whole{{0, 0, 0}, grid};
+    if (grid.z <= 1) {
+        cut(result, whole, inner, parts);
+    } else if (grid.z >= parts) {
+        cut(result, whole, &Grid::z, parts);
+    } else {
+        for (uint32_t z = 0; z < grid.z; ++z)
+            cut(result, {{0, 0, z}, {grid.x, grid.y, 1}}, inner, (parts + grid.z - 1) / grid.z);
+    }
+    return result;
+}
+
+}  // namespace anymps::runtime

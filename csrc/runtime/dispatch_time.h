@@ -1,0 +1,44 @@
+// How long dispatches may take, so that no kernel driver takes the device for hung: an estimate, and grids in
+// parts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/command_encoder.h"
+#include "runtime/hazards.h"
+
+namespace anymps::vulkan {
+struct DeviceInfo;
+}  // namespace anymps::vulkan
+
+namespace anymps::runtime {
+
+// What a launcher knows of a dispatch beyond its memory.
+struct DispatchWork {
+    double operations = 0;           // as many of float32 as take its time, where memory may take less
+    bool counts_workgroups = false;  // the kernel asks for the number of all workgroups: its grid stays whole
+};
+
+// Tells of the next dispatch of this thread.
+void note_dispatch(const DispatchWork& work);
+DispatchWork take_dispatch();
+
+// Seconds on a slow device of the kind of this one, by what is read and written: 25 GB/s and 400 GFLOP/s
+// where memory is the system's, as of a UHD 620, 100 GB/s and 2 TFLOP/s on a card of its own, as of a Radeon
+// RX 6400.
+double dispatch_seconds(const vulkan::DeviceInfo& info, std::span<const Access> accesses,
+                        const DispatchWork& work);
+double copy_seconds(const vulkan::DeviceInfo& info, uint64_t bytes);
+
+struct GridPart {
+    Grid base, groups;
+};
+
+// The grid as at least `parts` grids with bases (fewer where it has not as many workgroups), in order, which
+// together run the same workgroups. linear_group_id() holds in each of them: only the outermost dimensions
+// are cut.
+std::vector<GridPart> split_grid(Grid grid, uint64_t parts);
+
+}  // namespace anymps::runtime

@@ -1,0 +1,41 @@
+"""Inductor's heuristics where they differ for mps."""
+
+from __future__ import annotations
+
+import sympy
+from torch._inductor.choices import InductorChoices
+from torch._inductor.virtualized import V
+
+from . import config
+
+
+class SlangChoices(InductorChoices):
+    def uuid(self) -> str:
+        return f"torch_anymps {config.generator}"
+
+    @staticmethod
+    def reduction_split_factor(device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool) -> int:
+        """Into how many partial ones a reduction is split: evenly where it can be, so that no load is masked."""
+        split = InductorChoices.reduction_split_factor(device, reduction_numel_hint, numel_hint, inner_reduction)
+        if device.type != "mps" or split <= 1:
+            return split
+        return even_split(int(reduction_numel_hint), int(split), 4 if inner_reduction else 1)
+
+
+def even_split(length: int, split: int, multiple: int) -> int:
+    """The divisor of a length nearest to a split factor, within a factor of two of it; itself where there is none.
+
+    Those that leave lengths which are a multiple of `multiple` come first.
+    """
+    near = [int(d) for d in sympy.divisors(length) if split <= 2 * d <= 4 * split]
+    aligned = [d for d in near if length // d % multiple == 0]
+    return min(aligned or near or [split], key=lambda d: max(d / split, split / d))
+
+
+def install() -> None:
+    """Makes these the heuristics, where the user has chosen none."""
+    from torch._inductor import config as inductor_config
+
+    if inductor_config.inductor_choices_class is None:
+        inductor_config.inductor_choices_class = SlangChoices
+        V.set_choices_handler(SlangChoices())  # this thread may have others already

@@ -1,0 +1,62 @@
+"""Rewrites of graphs before Inductor lowers them: what its own passes leave to dispatches and copies of mps."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomGraphModulePass
+
+from . import config
+from .product_passes import activate_products, is_conversion, is_for_called, is_mps, widen_products
+
+# Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
+MAX_CONVERTED_BYTES = 64 << 20
+
+
+class GraphPasses(CustomGraphModulePass):
+    def __call__(self, gm: fx.GraphModule) -> None:
+        if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
+            activate_products(gm.graph)
+            widen_products(gm.graph)
+        convert_together(gm.graph)
+        gm.graph.eliminate_dead_code()
+        gm.recompile()
+
+    def uuid(self) -> str:
+        return config.generator
+
+
+def convert_together(graph: fx.Graph) -> None:
+    """Conversions of inputs for operators that are called (weights under autocast): one launch for many."""
+    groups: dict[torch.dtype, list[list[fx.Node]]] = {}
+    room: dict[torch.dtype, int] = {}
+    for node in graph.nodes:
+        if not is_conversion(node) or node.args[0].op != "placeholder" or not is_mps(node):
+            continue
+        result, source = node.meta["val"], node.args[0].meta["val"]
+        are_floats = source.is_floating_point() and result.is_floating_point() and isinstance(result.numel(), int)
+        if not are_floats or not source.is_contiguous() or not is_for_called(node):
+            continue
+        dtype = result.dtype
+        room[dtype] = room.get(dtype, 0) - result.nbytes
+        if room[dtype] < 0:
+            groups.setdefault(dtype, []).append([])
+            room[dtype] = MAX_CONVERTED_BYTES - result.nbytes
+        groups[dtype][-1].append(node)
+    for dtype, lists in groups.items():
+        for nodes in lists:
+            if len(nodes) > 1:
+                _convert_list(graph, nodes, dtype)
+
+
+def _convert_list(graph: fx.Graph, nodes: list[fx.Node], dtype: torch.dtype) -> None:
+    with graph.inserting_before(nodes[0]):
+        together = graph.call_function(torch.ops.anymps.convert_all.default, ([n.args[0] for n in nodes], dtype))
+        together.meta["val"] = [n.meta["val"] for n in nodes]
+        parts = [graph.call_function(operator.getitem, (together, i)) for i in range(len(nodes))]
+    for node, part in zip(nodes, parts, strict=True):
+        part.meta.update(node.meta)
+        node.replace_all_uses_with(part)

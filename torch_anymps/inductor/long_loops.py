@@ -1,0 +1,68 @@
+"""Loops over rows that are read by each loop: several loads of a thread are under way before it uses the first."""
+
+from __future__ import annotations
+
+from torch._inductor.virtualized import V
+
+from .access import vector_type
+from .device import device_config
+from .dtypes import REGISTER
+from .geometry import MAX_REPEATED_LINES, power_of_two
+
+
+class LongLoops:
+    """The part of a LoopWriter that writes them."""
+
+    def _long_loop(self, phase, name: str, step: int) -> None:
+        code, size = self.code, f"{self.tree.prefix}numel"
+        copies = self._loads_under_way(phase, step)
+        code.writeline("{")
+        with code.indent():
+            code.writeline(f"{self.index} {name} = lane * {self.row_width};")
+            if copies > 1:
+                code.writeline(f"for (; {name} < {size} - {(copies - 1) * step}; {name} += {copies * step})")
+                code.writeline("{")
+                with code.indent():
+                    self._several_elements(phase, f"{name} + {self.index}(n) * {step}", copies)
+                code.writeline("}")
+            code.writeline(f"for (; {name} < {size}; {name} += {step})")
+            code.writeline("{")
+            with code.indent():
+                self._row_elements(phase, name)
+            code.writeline("}")
+        code.writeline("}")
+
+    def _loads_under_way(self, phase, step: int) -> int:
+        """Iterations of a loop that are done at once."""
+        device, kernel = device_config(), self.kernel
+        if device.software or kernel.is_heavy or not phase.loads:
+            return 1
+        lines = max(len(phase.compute) + len(phase.loads), 1) * self.width
+        iterations = V.graph.sizevars.optimization_hint(self.tree.numel, fallback=4096) // step
+        most = 8 if self.width == 1 else 4
+        return min(power_of_two(MAX_REPEATED_LINES // lines), most, power_of_two(iterations))
+
+    def _several_elements(self, phase, position: str, copies: int) -> None:
+        code, kernel, along = self.code, self.kernel, self.tree_of_vectors
+        stored = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
+        wide = {id(x): self.width > 1 and kernel.is_vectorized(along, x) for x in phase.loads}
+        ahead = [
+            load
+            for load in phase.loads
+            if load.pointer not in stored and (self.width == 1 or wide[id(load)] or kernel.is_broadcast(along, load))
+        ]
+        for load in ahead:
+            kind = vector_type(load.dtype) if wide[id(load)] else REGISTER[load.dtype]
+            code.writeline(f"{kind} next_{load.var}[{copies}];")
+        loop = ("[ForceUnroll]", f"for (int n = 0; n < {copies}; ++n)", "{")
+        code.writelines(loop)
+        with code.indent():
+            code.writeline(f"let {self.tree.name} = {position};")
+            code.writelines(phase.indexing)
+            for load in ahead:
+                code.writeline(f"next_{load.var}[n] = {self._load(load)};")
+        code.writeline("}")
+        code.writelines(loop)
+        with code.indent():
+            self._row_elements(phase, f"({position})", {load.key: f"next_{load.var}[n]" for load in ahead})
+        code.writeline("}")
