@@ -28,6 +28,7 @@ def pytest_addoption(parser):
     )
     parser.addoption("--random-calls", type=int, default=500, metavar="N", help="calls that test_random_calls.py draws")
     parser.addoption("--shapes", type=int, default=150, metavar="N", help="shapes that test_memory.py visits, twice")
+    parser.addoption("--soak-steps", type=int, default=60, metavar="N", help="of test_soak.py, which wants 2000")
     parser.addoption("--compiled-graphs", type=int, default=25, metavar="N", help="that test_compiled_random.py draws")
     parser.addoption("--shard", metavar="I/N", help="of N processes that share the tests, this is number I, from 0")
     parser.addoption("--random-seed", type=int, default=0, metavar="SEED", help="the first of them")

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Times of all_reduce of 1 MiB to 256 MiB of floats on mps, beside gloo's on CPU tensors and NCCL's.
+"""Times of collectives of floats between processes of one machine on mps, beside gloo's on CPU tensors and NCCL's.
 
-    python benchmarks/distributed/all_reduce.py [--ranks 2] [--mib 1 16 64 256]
+    python benchmarks/distributed/all_reduce.py [--ranks 2] [--kib 64 1024 16384 65536 262144]
+        [--collectives all_reduce all_gather reduce_scatter]
 
 NCCL, with and without access to the other GPUs' memory (NCCL_P2P_DISABLE=1), is measured where ANYMPS_PEER_PYTHON names
-a Python with a CUDA build of PyTorch. Milliseconds are the median over rounds that all ranks begin together; GB/s is
-the tensor's size by that time.
+a Python with a CUDA build of PyTorch. A size is that of the whole tensor: the output of all_gather, the input of
+reduce_scatter. Milliseconds are the median over rounds that all ranks begin together, the device's work included; GB/s
+is the size by that time. Every round has values of its own, which are checked. ANYMPS_SHARED_MEMORY=host has the CPU
+copy and add, ANYMPS_CHUNK_KIB=... changes the least piece of the pipeline.
 """
 
 from __future__ import annotations
@@ -21,32 +24,49 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import peer  # noqa: E402
 
-ROUNDS = 7
+ROUNDS, WARMUP = 15, 3
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
-def measure(device: str, sizes: list[int]) -> list[float]:
-    """Seconds of an all_reduce for each size in MiB, in one rank of an initialised group."""
+def round_of(name: str, elements: int, number: int, device: str):
+    """A call of the collective, and what it writes: elements of one value, which is returned as well."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    own, total = float(number + rank), float(number * ranks + ranks * (ranks - 1) // 2)
+    if name == "all_reduce":
+        x = torch.full((elements,), own, device=device)
+        return lambda: dist.all_reduce(x), x, total
+    part = elements // ranks
+    if name == "reduce_scatter":
+        x, out = torch.full((part * ranks,), own, device=device), torch.empty(part, device=device)
+        return lambda: dist.reduce_scatter_tensor(out, x), out, total
+    x, out = torch.full((part,), own, device=device), torch.empty(part * ranks, device=device)
+    return lambda: dist.all_gather_into_tensor(out, x), out[-part:], float(number + ranks - 1)
+
+
+def measure(device: str, name: str, kib: int) -> float:
+    """Seconds of a collective in one rank of an initialised group."""
     import torch
     import torch.distributed as dist
 
     wait = getattr(torch, device).synchronize if device != "cpu" else lambda: None
-    results = []
-    for mib in sizes:
-        x = torch.ones(mib << 18, device=device)
-        times = []
-        for _ in range(ROUNDS + 2):
-            dist.barrier()
-            wait()
-            start = time.perf_counter()
-            dist.all_reduce(x)
-            wait()
-            times.append(time.perf_counter() - start)
-        assert x[0].item() == float(dist.get_world_size()) ** (ROUNDS + 2)
-        results.append(statistics.median(times[2:]))
-    return results
+    times = []
+    for number in range(ROUNDS + WARMUP):
+        call, out, expected = round_of(name, kib * 256, number, device)
+        wait()
+        dist.barrier()
+        wait()
+        start = time.perf_counter()
+        call()
+        wait()
+        times.append(time.perf_counter() - start)
+        assert bool((out == expected).all()), f"{name} of {kib} KiB, round {number}: {out[:4].tolist()} {expected}"
+    return statistics.median(times[WARMUP:])
 
 
-def rank_main(device: str, sizes: list[int]) -> None:
+def rank_main(device: str, options) -> None:
     import torch
     import torch.distributed as dist
 
@@ -55,44 +75,59 @@ def rank_main(device: str, sizes: list[int]) -> None:
         dist.init_process_group("nccl")
     else:
         dist.init_process_group("gloo")
-    seconds = measure(device, sizes)
-    if dist.get_rank() == 0:
-        print(json.dumps({"seconds": seconds}), flush=True)
+    for name in options.collectives:
+        for kib in options.kib:
+            # gloo refuses reduce_scatter_tensor of some builds: a gap in the table then.
+            try:
+                seconds = measure(device, name, kib)
+            except RuntimeError as error:
+                seconds = None
+                print(f"{device}, {name}: {str(error).splitlines()[0]}", file=sys.stderr)
+            if dist.get_rank() == 0:
+                print(json.dumps({"collective": name, "kib": kib, "seconds": seconds}), flush=True)
     dist.destroy_process_group()
 
 
-def launch(python: str, device: str, ranks: int, sizes: list[int], **env: str) -> list[float]:
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
-    command += ["--rank-of", device, "--mib", *map(str, sizes)]
+def launch(python: str, device: str, options, **env: str) -> dict:
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks), __file__]
+    command += ["--rank-of", device, "--kib", *map(str, options.kib), "--collectives", *options.collectives]
     given = peer.peer_environment(python if device == "cuda" else None)
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
-    for line in done.stdout.splitlines():
-        if line.startswith('{"seconds"'):
-            return json.loads(line)["seconds"]
-    raise SystemExit(f"{device} gave no result:\n{done.stdout}{done.stderr}")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"collective"')]
+    if len(lines) < len(options.kib) * len(options.collectives):
+        raise SystemExit(f"{device} gave no result:\n{done.stdout}{done.stderr}")
+    return {(line["collective"], line["kib"]): line["seconds"] for line in lines}
+
+
+def size(kib: int) -> str:
+    return f"{kib // 1024} MiB" if kib % 1024 == 0 else f"{kib} KiB"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 64, 256])
+    parser.add_argument("--kib", type=int, nargs="+", default=[64, 1024, 16384, 65536, 262144])
+    parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of:
-        return rank_main(options.rank_of, options.mib)
-    rows = {"mps": launch(sys.executable, "mps", options.ranks, options.mib)}
-    rows["gloo, CPU tensors"] = launch(sys.executable, "cpu", options.ranks, options.mib)
+        return rank_main(options.rank_of, options)
+    columns = {"mps": launch(sys.executable, "mps", options)}
+    columns["gloo, CPU tensors"] = launch(sys.executable, "cpu", options)
     if cuda := os.environ.get("ANYMPS_PEER_PYTHON"):
-        rows["NCCL"] = launch(cuda, "cuda", options.ranks, options.mib)
-        rows["NCCL_P2P_DISABLE=1"] = launch(cuda, "cuda", options.ranks, options.mib, NCCL_P2P_DISABLE="1")
+        columns["NCCL"] = launch(cuda, "cuda", options)
+        columns["NCCL_P2P_DISABLE=1"] = launch(cuda, "cuda", options, NCCL_P2P_DISABLE="1")
     print(f"{options.ranks} ranks; ms (GB/s, times as long as mps)")
-    print(f"{'':20}" + "".join(f"{mib:>10} MiB       " for mib in options.mib))
-    for name, seconds in rows.items():
-        cells = (
-            f"{1e3 * s:8.2f} ({(mib << 20) / s / 1e9:5.1f}, {s / own:4.2f})"
-            for mib, s, own in zip(options.mib, seconds, rows["mps"], strict=True)
-        )
-        print(f"{name:20}" + " ".join(cells))
+    print(f"{'':26}" + "".join(f"{name:>26}" for name in columns))
+    for key in columns["mps"]:
+        own = columns["mps"][key]
+        cells = ""
+        for seconds in (column[key] for column in columns.values()):
+            text = "-"
+            if seconds and own:
+                text = f"{1e3 * seconds:.3f} ({key[1] * 1024 / seconds / 1e9:.1f}, {seconds / own:.2f})"
+            cells += f"{text:>26}"
+        print(f"{key[0] + ', ' + size(key[1]):26}{cells}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "distributed/mps_backend.h"
-#include "distributed/shared_memory_backend.h"
 #include "runtime/event.h"
 
 namespace anymps::distributed {
@@ -231,9 +230,10 @@ class StepTimer final : public c10d::Timer {
 // Puts a backend for mps into a group, which works through the one it has for the CPU and, between processes
 // of one machine, through shared memory. Waits for the other ranks.
 void attach(const Group& group) {
-    auto host = SharedMemoryBackend::around(group->getBackend(c10::DeviceType::CPU), group->getStore());
+    auto host = group->getBackend(c10::DeviceType::CPU);
+    auto local = LocalGroup::meet(host->getRank(), host->getSize(), *group->getStore());
     group->setBackend(c10::DeviceType::MPS, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<MpsBackend>(std::move(host)));
+                      c10::make_intrusive<MpsBackend>(std::move(host), std::move(local)));
 }
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {

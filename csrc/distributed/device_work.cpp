@@ -15,6 +15,8 @@
 #include "runtime/command_encoder.h"
 #include "runtime/exit.h"
 #include "runtime/stream.h"
+#include "runtime/stream_waits.h"
+#include "vulkan/timeline_semaphore.h"
 
 namespace anymps::distributed {
 namespace {
@@ -30,12 +32,11 @@ class Activity {
         return *activity;
     }
 
-    struct Mark {
-        Mark() { instance().add(1); }
-        ~Mark() { instance().add(-1); }
-        Mark(const Mark&) = delete;
-        Mark& operator=(const Mark&) = delete;
-    };
+    void add(int count) {
+        const std::lock_guard lock(mutex_);
+        running_ += count;
+        changed_.notify_all();
+    }
 
     void set_abort(const void* owner, std::function<void()> abort) {
         const std::lock_guard lock(mutex_);
@@ -63,10 +64,8 @@ class Activity {
     }
 
   private:
-    void add(int count) {
-        const std::lock_guard lock(mutex_);
-        running_ += count;
-        changed_.notify_all();
+    Activity() {
+        runtime::before_drain([] { instance().finish(); });
     }
 
     std::mutex mutex_;
@@ -102,40 +101,15 @@ class Starter {
 
   private:
     Starter() {
-        runtime::before_drain([] {
-            instance().thread_.finish();
-            Activity::instance().finish();
-        });
+        runtime::before_drain([] { instance().thread_.finish(); });
     }
 
     JobThread thread_{"anymps_c10d"};
 };
 
-// PyTorch's own errors (of arguments) as they are; those of the network as a sentence of what it means.
-std::exception_ptr explained(std::exception_ptr error, const char* name, const Caller& caller) {
-    try {
-        std::rethrow_exception(error);
-    } catch (const c10::Error&) {
-        return error;
-    } catch (const std::exception& e) {
-        const std::string what = e.what();
-        const bool late = what.find("imed out") != std::string::npos;
-        const std::string text = c10::str(
-            name, " on mps (number ", caller.sequence_number, " of its group) failed in rank ", caller.rank,
-            " of ", caller.size,
-            late ? ": another rank did not take part within the timeout. It may have stopped, be slower than "
-                   "the timeout allows, or call another collective."
-                 : ": the connection to another rank is gone. That rank has probably ended; its own output "
-                   "tells why.",
-            " The group cannot be used any more. (", what, ")");
-        return std::make_exception_ptr(
-            c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
-    }
-}
-
 // What is alive while an exchange runs.
 struct Running {
-    std::optional<Activity::Mark> mark;  // the first member: the last to go
+    std::optional<ActivityMark> mark;  // the first member: the last to go
     Exchange exchange;
     Caller caller;
     c10::intrusive_ptr<DeviceWork> work;
@@ -308,12 +282,74 @@ class JoinedWork final : public c10d::Work {
 
 }  // namespace
 
-DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number)
+ActivityMark::ActivityMark() {
+    Activity::instance().add(1);
+}
+
+ActivityMark::~ActivityMark() {
+    Activity::instance().add(-1);
+}
+
+std::exception_ptr explained(std::exception_ptr error, const char* name, const Caller& caller) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const c10::Error&) {
+        return error;
+    } catch (const std::exception& e) {
+        const std::string what = e.what();
+        const bool late = what.find("imed out") != std::string::npos;
+        const std::string text = c10::str(
+            name, " on mps (number ", caller.sequence_number, " of its group) failed in rank ", caller.rank,
+            " of ", caller.size,
+            late ? ": another rank did not take part within the timeout. It may have stopped, be slower than "
+                   "the timeout allows, or call another collective."
+                 : ": the connection to another rank is gone. That rank has probably ended; its own output "
+                   "tells why.",
+            " The group cannot be used any more. (", what, ")");
+        return std::make_exception_ptr(
+            c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+    }
+}
+
+DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal)
     : Work(rank, type),
       results_(std::move(results)),
       sequence_number_(sequence_number),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(),
-                                                       std::vector<c10::Device>{runtime::mps_device()})) {}
+                                                       std::vector<c10::Device>{runtime::mps_device()})),
+      signal_(std::move(signal)) {}
+
+// What has come after the signal on the stream finds the work completed.
+bool DeviceWork::isCompleted() {
+    if (!Work::isCompleted() && signal_.semaphore && signal_.semaphore->value() >= signal_.value) {
+        std::unique_lock lock(mutex_);
+        cv_.wait(lock, [&] { return completed_; });
+    }
+    return Work::isCompleted();
+}
+
+bool DeviceWork::wait(std::chrono::milliseconds timeout) {
+    if (!signal_.semaphore) return Work::wait(timeout);
+    bool ended = timeout != kNoTimeout;
+    {
+        const std::lock_guard lock(mutex_);
+        ended |= settled_;
+        held_ |= !ended;
+    }
+    if (ended) Work::wait(timeout);
+    runtime::hold_stream(signal_.semaphore, signal_.value);
+    return true;
+}
+
+void DeviceWork::settle(const std::exception_ptr& error) {
+    bool held;
+    {
+        const std::lock_guard lock(mutex_);
+        settled_ = true;
+        held = held_;
+    }
+    if (held && error) runtime::StreamWaits::instance().fail(error);
+}
 
 void DeviceWork::complete() {
     future_->markCompleted(c10::IValue(results_));
@@ -330,6 +366,7 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
     auto work =
         c10::make_intrusive<DeviceWork>(caller.rank, exchange.type, exchange.results, caller.sequence_number);
     running->mark.emplace();
+    for (auto& argument : exchange.arguments) argument.to_host();
     running->exchange = std::move(exchange);
     running->caller = caller;
     running->work = work;
@@ -341,6 +378,7 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
 c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) {
     auto running = std::make_shared<Running>();
     auto work = c10::make_intrusive<MessageWork>(running, exchange, caller);
+    for (auto& argument : exchange.arguments) argument.to_host();
     running->exchange = std::move(exchange);
     running->caller = caller;
     Starter::instance().push(runtime::encoder().submit(), [running, work](std::exception_ptr error) {

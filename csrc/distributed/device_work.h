@@ -5,25 +5,43 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "distributed/host_argument.h"
+#include "distributed/schedule.h"
 
 namespace anymps::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// A point that the stream can wait for without the host.
+struct Signal {
+    std::shared_ptr<const vulkan::TimelineSemaphore> semaphore;
+    uint64_t value = 0;
+};
+
 // The Work of a collective: completed when its results can be used by what is recorded next. wait() blocks
 // the caller until then and raises what went wrong; the Future holds the tensors of the device. Thread-safe.
+//
+// With a signal, wait() without a timeout has the stream wait in the caller's place; what goes wrong
+// afterwards is raised at the next synchronization.
 class DeviceWork : public c10d::Work {
   public:
-    DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number);
+    DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal = {});
 
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
     Tensors result() override { return results_; }
     uint64_t getSequencenumber() const override { return sequence_number_; }
 
+    bool isCompleted() override;
+    bool wait(std::chrono::milliseconds timeout) override;
+
+    // Before the signal is raised: from now on wait() blocks, and raises the error, if any; so does the
+    // stream's next synchronization where the stream waits.
+    void settle(const std::exception_ptr& error);
+    // Ends it; the Future's callbacks run here.
     void complete();
     void fail(std::exception_ptr error);
 
@@ -31,6 +49,8 @@ class DeviceWork : public c10d::Work {
     Tensors results_;
     uint64_t sequence_number_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
+    const Signal signal_;
+    bool settled_ = false, held_ = false;  // under mutex_; held_: the stream waits
 };
 
 // One collective, or one message between two ranks.
@@ -43,6 +63,12 @@ struct Exchange {
     std::function<std::vector<WorkPtr>(const Tensors& host)> start;
     // Records what the device does with the arguments afterwards, if anything.
     std::function<void(std::vector<HostArgument>&)> finish = {};
+    // Between ranks that share memory: the steps, one schedule after the other.
+    std::vector<SchedulePtr> schedules = {};
+    // Instead, where the steps depend on a number that each rank knows a part of: the schedule for the
+    // largest.
+    uint64_t own_number = 0;
+    std::function<SchedulePtr(uint64_t largest)> schedule_for = {};
 };
 
 // Who runs it, for messages.
@@ -50,6 +76,17 @@ struct Caller {
     int rank = 0, size = 1;
     uint64_t sequence_number = 0;
 };
+
+// Counts as a collective that runs, which the interpreter's end waits for, while it lives.
+struct ActivityMark {
+    ActivityMark();
+    ~ActivityMark();
+    ActivityMark(const ActivityMark&) = delete;
+    ActivityMark& operator=(const ActivityMark&) = delete;
+};
+
+// PyTorch's own errors (of arguments) as they are; those of the network as a sentence of what it means.
+std::exception_ptr explained(std::exception_ptr error, const char* name, const Caller& caller);
 
 // Returns at once. The exchange starts when everything that is recorded by now has completed on the device;
 // exchanges start in the order of the calls.

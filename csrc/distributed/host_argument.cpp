@@ -100,51 +100,67 @@ uint64_t address_of(const Tensor& tensor, Access access) {
     return reinterpret_cast<uint64_t>(data);
 }
 
-// nullptr also where ANYMPS_STAGING=1 asks for the way of devices whose memory the host does not see.
+// nullptr where the host works on staging memory.
 std::byte* visible_to_host(uint64_t address, uint64_t bytes) {
-    static const bool hidden = [] {
-        const char* staging = std::getenv("ANYMPS_STAGING");
-        return staging != nullptr && std::string_view(staging) == "1";
-    }();
-    return hidden ? nullptr : runtime::host_pointer(address, bytes);
+    return staging_wanted() ? nullptr : runtime::host_pointer(address, bytes);
 }
 
 }  // namespace
+
+bool staging_wanted() {
+    static const bool wanted = [] {
+        const char* staging = std::getenv("ANYMPS_STAGING");
+        return staging != nullptr && std::string_view(staging) == "1";
+    }();
+    return wanted;
+}
 
 HostArgument::HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged)
     : tensor_(tensor), access_(access) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     exchanged_ = (exchanged.defined() ? exchanged : tensor).resolve_conj().resolve_neg();
-    if (!exchanged_.is_contiguous()) {
-        exchanged_ = access == Access::Write ? at::empty(exchanged_.sizes(), exchanged_.options())
-                                             : exchanged_.contiguous();
-    }
+    if (exchanged_.is_contiguous()) return;
+    exchanged_ = access == Access::Write ? at::empty(exchanged_.sizes(), exchanged_.options())
+                                         : exchanged_.contiguous();
+}
+
+uint64_t HostArgument::device_address() const {
+    return exchanged_.nbytes() == 0 ? 0 : address_of(exchanged_, access_);
+}
+
+void HostArgument::to_host() {
     const auto options = exchanged_.options().device(at::kCPU);
     const size_t bytes = exchanged_.nbytes();
     if (bytes == 0) {
         host_ = at::empty(exchanged_.sizes(), options);
         return;
     }
-    const uint64_t address = address_of(exchanged_, access_);
-    std::byte* memory = visible_to_host(address, bytes);
+    std::byte* memory = visible_to_host(device_address(), bytes);
     if (memory == nullptr) {
         staging_ = StagingPool::instance().take(bytes);
         memory = staging_->buffer->host();
         if (access_ != Access::Write) {
-            runtime::encoder().copy(staging_->buffer->address(), address, bytes);
+            runtime::encoder().copy(staging_->buffer->address(), device_address(), bytes);
         }
     }
     host_ = at::from_blob(memory, exchanged_.sizes(), options);
 }
 
+bool HostArgument::in_place() const {
+    return exchanged_.nbytes() == 0 || visible_to_host(device_address(), exchanged_.nbytes()) != nullptr;
+}
+
+bool HostArgument::copied() const {
+    return written() && !exchanged_.is_alias_of(tensor_);
+}
+
 void HostArgument::to_device() {
     if (!staging_ || !written()) return;
-    runtime::encoder().copy(address_of(exchanged_, access_), staging_->buffer->address(),
-                            exchanged_.nbytes());
+    runtime::encoder().copy(device_address(), staging_->buffer->address(), exchanged_.nbytes());
 }
 
 void HostArgument::to_tensor() {
-    if (!written() || exchanged_.is_alias_of(tensor_)) return;
+    if (!copied()) return;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     tensor_.copy_(exchanged_);
 }

@@ -22,14 +22,23 @@ struct StagingBuffer;
 // caller's thread and hands it on; not to be used by two threads at once.
 class HostArgument {
   public:
-    // Records what brings the tensor's bytes to where the host finds them. `exchanged` travels in its place
-    // where it is defined: of the same shape, and of any dtype that copy_ converts.
+    // `exchanged` travels in the tensor's place where it is defined: of the same shape, and of any dtype that
+    // copy_ converts. Records what makes it contiguous.
     HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged = {});
 
     // What travels: contiguous, on the device.
     const Tensor& exchanged() const { return exchanged_; }
 
-    // The same bytes, as a CPU tensor. To be touched only when what was recorded has completed.
+    // 0 where there are no elements.
+    uint64_t device_address() const;
+
+    // Records what brings exchanged() to where the host finds it.
+    void to_host();
+    // Whether the host works on the tensor's own bytes, or would.
+    bool in_place() const;
+
+    // The same bytes, as a CPU tensor, after to_host(). To be touched only when what was recorded has
+    // completed.
     const Tensor& host() const { return host_; }
 
     // Records what brings the host's bytes back into exchanged().
@@ -38,12 +47,17 @@ class HostArgument {
     // without a new version of the tensor, as PyTorch's own backends write.
     void to_tensor();
     bool written() const { return access_ != Access::Read; }
+    // Whether to_tensor() has something to do.
+    bool copied() const;
 
   private:
     Tensor tensor_, exchanged_, host_;
     Access access_;
     std::shared_ptr<StagingBuffer> staging_;
 };
+
+// Whether ANYMPS_STAGING=1 asks for the way of devices whose memory the host does not see.
+bool staging_wanted();
 
 // A CPU tensor's bytes in one dimension: what is only moved has no dtype.
 Tensor bytes_of(const Tensor& host);

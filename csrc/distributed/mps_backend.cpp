@@ -1,6 +1,5 @@
 #include "distributed/mps_backend.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
@@ -9,57 +8,12 @@
 #include <numeric>
 #include <utility>
 
-#include "distributed/reduction.h"
+#include "distributed/collective_arguments.h"
 
 namespace anymps::distributed {
 namespace {
 
 using Type = c10d::OpType;
-
-void check(const char* name, const Tensor& tensor) {
-    TORCH_CHECK(tensor.is_mps(), name, ": expected all tensors on mps, but found one on ", tensor.device());
-    TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, name,
-                                " on mps takes dense tensors only, not ", tensor.layout());
-}
-
-void check(const char* name, const Tensors& tensors) {
-    for (const auto& tensor : tensors) check(name, tensor);
-}
-
-const Tensor& single(const char* name, const Tensors& tensors) {
-    TORCH_CHECK(tensors.size() == 1, name, ": expected one tensor a rank, got ", tensors.size());
-    check(name, tensors[0]);
-    return tensors[0];
-}
-
-// One tensor a rank.
-void check_ranks(const char* name, const Tensors& tensors, int ranks) {
-    TORCH_CHECK(tensors.size() == static_cast<size_t>(ranks), name, ": expected a list of ", ranks,
-                " tensors, one a rank, got ", tensors.size());
-    check(name, tensors);
-}
-
-void check_dtypes(const char* name, const Tensor& a, const Tensor& b) {
-    TORCH_CHECK(a.scalar_type() == b.scalar_type(), name,
-                ": output tensor must have the same type as input tensor, got ", a.scalar_type(), " and ",
-                b.scalar_type());
-}
-
-void check_root(const char* name, int64_t root, int ranks) {
-    TORCH_CHECK(root >= 0 && root < ranks, name, ": invalid root rank: ", root, " of ", ranks, " ranks");
-}
-
-Tensors all_bytes(const Tensors& host, size_t first, size_t count) {
-    Tensors result;
-    for (size_t i = first; i < first + count; ++i) result.push_back(bytes_of(host[i]));
-    return result;
-}
-
-std::vector<HostArgument> arguments_of(const Tensors& tensors, Access access) {
-    std::vector<HostArgument> list;
-    for (const auto& tensor : tensors) list.emplace_back(tensor, access);
-    return list;
-}
 
 // Split sizes along dimension 0, or equal ones, in bytes.
 std::vector<int64_t> byte_splits(const std::vector<int64_t>& splits, const Tensor& tensor, int ranks) {
@@ -76,14 +30,6 @@ std::vector<int64_t> bytes_each(const Tensors& tensors) {
     std::vector<int64_t> bytes;
     for (const auto& tensor : tensors) bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
     return bytes;
-}
-
-// All elements, one tensor after the other.
-Tensor flat(const Tensors& tensors) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    Tensors parts;
-    for (const auto& tensor : tensors) parts.push_back(tensor.reshape({-1}));
-    return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
 
 // The parts of a flat tensor, into tensors of any shape.
@@ -103,17 +49,28 @@ int64_t sum_of(const std::vector<int64_t>& values) {
 
 }  // namespace
 
-MpsBackend::MpsBackend(c10::intrusive_ptr<c10d::Backend> host)
+MpsBackend::MpsBackend(c10::intrusive_ptr<c10d::Backend> host, std::unique_ptr<LocalGroup> local)
     : Backend(host->getRank(), host->getSize()),
       host_(std::move(host)),
+      local_(std::move(local)),
       abort_at_exit_([this] { abort(); }) {}
+
+void MpsBackend::abort() {
+    if (local_) local_->abort();
+    host_->abort();
+}
 
 c10::intrusive_ptr<c10d::Backend::Options> MpsBackend::getBackendOptions() {
     return c10::make_intrusive<Options>(kBackendName, host_->getBackendOptions()->timeout);
 }
 
-WorkPtr MpsBackend::run(Exchange exchange, Launch* launch) {
-    WorkPtr work = launch(std::move(exchange), {getRank(), getSize(), ++calls_});
+WorkPtr MpsBackend::run(Exchange exchange, std::chrono::milliseconds timeout) {
+    if (!local_) return started(launch(std::move(exchange), caller()));
+    if (timeout == c10d::kUnsetTimeout) timeout = host_->getBackendOptions()->timeout;
+    return started(local_->launch(std::move(exchange), caller(), timeout));
+}
+
+WorkPtr MpsBackend::started(WorkPtr work) {
     if (coalescing_) coalesced_.push_back(work);
     return work;
 }
@@ -132,73 +89,20 @@ WorkPtr MpsBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
     const Tensor& tensor = single("broadcast", tensors);
     check_root("broadcast", options.rootRank, getSize());
     const Access access = getRank() == options.rootRank ? Access::Read : Access::Write;
-    return run({"broadcast", Type::BROADCAST, tensors, arguments_of({tensor}, access),
-                [host = host_, options](const Tensors& views) {
-                    Tensors bytes = all_bytes(views, 0, 1);
-                    return std::vector{host->broadcast(bytes, options)};
-                }});
-}
-
-WorkPtr MpsBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-    single("all_reduce", tensors);
-    c10d::AllreduceCoalescedOptions same;
-    static_cast<c10d::AllreduceOptions&>(same) = options;
-    return allreduce_coalesced(tensors, same);
-}
-
-WorkPtr MpsBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-    check("all_reduce", tensors);
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    std::vector<Reduction> reductions;
-    std::vector<HostArgument> arguments;
-    for (const auto& tensor : tensors) {
-        const Tensor real = Reduction::real(tensor);
-        reductions.emplace_back("all_reduce", options.reduceOp, tensor.scalar_type(), getSize());
-        arguments.emplace_back(real, Access::ReadWrite, reductions.back().prepared(real));
+    const auto root = static_cast<int>(options.rootRank);
+    std::vector<Part> give(getSize()), take(getSize());
+    if (getRank() == root) {
+        std::ranges::fill(give, whole(0, tensor));
+    } else {
+        take[root] = whole(0, tensor);
     }
-    return run({"all_reduce", Type::ALLREDUCE, tensors, std::move(arguments),
-                [host = host_, options, reductions](const Tensors& views) {
-                    std::vector<WorkPtr> works;
-                    for (size_t i = 0; i < views.size(); ++i) {
-                        c10d::AllreduceOptions on_host = options;
-                        on_host.reduceOp = reductions[i].gloo_op();
-                        Tensors one{views[i]};
-                        if (one[0].numel() != 0) works.push_back(host->allreduce(one, on_host));
-                    }
-                    return works;
-                },
-                [reductions](std::vector<HostArgument>& arguments) {
-                    for (size_t i = 0; i < arguments.size(); ++i) {
-                        Tensor reduced = arguments[i].exchanged();
-                        reductions[i].finish(reduced);
-                    }
-                }});
-}
-
-WorkPtr MpsBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-    const Tensor& tensor = single("reduce", tensors);
-    check_root("reduce", options.rootRank, getSize());
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const Tensor real = Reduction::real(tensor);
-    const Reduction reduction("reduce", options.reduceOp, tensor.scalar_type(), getSize());
-    const bool root = getRank() == options.rootRank;
-    Tensor exchanged = reduction.prepared(real);
-    // gloo adds in the memory of every rank, and those but the root's keep what they had.
-    if (!root && exchanged.is_alias_of(real)) exchanged = exchanged.clone();
-    std::vector<HostArgument> arguments;
-    arguments.emplace_back(real, root ? Access::ReadWrite : Access::Read, exchanged);
-    return run({"reduce", Type::REDUCE, tensors, std::move(arguments),
-                [host = host_, options, reduction](const Tensors& views) {
-                    c10d::ReduceOptions on_host = options;
-                    on_host.reduceOp = reduction.gloo_op();
-                    Tensors one{views[0]};
-                    return views[0].numel() == 0 ? std::vector<WorkPtr>{}
-                                                 : std::vector{host->reduce(one, on_host)};
-                },
-                [reduction, root](std::vector<HostArgument>& arguments) {
-                    Tensor reduced = arguments[0].exchanged();
-                    if (root) reduction.finish(reduced);
-                }});
+    Exchange exchange{"broadcast", Type::BROADCAST, tensors, arguments_of({tensor}, access),
+                      [host = host_, options](const Tensors& views) {
+                          Tensors bytes = all_bytes(views, 0, 1);
+                          return std::vector{host->broadcast(bytes, options)};
+                      }};
+    exchange.schedules.push_back(copies(getRank(), give, take, true, tensor.nbytes()));
+    return run(std::move(exchange), options.timeout);
 }
 
 WorkPtr MpsBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -208,22 +112,26 @@ WorkPtr MpsBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
     check_ranks("all_gather", outputs[0], getSize());
     for (const auto& output : outputs[0]) check_dtypes("all_gather", output, input);
     const auto same_size = [&](const Tensor& output) { return output.numel() == input.numel(); };
-    if (!std::ranges::all_of(outputs[0], same_size)) return gather_uneven(outputs[0], input, options);
+    const bool even = std::ranges::all_of(outputs[0], same_size);
+    TORCH_CHECK(same_size(outputs[0][getRank()]), "all_gather: rank ", getRank(), " gives ", input.numel(),
+                " elements, and its output holds ", outputs[0][getRank()].numel());
+    if (!even && !local_) return gather_uneven(outputs[0], input, options);
     auto arguments = arguments_of(outputs[0], Access::Write);
     arguments.emplace_back(input, Access::Read);
-    return run({"all_gather", Type::ALLGATHER, outputs[0], std::move(arguments),
-                [host = host_, options](const Tensors& views) {
-                    std::vector<Tensors> out{all_bytes(views, 0, views.size() - 1)};
-                    Tensors in = all_bytes(views, views.size() - 1, 1);
-                    return in[0].numel() == 0 ? std::vector<WorkPtr>{}
-                                              : std::vector{host->allgather(out, in, options)};
-                }});
+    Exchange exchange{"all_gather", Type::ALLGATHER, outputs[0], std::move(arguments),
+                      [host = host_, options](const Tensors& views) {
+                          std::vector<Tensors> out{all_bytes(views, 0, views.size() - 1)};
+                          Tensors in = all_bytes(views, views.size() - 1, 1);
+                          return in[0].numel() == 0 ? std::vector<WorkPtr>{}
+                                                    : std::vector{host->allgather(out, in, options)};
+                      }};
+    const std::vector<Part> give(getSize(), whole(getSize(), input)), take = each(0, outputs[0]);
+    exchange.schedules.push_back(copies(getRank(), give, take, true, largest(take)));
+    return run(std::move(exchange), options.timeout);
 }
 
 WorkPtr MpsBackend::gather_uneven(Tensors& outputs, const Tensor& input,
                                   const c10d::AllgatherOptions& options) {
-    TORCH_CHECK(outputs[getRank()].numel() == input.numel(), "all_gather: rank ", getRank(), " gives ",
-                input.numel(), " elements, and its output holds ", outputs[getRank()].numel());
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     Tensor own = outputs[getRank()];
     own.copy_(input.view(own.sizes()));
@@ -243,7 +151,8 @@ WorkPtr MpsBackend::gather_uneven(Tensors& outputs, const Tensor& input,
                         works.push_back(host->broadcast(bytes, from));
                     }
                     return works;
-                }});
+                }},
+               options.timeout);
 }
 
 WorkPtr MpsBackend::_allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& options) {
@@ -265,16 +174,23 @@ WorkPtr MpsBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
     }
     auto arguments = arguments_of(outputs, Access::Write);
     for (auto& input : arguments_of(inputs, Access::Read)) arguments.push_back(std::move(input));
-    return run({kName, Type::_ALLGATHER_BASE, outputs, std::move(arguments),
-                [host = host_, options](const Tensors& views) {
-                    std::vector<WorkPtr> works;
-                    const size_t count = views.size() / 2;
-                    for (size_t i = 0; i < count; ++i) {
-                        Tensor out = bytes_of(views[i]), in = bytes_of(views[count + i]);
-                        if (in.numel() != 0) works.push_back(host->_allgather_base(out, in, options));
-                    }
-                    return works;
-                }});
+    Exchange exchange{kName, Type::_ALLGATHER_BASE, outputs, std::move(arguments),
+                      [host = host_, options](const Tensors& views) {
+                          std::vector<WorkPtr> works;
+                          const size_t count = views.size() / 2;
+                          for (size_t i = 0; i < count; ++i) {
+                              Tensor out = bytes_of(views[i]), in = bytes_of(views[count + i]);
+                              if (in.numel() != 0) works.push_back(host->_allgather_base(out, in, options));
+                          }
+                          return works;
+                      }};
+    const auto count = static_cast<int>(inputs.size());
+    for (int i = 0; i < count; ++i) {
+        const std::vector<Part> give(getSize(), whole(count + i, inputs[i]));
+        exchange.schedules.push_back(
+            copies(getRank(), give, split_equally(i, outputs[i], getSize()), true, inputs[i].nbytes()));
+    }
+    return run(std::move(exchange), options.timeout);
 }
 
 WorkPtr MpsBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -315,14 +231,19 @@ WorkPtr MpsBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
     }
     auto arguments = arguments_of(list, Access::Write);
     arguments.emplace_back(input, Access::Read);
-    return run(
-        {"gather", Type::GATHER, list, std::move(arguments), [host = host_, options](const Tensors& views) {
-             const size_t count = views.size() - 1;
-             std::vector<Tensors> out;
-             if (count != 0) out.push_back(all_bytes(views, 0, count));
-             Tensors in = all_bytes(views, count, 1);
-             return in[0].numel() == 0 ? std::vector<WorkPtr>{} : std::vector{host->gather(out, in, options)};
-         }});
+    Exchange exchange{
+        "gather", Type::GATHER, list, std::move(arguments), [host = host_, options](const Tensors& views) {
+            const size_t count = views.size() - 1;
+            std::vector<Tensors> out;
+            if (count != 0) out.push_back(all_bytes(views, 0, count));
+            Tensors in = all_bytes(views, count, 1);
+            return in[0].numel() == 0 ? std::vector<WorkPtr>{} : std::vector{host->gather(out, in, options)};
+        }};
+    const auto root = static_cast<int>(options.rootRank), count = static_cast<int>(list.size());
+    exchange.schedules.push_back(copies(getRank(), only(root, getSize(), whole(count, input)),
+                                        list.empty() ? std::vector<Part>(getSize()) : each(0, list), true,
+                                        input.nbytes()));
+    return run(std::move(exchange), options.timeout);
 }
 
 WorkPtr MpsBackend::gather_into_tensor(Tensor& output, Tensor& input, const c10d::GatherOptions& options) {
@@ -357,83 +278,20 @@ WorkPtr MpsBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
     }
     auto arguments = arguments_of(list, Access::Read);
     arguments.emplace_back(output, Access::Write);
-    return run({"scatter", Type::SCATTER, outputs, std::move(arguments),
-                [host = host_, options](const Tensors& views) {
-                    const size_t count = views.size() - 1;
-                    std::vector<Tensors> in;
-                    if (count != 0) in.push_back(all_bytes(views, 0, count));
-                    Tensors out = all_bytes(views, count, 1);
-                    return out[0].numel() == 0 ? std::vector<WorkPtr>{}
-                                               : std::vector{host->scatter(out, in, options)};
-                }});
-}
-
-WorkPtr MpsBackend::reduce_parts(const char* name, Type type, const Tensor& output, const Tensor& flat_input,
-                                 const std::vector<int64_t>& elements,
-                                 const c10d::ReduceScatterOptions& options) {
-    check_dtypes(name, output, flat_input);
-    TORCH_CHECK(elements[getRank()] == output.numel(), name, ": rank ", getRank(), " gets ",
-                elements[getRank()], " elements, and its output holds ", output.numel());
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const Reduction reduction(name, options.reduceOp, output.scalar_type(), getSize());
-    const Tensor input = reduction.prepared(Reduction::real(flat_input));
-    const Tensor result = Reduction::real(output);
-    const Tensor received = at::empty({getSize(), result.numel()}, input.options());
-    const auto bytes_of_element = static_cast<int64_t>(input.element_size()) * (output.is_complex() ? 2 : 1);
-    std::vector<int64_t> sent, got(getSize(), output.numel() * bytes_of_element);
-    for (const int64_t count : elements) sent.push_back(count * bytes_of_element);
-    if (type == Type::_REDUCE_SCATTER_BASE) got = sent = {};  // equal parts, in all ranks
-    std::vector<HostArgument> arguments;
-    arguments.emplace_back(received, Access::Write);
-    arguments.emplace_back(input, Access::Read);
-    return run({name,
-                type,
-                {output},
-                std::move(arguments),
-                [host = host_, sent, got, timeout = options.timeout](const Tensors& views) mutable {
-                    Tensor out = bytes_of(views[0]), in = bytes_of(views[1]);
-                    c10d::AllToAllOptions all_to_all;
-                    all_to_all.timeout = timeout;
-                    return in.numel() == 0 ? std::vector<WorkPtr>{}
-                                           : std::vector{host->alltoall_base(out, in, got, sent, all_to_all)};
-                },
-                [reduction, result](std::vector<HostArgument>& arguments) {
-                    Tensor to = result;
-                    if (to.numel() != 0)
-                        to.copy_(reduction.reduced(arguments[0].exchanged()).view(to.sizes()));
-                }});
-}
-
-WorkPtr MpsBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                   const c10d::ReduceScatterOptions& options) {
-    const Tensor& output = single("reduce_scatter", outputs);
-    TORCH_CHECK(inputs.size() == 1, "reduce_scatter: expected one list of inputs, got ", inputs.size());
-    check_ranks("reduce_scatter", inputs[0], getSize());
-    std::vector<int64_t> elements;
-    for (const auto& input : inputs[0]) elements.push_back(input.numel());
-    return reduce_parts("reduce_scatter", Type::REDUCE_SCATTER, output, flat(inputs[0]), elements, options);
-}
-
-WorkPtr MpsBackend::_reduce_scatter_base(Tensor& output, Tensor& input,
-                                         const c10d::ReduceScatterOptions& options) {
-    constexpr const char* kName = "reduce_scatter_tensor";
-    check(kName, output);
-    check(kName, input);
-    TORCH_CHECK(input.numel() == output.numel() * getSize(),
-                "input tensor must be the same size as output size times world size");
-    return reduce_parts(kName, Type::_REDUCE_SCATTER_BASE, output, flat({input}),
-                        std::vector<int64_t>(getSize(), output.numel()), options);
-}
-
-WorkPtr MpsBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                    const c10d::ReduceScatterOptions& options) {
-    TORCH_CHECK(outputs.size() == inputs.size(), "reduce_scatter_tensor: got ", outputs.size(),
-                " outputs and ", inputs.size(), " inputs");
-    std::vector<WorkPtr> works;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-        works.push_back(_reduce_scatter_base(outputs[i], inputs[i], options));
-    }
-    return join(std::move(works), getRank());
+    Exchange exchange{"scatter", Type::SCATTER, outputs, std::move(arguments),
+                      [host = host_, options](const Tensors& views) {
+                          const size_t count = views.size() - 1;
+                          std::vector<Tensors> in;
+                          if (count != 0) in.push_back(all_bytes(views, 0, count));
+                          Tensors out = all_bytes(views, count, 1);
+                          return out[0].numel() == 0 ? std::vector<WorkPtr>{}
+                                                     : std::vector{host->scatter(out, in, options)};
+                      }};
+    const auto root = static_cast<int>(options.rootRank), count = static_cast<int>(list.size());
+    exchange.schedules.push_back(copies(getRank(),
+                                        list.empty() ? std::vector<Part>(getSize()) : each(0, list),
+                                        only(root, getSize(), whole(count, output)), false, output.nbytes()));
+    return run(std::move(exchange), options.timeout);
 }
 
 WorkPtr MpsBackend::alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits,
@@ -444,18 +302,33 @@ WorkPtr MpsBackend::alltoall_base(Tensor& output, Tensor& input, std::vector<int
     check_dtypes(kName, output, input);
     auto got = byte_splits(output_splits, output, getSize());
     auto sent = byte_splits(input_splits, input, getSize());
-    if (output_splits.empty() && input_splits.empty()) got = sent = {};  // equal parts, in all ranks
+    const std::vector<Part> give = distributed::split(1, sent), take = distributed::split(0, got);
     std::vector<HostArgument> arguments;
     arguments.emplace_back(output, Access::Write);
     arguments.emplace_back(input, Access::Read);
-    return run({kName,
-                Type::ALLTOALL_BASE,
-                {output},
-                std::move(arguments),
-                [host = host_, options, got, sent](const Tensors& views) mutable {
-                    Tensor out = bytes_of(views[0]), in = bytes_of(views[1]);
-                    return std::vector{host->alltoall_base(out, in, got, sent, options)};
-                }});
+    Exchange exchange{kName,
+                      Type::ALLTOALL_BASE,
+                      {output},
+                      std::move(arguments),
+                      [host = host_, options, got, sent](const Tensors& views) mutable {
+                          Tensor out = bytes_of(views[0]), in = bytes_of(views[1]);
+                          return std::vector{host->alltoall_base(out, in, got, sent, options)};
+                      }};
+    if (output_splits.empty() && input_splits.empty()) {
+        // Who gives no sizes says that all parts of all ranks are equal.
+        exchange.schedules.push_back(copies(getRank(), give, take, false, largest(give)));
+    } else {
+        set_uneven(exchange, give, take);
+    }
+    return run(std::move(exchange), options.timeout);
+}
+
+void MpsBackend::set_uneven(Exchange& exchange, const std::vector<Part>& give,
+                            const std::vector<Part>& take) {
+    exchange.own_number = std::max(largest(give), largest(take));
+    exchange.schedule_for = [rank = getRank(), give, take](uint64_t bytes) {
+        return copies(rank, give, take, false, bytes);
+    };
 }
 
 WorkPtr MpsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
@@ -464,6 +337,13 @@ WorkPtr MpsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllT
     for (const auto& output : outputs) check_dtypes("all_to_all", output, inputs[0]);
     for (const auto& input : inputs) check_dtypes("all_to_all", outputs[0], input);
     auto got = bytes_each(outputs), sent = bytes_each(inputs);
+    if (local_) {
+        auto arguments = arguments_of(outputs, Access::Write);
+        for (auto& input : arguments_of(inputs, Access::Read)) arguments.push_back(std::move(input));
+        Exchange exchange{"all_to_all", Type::ALLTOALL, outputs, std::move(arguments), {}};
+        set_uneven(exchange, each(getSize(), inputs), each(0, outputs));
+        return run(std::move(exchange), options.timeout);
+    }
     const auto elements = sum_of(got) / static_cast<int64_t>(outputs[0].element_size());
     std::vector<HostArgument> arguments;
     arguments.emplace_back(at::empty({elements}, outputs[0].options()), Access::Write);
@@ -474,18 +354,19 @@ WorkPtr MpsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllT
              Tensor out = bytes_of(views[0]), in = bytes_of(views[1]);
              return std::vector{host->alltoall_base(out, in, got, sent, options)};
          },
-         [outputs](std::vector<HostArgument>& arguments) { unflatten(arguments[0].exchanged(), outputs); }});
+         [outputs](std::vector<HostArgument>& arguments) { unflatten(arguments[0].exchanged(), outputs); }},
+        options.timeout);
 }
 
 WorkPtr MpsBackend::message(const char* name, Type type, Tensors& tensors, Access access,
                             std::function<WorkPtr(Tensors&)> start) {
     const Tensor& tensor = single(name, tensors);
-    return run({name, type, tensors, arguments_of({tensor}, access),
-                [start = std::move(start)](const Tensors& views) {
-                    Tensors bytes = all_bytes(views, 0, 1);
-                    return std::vector{start(bytes)};
-                }},
-               launch_message);
+    return started(launch_message({name, type, tensors, arguments_of({tensor}, access),
+                                   [start = std::move(start)](const Tensors& views) {
+                                       Tensors bytes = all_bytes(views, 0, 1);
+                                       return std::vector{start(bytes)};
+                                   }},
+                                  caller()));
 }
 
 WorkPtr MpsBackend::send(Tensors& tensors, int destination, int tag) {
@@ -507,11 +388,14 @@ WorkPtr MpsBackend::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr MpsBackend::barrier(const c10d::BarrierOptions& options) {
-    return run({"barrier", Type::BARRIER, {}, {}, [host = host_, timeout = options.timeout](const Tensors&) {
-                    c10d::BarrierOptions on_host;
-                    on_host.timeout = timeout;
-                    return std::vector{host->barrier(on_host)};
-                }});
+    Exchange exchange{
+        "barrier", Type::BARRIER, {}, {}, [host = host_, timeout = options.timeout](const Tensors&) {
+            c10d::BarrierOptions on_host;
+            on_host.timeout = timeout;
+            return std::vector{host->barrier(on_host)};
+        }};
+    exchange.schedules.push_back(rendezvous());
+    return run(std::move(exchange), options.timeout);
 }
 
 }  // namespace anymps::distributed

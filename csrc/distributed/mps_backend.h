@@ -1,4 +1,5 @@
-// The c10d backend of the mps device. It moves data through another backend, which works on host memory.
+// The c10d backend of the mps device. Its data goes through memory that ranks share, or through another
+// backend, which works on host memory.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -7,6 +8,8 @@
 #include <vector>
 
 #include "distributed/device_work.h"
+#include "distributed/local_group.h"
+#include "distributed/reduction.h"
 
 namespace anymps::distributed {
 
@@ -20,15 +23,16 @@ constexpr const char* kBackendName = "anymps";
 class MpsBackend final : public c10d::Backend {
   public:
     // host: of CPU tensors and for this backend alone, as it sees collectives when the device gets to them,
-    // at another time than those of CPU tensors.
-    explicit MpsBackend(c10::intrusive_ptr<c10d::Backend> host);
+    // at another time than those of CPU tensors. local: what collectives go through instead, but messages;
+    // nullptr where the ranks share no memory.
+    MpsBackend(c10::intrusive_ptr<c10d::Backend> host, std::unique_ptr<LocalGroup> local);
 
     const std::string getBackendName() const override { return kBackendName; }
     c10::intrusive_ptr<Options> getBackendOptions() override;
     void setTimeout(std::chrono::milliseconds timeout) override { host_->setTimeout(timeout); }
     void setSequenceNumberForGroup() override {}
     uint64_t getSequenceNumberForGroup() override { return calls_; }
-    void abort() override { host_->abort(); }
+    void abort() override;
     void shutdown() override { host_->shutdown(); }
 
     void startCoalescing() override;
@@ -66,8 +70,16 @@ class MpsBackend final : public c10d::Backend {
     WorkPtr gather_into_tensor(Tensor& output, Tensor& input, const c10d::GatherOptions& options);
 
   private:
-    using Launch = c10::intrusive_ptr<DeviceWork>(Exchange, Caller);
-    WorkPtr run(Exchange exchange, Launch* launch = &distributed::launch);
+    // By what the group has for it. timeout: as the options have it.
+    WorkPtr run(Exchange exchange, std::chrono::milliseconds timeout);
+    WorkPtr started(WorkPtr work);
+    Caller caller() { return {getRank(), getSize(), ++calls_}; }
+    // reduce_scatter between ranks that share memory; give: of inputs, which are arguments 1 and on.
+    WorkPtr reduce_locally(const char* name, c10d::OpType type, const Tensor& output, const Tensors& inputs,
+                           const Reduction& reduction, std::vector<Part> give,
+                           std::chrono::milliseconds timeout);
+    // Has the ranks find out first what the largest part of all is.
+    void set_uneven(Exchange& exchange, const std::vector<Part>& give, const std::vector<Part>& take);
     WorkPtr gather_uneven(Tensors& outputs, const Tensor& input, const c10d::AllgatherOptions& options);
     // Of rank r's inputs, each flat, the r-th goes to rank r and comes reduced to output.
     WorkPtr reduce_parts(const char* name, c10d::OpType type, const Tensor& output, const Tensor& flat_input,
@@ -76,6 +88,7 @@ class MpsBackend final : public c10d::Backend {
                     std::function<WorkPtr(Tensors&)> start);
 
     c10::intrusive_ptr<c10d::Backend> host_;
+    std::unique_ptr<LocalGroup> local_;
     AbortAtExit abort_at_exit_;
     std::atomic<uint64_t> calls_{0};
     bool coalescing_ = false;

@@ -55,6 +55,15 @@ Op::RedOpType for_bool(Op::RedOpType type) {
     }
 }
 
+// By the number of ranks, towards zero for integers.
+void divide(Tensor& sum, int64_t ranks) {
+    if (c10::isIntegralType(sum.scalar_type(), false)) {
+        sum.div_(ranks, "trunc");
+    } else {
+        sum.div_(ranks);
+    }
+}
+
 }  // namespace
 
 void combine(Tensor sum, const Tensor& term, Op::RedOpType op) {
@@ -83,6 +92,17 @@ void combine(Tensor sum, const Tensor& term, Op::RedOpType op) {
         default:
             TORCH_INTERNAL_ASSERT(false, "a ReduceOp that gloo does not know either");
     }
+}
+
+Tensor reduced_on_host(const Tensors& parts, Op::RedOpType op) {
+    const c10::ScalarType dtype = parts[0].scalar_type(), wide = dtype == at::kHalf || dtype == at::kBFloat16
+                                                                     ? at::kFloat
+                                                                     : exchanged_dtype(dtype);
+    Tensor result = parts[0].to(wide, false, true);
+    for (size_t rank = 1; rank < parts.size(); ++rank)
+        combine(result, parts[rank].to(wide), op == Op::AVG ? Op::SUM : op);
+    if (op == Op::AVG) divide(result, static_cast<int64_t>(parts.size()));
+    return result;
 }
 
 Reduction::Reduction(const char* name, const Op& op, c10::ScalarType dtype, int ranks)
@@ -126,17 +146,21 @@ Tensor Reduction::prepared(const Tensor& tensor) const {
     return result;
 }
 
+Tensor Reduction::prepared_locally(const Tensor& tensor) const {
+    return type_ == Op::PREMUL_SUM ? scaled(tensor).to(dtype_) : tensor;
+}
+
+Op::RedOpType Reduction::local_op() const {
+    return type_ == Op::PREMUL_SUM ? Op::SUM : type_;
+}
+
 Op Reduction::gloo_op() const {
     return type_ == Op::AVG || type_ == Op::PREMUL_SUM ? Op(Op::SUM) : Op(type_);
 }
 
 void Reduction::finish(Tensor& reduced) const {
     if (type_ != Op::AVG || dtype_ == at::kHalf) return;
-    if (c10::isIntegralType(dtype_, false)) {
-        reduced.div_(ranks_, "trunc");
-    } else {
-        reduced.div_(ranks_);
-    }
+    divide(reduced, ranks_);
 }
 
 Tensor Reduction::reduced(const Tensor& parts) const {

@@ -11,6 +11,10 @@ namespace anymps::distributed {
 // sum = sum op term, elementwise; on the CPU too. op: one that gloo knows (Reduction::gloo_op).
 void combine(Tensor sum, const Tensor& term, c10d::ReduceOp::RedOpType op);
 
+// The reduction of CPU tensors, one a rank, in their order. op: Reduction::local_op. Of 16-bit floats and of
+// unsigned integers the result is of a wider dtype.
+Tensor reduced_on_host(const Tensors& parts, c10d::ReduceOp::RedOpType op);
+
 // A collective's reduction over the ranks of a group. Every method records on the device and returns at once.
 //
 // bool takes SUM for "any" and PRODUCT for "all", as NCCL does. AVG divides the sum, towards zero for
@@ -29,6 +33,9 @@ class Reduction {
     // What travels in the place of real(tensor): itself where nothing has to be done to it first.
     Tensor prepared(const Tensor& tensor) const;
     c10d::ReduceOp gloo_op() const;
+    // The same where ranks share memory, whose reductions know all dtypes and AVG.
+    Tensor prepared_locally(const Tensor& tensor) const;
+    c10d::ReduceOp::RedOpType local_op() const;
     // What is left to do once the parts are reduced, in place.
     void finish(Tensor& reduced) const;
 

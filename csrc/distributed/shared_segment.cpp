@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -46,7 +47,10 @@ bool reached(uint32_t counter, uint32_t step) {
 
 struct SharedSegment::Header {
     uint64_t token[2];
-    std::atomic<uint32_t> counters[kCounters];
+    std::atomic<uint32_t> done;
+    std::atomic<uint32_t> sleepers;
+    std::atomic<uint32_t> failed;
+    uint64_t values[kSlots];
     static_assert(std::atomic<uint32_t>::is_always_lock_free);
 };
 
@@ -55,12 +59,11 @@ SharedSegment::Header& SharedSegment::header() const {
 }
 
 void SharedSegment::map(int file) {
-    void* base = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (base == MAP_FAILED) fail("mmap");
-    base_ = static_cast<std::byte*>(base);
+    if (mmap(base_, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+        fail("mmap");
 }
 
-SharedSegment::SharedSegment() {
+SharedSegment::SharedSegment(std::byte* at) : base_(at) {
     file_ = checked(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create");
     try {
         checked(fchmod(file_, S_IRUSR | S_IWUSR), "fchmod");
@@ -77,7 +80,7 @@ SharedSegment::SharedSegment() {
               " " + std::to_string(own.token[1]);
 }
 
-SharedSegment::SharedSegment(const std::string& record) : record_(record) {
+SharedSegment::SharedSegment(std::byte* at, const std::string& record) : record_(record), base_(at) {
     int process = 0, number = 0;
     unsigned long long token[2];
     if (std::sscanf(record.c_str(), "%d %d %llu %llu", &process, &number, &token[0], &token[1]) != 4)
@@ -103,7 +106,6 @@ SharedSegment::SharedSegment(const std::string& record) : record_(record) {
     close(file);
     process_ = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
     if (header().token[0] != token[0] || header().token[1] != token[1] || process_ < 0) {
-        munmap(base_, kBytes);
         if (process_ >= 0) close(process_);
         throw std::runtime_error(path + " is the memory of another group, or its process has ended");
     }
@@ -116,35 +118,66 @@ SharedSegment::SharedSegment(SharedSegment&& other) noexcept
       file_(std::exchange(other.file_, -1)) {}
 
 SharedSegment::~SharedSegment() {
-    if (base_ != nullptr) munmap(base_, kBytes);
     if (process_ >= 0) close(process_);
     if (file_ >= 0) close(file_);
 }
 
-void SharedSegment::publish(Counter counter, uint32_t step) const {
-    auto& word = header().counters[counter];
-    word.store(step, std::memory_order_release);
-    futex(&word, FUTEX_WAKE, INT_MAX, nullptr);
+bool SharedSegment::reached(uint32_t step) const {
+    return distributed::reached(header().done.load(std::memory_order_acquire), step);
 }
 
-bool SharedSegment::wait(Counter counter, uint32_t step, std::chrono::milliseconds patience) const {
-    auto& word = header().counters[counter];
-    const auto deadline = std::chrono::steady_clock::now() + patience;
-    for (;;) {
-        const uint32_t value = word.load(std::memory_order_acquire);
-        if (reached(value, step)) return true;
-        const auto left = deadline - std::chrono::steady_clock::now();
-        if (left <= left.zero()) return false;
-        const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+void SharedSegment::publish(uint32_t step) const {
+    header().done.store(step);
+    wake();
+}
+
+void SharedSegment::publish_failure() const {
+    header().failed.store(1);
+    wake();
+}
+
+bool SharedSegment::failed() const {
+    return header().failed.load(std::memory_order_acquire) != 0;
+}
+
+uint64_t& SharedSegment::value(uint32_t step) const {
+    return header().values[step % kSlots];
+}
+
+void SharedSegment::wake() const {
+    if (header().sleepers.load() != 0) futex(&header().done, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void SharedSegment::sleep(uint32_t step, std::chrono::milliseconds patience) const {
+    auto& word = header().done;
+    ++header().sleepers;
+    const uint32_t value = word.load();
+    if (!distributed::reached(value, step) && !failed()) {
+        const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(patience).count();
         const timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
         futex(&word, FUTEX_WAIT, value, &timeout);
     }
+    --header().sleepers;
 }
 
 bool SharedSegment::alive() const {
     if (process_ < 0) return true;
     pollfd ended{process_, POLLIN, 0};
     return poll(&ended, 1, 0) == 0;
+}
+
+SharedMemory::SharedMemory(int ranks, size_t alignment)
+    : bytes_(SharedSegment::kBytes * ranks),
+      reserved_(bytes_ + (alignment = std::max(alignment, SharedSegment::kHeaderBytes))) {
+    void* reserved = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) fail("mmap");
+    start_ = static_cast<std::byte*>(reserved);
+    const auto address = reinterpret_cast<uintptr_t>(start_);
+    base_ = start_ + ((address + alignment - 1) / alignment * alignment - address);
+}
+
+SharedMemory::~SharedMemory() {
+    munmap(start_, reserved_);
 }
 
 }  // namespace anymps::distributed

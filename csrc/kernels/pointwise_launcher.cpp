@@ -3,9 +3,11 @@
 #include <c10/core/DynamicCast.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
+#include <cstdlib>
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
@@ -19,7 +21,7 @@ namespace {
 using at::ScalarType;
 using at::TensorIteratorBase;
 
-// As in shaders/lib/pointwise.slang.
+// As in shaders/lib/pointwise.slang and pointwise_strided.slang.
 constexpr int kMaxInputs = 4;
 constexpr int kMaxOutputs = 2;
 constexpr int kMaxScalars = 6;
@@ -122,6 +124,66 @@ bool is_one(const TensorIteratorBase& iter, int arg) {
     return arg >= iter.noutputs() && (iter.ndim() == 0 || iter.strides(arg)[0] == 0);
 }
 
+constexpr int64_t kQuad = 4;  // elements
+
+// Bytes to which a quad of elements is aligned.
+int64_t quad_alignment(const TensorIteratorBase& iter, int arg) {
+    return std::min<int64_t>(16, kQuad * static_cast<int64_t>(iter.element_size(arg)));
+}
+
+bool starts_aligned(const TensorIteratorBase& iter, int arg) {
+    return reinterpret_cast<uint64_t>(iter.data_ptr(arg)) %
+               static_cast<uint64_t>(quad_alignment(iter, arg)) ==
+           0;
+}
+
+// Whether each quad along the innermost dimension is one aligned piece of memory.
+bool in_row_quads(const TensorIteratorBase& iter, int arg) {
+    const auto strides = iter.strides(arg);
+    if (strides[0] != static_cast<int64_t>(iter.element_size(arg)) || !starts_aligned(iter, arg))
+        return false;
+    return std::all_of(strides.begin() + 1, strides.end(),
+                       [&](int64_t stride) { return stride % quad_alignment(iter, arg) == 0; });
+}
+
+// The same for quads of the flat order.
+bool in_flat_quads(const TensorIteratorBase& iter, int arg) {
+    int64_t dense = static_cast<int64_t>(iter.element_size(arg));
+    for (int d = 0; d < iter.ndim(); dense *= iter.shape()[d++])
+        if (iter.strides(arg)[d] != dense) return false;
+    return starts_aligned(iter, arg);
+}
+
+// How the inputs of a strided dispatch are read, and with it how its elements are taken. Quads want all
+// outputs in quads; an input whose neighbours lie far apart (a transposed one) is no better off with them.
+struct StridedPlan {
+    PointwiseKernel::Walk walk = PointwiseKernel::kSingles;
+    std::array<PointwiseKernel::Read, kMaxInputs> read{};  // of the iterator's inputs
+};
+
+StridedPlan strided_plan(const TensorIteratorBase& iter, bool singles) {
+    if (singles || iter.numel() % kQuad != 0) return {};
+    StridedPlan plan;
+    const bool rows = iter.shape()[0] % kQuad == 0;
+    plan.walk = rows ? PointwiseKernel::kRowQuads : PointwiseKernel::kFlatQuads;
+    const auto in_quads = [&](int arg) { return rows ? in_row_quads(iter, arg) : in_flat_quads(iter, arg); };
+    for (int arg = 0; arg < iter.noutputs(); ++arg)
+        if (!in_quads(arg)) return {};
+    for (int arg = iter.noutputs(); arg < iter.ntensors(); ++arg) {
+        if (iter.is_cpu_scalar(arg)) continue;
+        const auto strides = iter.strides(arg);
+        const auto still = [](int64_t stride) { return stride == 0; };
+        const bool one = rows ? still(strides[0]) : std::all_of(strides.begin(), strides.end(), still);
+        auto& read = plan.read[static_cast<size_t>(arg - iter.noutputs())];
+        if (one)
+            read = PointwiseKernel::kOne;
+        else if (!in_quads(arg))
+            read = PointwiseKernel::kApart;
+        if (std::abs(strides[0]) > kQuad * static_cast<int64_t>(iter.element_size(arg))) return {};
+    }
+    return plan;
+}
+
 // All operands of the same order without gaps, and aligned for loads of four elements.
 bool is_dense(const TensorIteratorBase& iter) {
     if (iter.numel() == 1) return true;
@@ -158,18 +220,23 @@ void dispatch_dense(const Launch& launch, KernelId id, DenseArgs& args) {
 }
 
 void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands,
-                      const TensorIteratorBase& iter, uint32_t elements_per_thread) {
+                      const TensorIteratorBase& iter, PointwiseKernel::Walk walk,
+                      uint32_t pieces_per_thread) {
+    const uint32_t width = walk == PointwiseKernel::kSingles ? 1 : kQuad;
     StridedArgs args;
     args.operands = operands;
+    args.operands.count = operands.count / width;
     const auto grid =
-        runtime::Grid::linear((operands.count - 1) / (workgroup_size() * elements_per_thread) + 1);
+        runtime::Grid::linear((args.operands.count - 1) / (workgroup_size() * pieces_per_thread) + 1);
     args.operands.groups_x = grid.x;
     args.ndim = static_cast<uint32_t>(iter.ndim());
     for (int d = 0; d < iter.ndim(); ++d) {
-        args.dims[d].size = FastDivider(static_cast<uint32_t>(iter.shape()[d]));
+        const uint32_t per_step = d == 0 && walk == PointwiseKernel::kRowQuads ? width : 1;
+        args.dims[d].size = FastDivider(static_cast<uint32_t>(iter.shape()[d]) / per_step);
         for (int arg = 0; arg < iter.ntensors(); ++arg) {
             const int slot = arg < iter.noutputs() ? arg : kMaxOutputs + arg - iter.noutputs();
-            args.dims[d].strides[slot] = static_cast<int32_t>(iter.strides(arg)[d]);
+            args.dims[d].strides[slot] =
+                static_cast<int32_t>(iter.strides(arg)[d]) * static_cast<int32_t>(per_step);
         }
     }
     runtime::encoder().dispatch_pointer(pipeline(id, {launch.specialization.data(), launch.constants}), &args,
@@ -183,11 +250,16 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
     DenseArgs args;
     const uint32_t common = code(compute);
     const bool opmath = kernel.has(PointwiseKernel::kOpmath), as_bits = kernel.has(PointwiseKernel::kBits);
-    const auto operand_code = [&](int arg) {
-        return (as_bits ? common : code(iter.dtype(arg))) |
-               (dense && is_one(iter, arg) ? PointwiseKernel::kOne : PointwiseKernel::kTensor);
-    };
     const int outputs = iter.noutputs(), inputs = static_cast<int>(kernel.inputs());
+    const bool one_by_one =
+        kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute) || launch_config().software;
+    const StridedPlan plan = dense ? StridedPlan{} : strided_plan(iter, one_by_one);
+    const auto operand_code = [&](int arg) -> uint32_t {
+        const uint32_t type = as_bits ? common : code(iter.dtype(arg));
+        if (arg < outputs) return type | (arg == 0 ? plan.walk : 0);
+        if (dense) return type | (is_one(iter, arg) ? PointwiseKernel::kOne : PointwiseKernel::kTensor);
+        return type | plan.read[static_cast<size_t>(arg - outputs)];
+    };
     launch.specialization = {workgroup_size(), 0, common};
     for (int k = 0; k < outputs; ++k) {
         launch.specialization[3 + k] = operand_code(k);
@@ -214,9 +286,7 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
     if (dense) return dispatch_dense(launch, id, args);
-    const bool one =
-        kernel.has(PointwiseKernel::kHeavy) || c10::isComplexType(compute) || launch_config().software;
-    dispatch_strided(launch, id, args, iter, one ? 1 : 2);
+    dispatch_strided(launch, id, args, iter, plan.walk, one_by_one ? 1 : 2);
 }
 
 }  // namespace

@@ -26,7 +26,11 @@ class PointwiseKernel {
     };
 
     // How an operand is read, beside its dtype in the low 4 bits; as in shaders/lib/pointwise.slang.
-    enum Read : uint32_t { kTensor = 0, kOne = 1 << 4, kImmediate = 2 << 4 };
+    enum Read : uint32_t { kTensor = 0, kOne = 1 << 4, kImmediate = 2 << 4, kApart = 3 << 4 };
+
+    // How a strided kernel takes elements, in the code of output 0; as in
+    // shaders/lib/pointwise_strided.slang.
+    enum Walk : uint32_t { kSingles = 0, kRowQuads = 1 << 4, kFlatQuads = 2 << 4 };
 
     // label: the name in "not implemented for" errors. inputs: operands of the functor.
     // dtypes: one bit a c10::ScalarType that the row computes in.

@@ -23,6 +23,7 @@
 #include "runtime/kept_commands.h"
 #include "runtime/launch.h"
 #include "runtime/plan_log.h"
+#include "runtime/stream_waits.h"
 #include "runtime/wait_counts.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
@@ -61,7 +62,9 @@ std::span<const std::byte> bytes_at(const void* data, size_t bytes) {
 class CommandEncoder::Impl {
   public:
     explicit Impl(const vulkan::Device& device)
-        : device_(device), semaphore_(device), errors_(device), ring_(device) {}
+        : device_(device), semaphore_(device), errors_(device), ring_(device) {
+        StreamWaits::instance().set_timeline(semaphore_);
+    }
 
     // Now, or later if its pipeline or that of a command before it is still being compiled.
     void launch(const Launch& launch) {
@@ -219,31 +222,23 @@ class CommandEncoder::Impl {
     }
 
     uint64_t submit(VkCommandBuffer graph = VK_NULL_HANDLE) {
-        if (!recording_ && !graph) return submission_;
+        const auto waits = StreamWaits::instance().take();
+        if (!recording_ && !graph && waits.empty()) return submission_;
         const HostCallScope call("vkQueueSubmit");
-        const auto& api = device_.api();
         VkCommandBuffer handles[2];
         uint32_t count = 0;
         ++submission_;
         if (recording_) {
-            CommandBuffer& current = buffers_.back();
+            auto& current = buffers_.back();
             graph_barrier(stream_);
             recording_ = false;
-            VK_CHECK(api.vkEndCommandBuffer(current.handle));
+            VK_CHECK(device_.api().vkEndCommandBuffer(current.handle));
             current.submission = submission_;
             handles[count++] = current.handle;
         }
         if (graph) handles[count++] = graph;
-        VkSemaphore semaphore = semaphore_.handle();
-        VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
-        timeline.signalSemaphoreValueCount = 1;
-        timeline.pSignalSemaphoreValues = &submission_;
-        VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
-        submit.commandBufferCount = count;
-        submit.pCommandBuffers = handles;
-        submit.signalSemaphoreCount = 1;
-        submit.pSignalSemaphores = &semaphore;
-        VK_CHECK(api.vkQueueSubmit(device_.queue(), 1, &submit, VK_NULL_HANDLE));
+        const vulkan::SemaphoreValue done[] = {{semaphore_.handle(), submission_}};
+        device_.submit(vulkan::Lane::Stream, {handles, count}, values_of(waits), done);
         ring_.close(submission_);
         return submission_;
     }
@@ -261,11 +256,11 @@ class CommandEncoder::Impl {
     // The same commands with timestamps, which are then copied to where the host reads them.
     uint64_t replay_timed(const std::shared_ptr<KeptCommands>& graph) {
         const uint64_t serial = submit(graph->timed());
-        const vulkan::QueryPool& stamps = graph->stamps();
         auto ticks = graph->ticks();
-        device_.api().vkCmdCopyQueryPoolResults(prepare({}), stamps.handle(), 0, stamps.count(),
-                                                ticks->handle(), 0, sizeof(uint64_t),
-                                                VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+        constexpr auto kWhole = VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT;
+        device_.api().vkCmdCopyQueryPoolResults(prepare({}), graph->stamps().handle(), 0,
+                                                graph->stamps().count(), ticks->handle(), 0, sizeof(uint64_t),
+                                                kWhole);
         stream_.barrier |= kDeviceStages;  // the last timestamp is of a command before
         timer_->replayed(graph, std::move(ticks), submission_ + 1, origin_);
         recorded();
@@ -298,7 +293,10 @@ class CommandEncoder::Impl {
 
   private:
     // Nothing that was asked for is still to be done.
-    bool idle() { return deferred_.empty() && !recording_ && semaphore_.value() >= submission_; }
+    bool idle() {
+        return deferred_.empty() && !recording_ && StreamWaits::instance().empty() &&
+               semaphore_.value() >= submission_;
+    }
 
     // Whether a command of this kernel (or of none) can be recorded at once: all before it are.
     bool can_record(const vulkan::Pipeline* pipeline) {
@@ -438,14 +436,13 @@ class CommandEncoder::Impl {
     }
 
     void begin() {
-        const auto& api = device_.api();
         // The oldest command buffer is reused once it has completed; the list stays as long as the queue
         // needs.
         if (!buffers_.empty() && buffers_.front().submission <= semaphore_.value()) {
             ring_.reclaim(semaphore_.value());
             buffers_.push_back(buffers_.front());
             buffers_.pop_front();
-            VK_CHECK(api.vkResetCommandPool(device_.handle(), buffers_.back().pool, 0));
+            VK_CHECK(device_.api().vkResetCommandPool(device_.handle(), buffers_.back().pool, 0));
         } else {
             buffers_.push_back(
                 {vulkan::create_command_buffer(device_, VK_COMMAND_POOL_CREATE_TRANSIENT_BIT)});

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/stream_waits.h"
+
 namespace anymps::runtime {
 namespace {
 
@@ -44,6 +46,7 @@ std::string DeviceErrors::message(uint32_t code) {
 }
 
 void DeviceErrors::check() {
+    StreamWaits::instance().raise_failure();
     auto* words = reinterpret_cast<volatile uint32_t*>(words_.host());
     const uint32_t code = words[0];
     if (code == 0) return;

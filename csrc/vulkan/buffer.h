@@ -12,11 +12,15 @@ namespace anymps::vulkan {
 // to whole vector loads.
 constexpr uint64_t kGuardTailBytes = 256;
 
-// RAII, immovable. Any thread may read its members.
+// RAII, immovable; of memory of its own, or around that of the host. Any thread may read its members.
 class Buffer {
   public:
     // bytes > 0. Throws Error with out_of_memory() when the driver refuses.
     Buffer(const Device& device, uint64_t bytes, MemoryKind kind);
+    // Over memory that the process has mapped already and keeps mapped while the buffer lives; `memory` and
+    // `bytes` are multiples of DeviceInfo::host_import_alignment, and the guard tail is a part of them.
+    // Throws Error where the driver does not take it.
+    Buffer(const Device& device, std::byte* memory, uint64_t bytes);
     ~Buffer();
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
@@ -29,6 +33,8 @@ class Buffer {
 
   private:
     uint32_t allocate(const VkMemoryRequirements& requirements, MemoryKind kind);
+    void create(uint64_t size, const void* next);
+    void bind();
     void release();
 
     const Device& device_;

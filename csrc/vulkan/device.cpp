@@ -31,11 +31,11 @@ class Chain {
 
 Device::Device(const Instance& instance, const PhysicalDevice& physical)
     : physical_(physical.handle), info_(physical.info), debug_utils_(instance.debug_utils()) {
-    const float priority = 1.0f;
+    const float priorities[] = {1.0f, 1.0f};
     VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
     queue.queueFamilyIndex = info_.queue_family;
-    queue.queueCount = 1;
-    queue.pQueuePriorities = &priority;
+    queue.queueCount = std::min(info_.queues, 2u);
+    queue.pQueuePriorities = priorities;
 
     VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomics{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT};
@@ -95,6 +95,7 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
         extensions.push_back(kBfloat16Extension);
     }
     if (info_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    if (info_.external_memory_host) extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     if (const char* name = calibrated_timestamps_extension(instance.handle(), physical_))
         extensions.push_back(name);
 
@@ -105,7 +106,8 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
     create.ppEnabledExtensionNames = extensions.data();
     VK_CHECK(vkCreateDevice(physical_, &create, nullptr, &handle_));
     volkLoadDeviceTable(&api_, handle_);
-    api_.vkGetDeviceQueue(handle_, info_.queue_family, 0, &queue_);
+    for (uint32_t i = 0; i < 2; ++i)
+        api_.vkGetDeviceQueue(handle_, info_.queue_family, std::min(i, queue.queueCount - 1), &queues_[i]);
     for (MemoryKind kind : {MemoryKind::Device, MemoryKind::Ring, MemoryKind::Staging})
         memory_types_[static_cast<size_t>(kind)] = choose_memory_types(kind);
 
@@ -177,6 +179,45 @@ bool Device::mapped(MemoryKind kind, uint32_t memory_type) const {
                                               VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
                                               VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     return info_.in_system_memory() && (info_.memory_types[memory_type].properties & kCached) == kCached;
+}
+
+uint32_t Device::host_memory_type(uint32_t types) const {
+    constexpr VkMemoryPropertyFlags kMapped =
+        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    for (const VkMemoryPropertyFlags wanted : {kMapped | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kMapped}) {
+        for (uint32_t i = 0; i < info_.memory_types.size(); ++i) {
+            if ((types >> i & 1) && (info_.memory_types[i].properties & wanted) == wanted) return i;
+        }
+    }
+    throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type for memory of the host.");
+}
+
+void Device::submit(Lane lane, std::span<const VkCommandBuffer> commands,
+                    std::span<const SemaphoreValue> after, std::span<const SemaphoreValue> signals) const {
+    std::vector<VkSemaphore> semaphores;
+    std::vector<uint64_t> values;
+    for (const auto part : {after, signals}) {
+        for (const SemaphoreValue& each : part) {
+            semaphores.push_back(each.semaphore);
+            values.push_back(each.value);
+        }
+    }
+    const std::vector<VkPipelineStageFlags> stages(after.size(), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
+    VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+    timeline.waitSemaphoreValueCount = static_cast<uint32_t>(after.size());
+    timeline.pWaitSemaphoreValues = values.data();
+    timeline.signalSemaphoreValueCount = static_cast<uint32_t>(signals.size());
+    timeline.pSignalSemaphoreValues = values.data() + after.size();
+    VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
+    info.waitSemaphoreCount = timeline.waitSemaphoreValueCount;
+    info.pWaitSemaphores = semaphores.data();
+    info.pWaitDstStageMask = stages.data();
+    info.commandBufferCount = static_cast<uint32_t>(commands.size());
+    info.pCommandBuffers = commands.data();
+    info.signalSemaphoreCount = timeline.signalSemaphoreValueCount;
+    info.pSignalSemaphores = semaphores.data() + after.size();
+    const std::lock_guard lock(queue_mutexes_[has_side_queue() ? index(lane) : 0]);
+    VK_CHECK(api_.vkQueueSubmit(queue(lane), 1, &info, VK_NULL_HANDLE));
 }
 
 uint64_t Device::device_memory() const {

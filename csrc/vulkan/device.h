@@ -1,9 +1,10 @@
-// A logical device: its one queue, the shared pipeline layout, memory types and the pipeline cache.
+// A logical device: its queues, the shared pipeline layout, memory types and the pipeline cache.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,17 @@ enum class MemoryKind {
 
 constexpr uint32_t kPushConstantBytes = 128;  // what every Vulkan device has
 
-// Owner: runtime::device, for the life of the process. Immutable after construction but for queue submission,
-// which submit_mutex() guards.
+// The stream's queue, and one beside it for work that must go on while the stream waits. They are the same
+// where the family has one.
+enum class Lane { Stream, Side };
+
+// Owner: runtime::device, for the life of the process. Immutable after construction.
+// A value of a timeline semaphore.
+struct SemaphoreValue {
+    VkSemaphore semaphore;
+    uint64_t value;
+};
+
 class Device {
   public:
     Device(const Instance& instance, const PhysicalDevice& physical);
@@ -32,7 +42,12 @@ class Device {
     VkDevice handle() const { return handle_; }
     const VolkDeviceTable& api() const { return api_; }
     const DeviceInfo& info() const { return info_; }
-    VkQueue queue() const { return queue_; }
+    VkQueue queue(Lane lane = Lane::Stream) const { return queues_[index(lane)]; }
+    bool has_side_queue() const { return queues_[0] != queues_[1]; }
+    // Has a queue run commands once all of `after` have come to their values, and raise `signals` when
+    // they have run. Thread-safe. Throws Error.
+    void submit(Lane lane, std::span<const VkCommandBuffer> commands, std::span<const SemaphoreValue> after,
+                std::span<const SemaphoreValue> signals) const;
     VkPipelineLayout pipeline_layout() const { return layout_; }
     VkPipelineCache pipeline_cache() const { return cache_; }
     // Memory types for a kind, the best first, one a heap: an integrated GPU whose own heap is full goes on
@@ -41,6 +56,10 @@ class Device {
         return memory_types_[static_cast<size_t>(kind)];
     }
     bool mapped(MemoryKind kind, uint32_t memory_type) const;
+
+    // The type for memory of the host that the driver can take as one of `types`, a bit each; coherent,
+    // cached where it can be. Throws Error where there is none.
+    uint32_t host_memory_type(uint32_t types) const;
 
     // Bytes that other programs and this one leave free in the heaps of MemoryKind::Device; their size where
     // the driver does not tell.
@@ -57,6 +76,7 @@ class Device {
 
   private:
     std::vector<uint32_t> choose_memory_types(MemoryKind kind) const;
+    static size_t index(Lane lane) { return static_cast<size_t>(lane); }
     std::string cache_file(const std::string& folder) const;
 
     VkPhysicalDevice physical_;
@@ -64,7 +84,8 @@ class Device {
     bool debug_utils_;
     VkDevice handle_ = VK_NULL_HANDLE;
     VolkDeviceTable api_{};
-    VkQueue queue_ = VK_NULL_HANDLE;
+    VkQueue queues_[2] = {};
+    mutable std::mutex queue_mutexes_[2];  // of one queue: the first
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
     std::array<std::vector<uint32_t>, 3> memory_types_;  // by kind

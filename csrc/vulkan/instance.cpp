@@ -109,6 +109,7 @@ bool read_queue_family(VkPhysicalDevice handle, DeviceInfo& info) {
         for (uint32_t i = 0; i < count; ++i) {
             if ((families[i].queueFlags & wanted) == static_cast<VkQueueFlags>(wanted)) {
                 info.queue_family = i;
+                info.queues = families[i].queueCount;
                 info.timestamp_valid_bits = families[i].timestampValidBits;
                 return true;
             }
@@ -177,6 +178,7 @@ void leave_out_options(DeviceInfo& info, std::string_view caps) {
     if (caps == "no-matrices") return;
     info.float16 = false;
     info.subgroup_size_control = info.external_memory_host = info.memory_budget = false;
+    info.queues = 1;
     info.float_controls = {};
     info.subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;
     info.shared_memory_bytes = std::min(info.shared_memory_bytes, kMinSharedMemory);
@@ -223,6 +225,14 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
     }
     info.subgroup_size_control = control.subgroupSizeControl && control.computeFullSubgroups;
     info.external_memory_host = contains(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+    if (info.external_memory_host) {
+        auto host = chained<VkPhysicalDeviceExternalMemoryHostPropertiesEXT>(
+            VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT);
+        auto properties =
+            chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &host);
+        vkGetPhysicalDeviceProperties2(handle, &properties);
+        info.host_import_alignment = host.minImportedHostPointerAlignment;
+    }
     const char* statistics = std::getenv("ANYMPS_PIPELINE_STATISTICS");
     info.pipeline_statistics = statistics && std::string_view(statistics) == "1" &&
                                contains(extensions, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);

@@ -44,4 +44,11 @@ void TimelineSemaphore::wait(uint64_t value) const {
     VK_CHECK(device_.api().vkWaitSemaphores(device_.handle(), &info, UINT64_MAX));
 }
 
+void TimelineSemaphore::signal(uint64_t value) const {
+    VkSemaphoreSignalInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO};
+    info.semaphore = handle_;
+    info.value = value;
+    VK_CHECK(device_.api().vkSignalSemaphore(device_.handle(), &info));
+}
+
 }  // namespace anymps::vulkan

@@ -1,4 +1,4 @@
-// A counter that the queue raises and the host waits for.
+// A counter that queues and the host raise and wait for.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,8 @@ class TimelineSemaphore {
     uint64_t value() const;
     // Blocks until the counter is at least `value`. Throws Error when the device is lost.
     void wait(uint64_t value) const;
+    // Raises it from the host, to more than it is and than any signal that is under way.
+    void signal(uint64_t value) const;
 
   private:
     const Device& device_;

@@ -44,8 +44,9 @@ def in_order():
         works.append(dist.all_reduce(x, async_op=True))
         works[-1].wait()
         x = x / 2
+    values = x.unique().tolist()
     assert all(work.is_completed() and work.is_success() for work in works)
-    return x.unique().tolist()
+    return values
 
 
 def test_order_with_recorded_commands(ranks):

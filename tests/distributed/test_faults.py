@@ -21,10 +21,10 @@ def ranks():
         yield pool
 
 
-@pytest.fixture(params=["shared memory", "gloo"])
+@pytest.fixture(params=["host", "device", "0"])
 def both(request):
     """Ranks of one machine, which share memory, and ranks as of two."""
-    with Ranks(2, timeout=TIMEOUT, env={"ANYMPS_SHARED_MEMORY": str(int(request.param != "gloo"))}) as pool:
+    with Ranks(2, timeout=TIMEOUT, env={"ANYMPS_SHARED_MEMORY": request.param}) as pool:
         yield pool
 
 
@@ -37,9 +37,15 @@ def outcome(call):
     return "no error", "", time.monotonic() - start
 
 
+def reduced(x):
+    """All-reduces and waits: what goes wrong while the stream waits is raised at the synchronization."""
+    dist.all_reduce(x)
+    torch.mps.synchronize()
+
+
 def all_reduce_alone():
     """And what the device does afterwards."""
-    result = outcome(lambda: dist.all_reduce(torch.ones(4, device="mps")))
+    result = outcome(lambda: reduced(torch.ones(4, device="mps")))
     return *result, (torch.ones(3, device="mps") * 2).tolist()
 
 
@@ -48,16 +54,28 @@ def die_in_all_reduce():
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     x = torch.ones(1 << 24, device="mps")
     while True:
-        dist.all_reduce(x)
+        reduced(x)
 
 
 def all_reduce_until_error():
     def forever():
         x = torch.ones(1 << 24, device="mps")
         while True:
-            dist.all_reduce(x)
+            reduced(x)
 
     return outcome(forever)
+
+
+def mappings():
+    """Of memory that the ranks share; this one leaves the group."""
+    before = shared_mappings()
+    dist.destroy_process_group()
+    return before, shared_mappings()
+
+
+def shared_mappings():
+    with open("/proc/self/maps") as maps:
+        return sum("anymps_collectives" in line for line in maps)
 
 
 def test_a_rank_that_does_not_come(both):
@@ -79,6 +97,12 @@ def test_a_rank_that_is_killed_in_an_all_reduce(both):
     assert kind == "DistBackendError"
     assert "the connection to another rank is gone" in text
     assert seconds < 1 + TIMEOUT + 5
+
+
+def test_the_memory_of_a_killed_rank_is_given_back(ranks):
+    """The survivor maps both ranks' until it leaves the group; nobody else does, and it has no name to be found by."""
+    killed(ranks)
+    assert ranks.run(mappings, ranks=[0]) == [(2, 0)]
 
 
 def send_to_nobody():

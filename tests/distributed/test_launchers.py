@@ -66,9 +66,16 @@ def test_trainer(mps, tmp_path):
     assert together[0]["processes"] == 2 and alone[0]["processes"] == 1
 
 
-def test_lightning(mps):
-    results, _ = launch(SCRIPTS / "lightning_ddp.py")
+@pytest.fixture(scope="module")
+def ddp_by_lightning(mps):
+    return launch(SCRIPTS / "two_of_lightning.py", "ddp")[0]
+
+
+@pytest.mark.parametrize("how, bound", [(["ddp"], 0), (["fsdp"], 1e-6), (["fsdp", "bf16-mixed"], 2e-2)], ids=str)
+def test_lightning(ddp_by_lightning, how, bound):
+    results = ddp_by_lightning if how == ["ddp"] else launch(SCRIPTS / "two_of_lightning.py", *how)[0]
     assert results[0]["weights"] == pytest.approx(results[1]["weights"], abs=0)
+    assert results[0]["weights"] == pytest.approx(ddp_by_lightning[0]["weights"], abs=bound)
     assert results[0]["processes"] == 2 and results[0]["device"] == "mps:0"
 
 

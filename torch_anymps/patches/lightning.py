@@ -1,11 +1,17 @@
-"""Lightning takes mps only where platform.processor() is arm, and never for more than one process."""
+"""Lightning takes mps where platform.processor() is arm alone, never for several processes, and FSDP on CUDA alone."""
 
 import functools
 import os
 
-WHY = "Lightning takes mps where it is available, not on ARM alone, and DDP on mps, a process a device."
+WHY = "Lightning takes mps where it is available, not on ARM alone, and DDP and FSDP on mps, a process a device."
 # By the end of a module's name in the packages lightning.fabric, lightning.pytorch and their two older names.
-PARTS = ("accelerators.mps", "connector", "trainer.connectors.accelerator_connector", "strategies.ddp")
+PARTS = (
+    "accelerators.mps",
+    "connector",
+    "trainer.connectors.accelerator_connector",
+    "strategies.ddp",
+    "plugins.precision.fsdp",
+)
 FABRIC, PYTORCH = ("lightning.fabric", "lightning_fabric"), ("lightning.pytorch", "pytorch_lightning")
 TARGETS = tuple(f"{package}.{part}" for package in (*FABRIC, *PYTORCH) for part in PARTS)
 
@@ -22,6 +28,10 @@ def apply(module, replace):
         connector = getattr(module, "_Connector", None) or module._AcceleratorConnector
         name = "_check_config_and_set_final_flags"
         replace(connector, name, _without_refusal(module, getattr(connector, name)))
+        name = "_check_strategy_and_fallback"
+        replace(connector, name, _as_a_gpu(getattr(connector, name)))
+    elif module.__name__.endswith("precision.fsdp"):
+        replace(module.FSDPPrecision, "forward_context", _autocast_on_mps(module.FSDPPrecision.forward_context))
     else:
         for name in ("determine_ddp_device_ids", "_determine_ddp_device_ids"):
             if hasattr(module.DDPStrategy, name):
@@ -70,6 +80,36 @@ def _without_refusal(module, check):
             module.MPSAccelerator = accelerator
 
     return check_config
+
+
+def _as_a_gpu(check):
+    """The method asks for the name of the accelerator, for nothing but to refuse FSDP."""
+
+    @functools.wraps(check)
+    def check_strategy(self, *args, **kwargs):
+        flag = self._accelerator_flag
+        if flag == "mps" or type(flag).__name__ == "MPSAccelerator":
+            self._accelerator_flag = "gpu"
+        try:
+            return check(self, *args, **kwargs)
+        finally:
+            self._accelerator_flag = flag
+
+    return check_strategy
+
+
+def _autocast_on_mps(context):
+    """Autocast to the dtype that Lightning has chosen, for mps instead of CUDA."""
+
+    @functools.wraps(context)
+    def forward_context(self):
+        import torch
+
+        if "mixed" not in self.precision or not _is_available() or torch.cuda.is_available():
+            return context(self)
+        return torch.autocast("mps", dtype=torch.bfloat16 if self.precision == "bf16-mixed" else torch.float16)
+
+    return forward_context
 
 
 def _no_ids_on_mps(determine):

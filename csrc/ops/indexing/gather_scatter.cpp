@@ -4,8 +4,8 @@
 #include <ATen/Dispatch.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReductionType.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/DimVector.h>
 
 #include "ops/indexing/indexed_copy.h"
@@ -84,14 +84,27 @@ void scatter_reduce(const Tensor& self, int64_t dim, const Tensor& index, const 
     if (!self.is_same(out)) out.copy_(self);
     if (index.numel() == 0) return;
     check_reduces(reduction, self.scalar_type());
-    if (!include_self) {
-        scatter(out, dim, index, source(identity_of(reduction, self.scalar_type()), index, self), out,
-                IndexedOperation::Assign, op);
+    const IndexedOperation operation = operation_of(reduction);
+    if (!reduce_rows_dim(
+            out, src, index, dim,
+            {.op = op, .indexed_destination = true, .operation = operation, .replaces = !include_self})) {
+        if (!include_self) {
+            scatter(out, dim, index, source(identity_of(reduction, self.scalar_type()), index, self), out,
+                    IndexedOperation::Assign, op);
+        }
+        scatter(out, dim, index, src, out, operation, op);
     }
-    scatter(out, dim, index, src, out, operation_of(reduction), op);
     if (reduction != ReductionType::MEAN) return;
-    Tensor count = include_self ? at::ones_like(out) : at::zeros_like(out);
-    scatter(count, dim, index, source(1, index, count), count, IndexedOperation::Add, op);
+    // Where an index is that of a whole row it is counted once.
+    auto sizes = out.sizes().vec();
+    Tensor counted = index;
+    for (int64_t d = 0; d < out.dim() && out.dim() == index.dim(); ++d) {
+        if (d == dim || index.stride(d) != 0 || index.size(d) != out.size(d)) continue;
+        sizes[d] = 1;
+        counted = counted.narrow(d, 0, 1);
+    }
+    Tensor count = include_self ? at::ones(sizes, out.options()) : at::zeros(sizes, out.options());
+    scatter(count, dim, counted, source(1, counted, count), count, IndexedOperation::Add, op);
     count.masked_fill_(count.eq(0), 1);
     Tensor mean = out;
     if (at::isFloatingType(out.scalar_type()) || at::isComplexType(out.scalar_type())) {

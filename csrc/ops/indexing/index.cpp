@@ -13,6 +13,7 @@
 #include <ATen/ops/where.h>
 
 #include "ops/indexing/indexed_copy.h"
+#include "ops/indexing/indexed_rows.h"
 #include "ops/indexing/ordered_rows.h"
 
 namespace anymps::ops {
@@ -123,11 +124,14 @@ Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indic
     }
     auto info = at::native::make_info(self, indices);
     auto iter = index_put_iterator(info, value);
-    if (accumulate && !overlaps && accumulated_in_float(self, indices, value, iter.numel())) return self;
     const IndexedCopy how{.op = "index_put_",
                           .indexed_destination = true,
                           .operation = accumulate ? IndexedOperation::Add : IndexedOperation::Assign,
                           .wrap = true};
+    if (accumulate && !overlaps &&
+        (reduce_rows(iter, how, info.indexed_sizes, info.indexed_strides) ||
+         accumulated_in_float(self, indices, value, iter.numel())))
+        return self;
     if (at::globalContext().deterministicAlgorithms() && iter.numel() > 0 &&
         order_matters(how.operation, self.scalar_type())) {
         if (!overlaps) {

@@ -13,6 +13,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "ops/indexing/indexed_rows.h"
 #include "ops/indexing/ordered_rows.h"
 #include "runtime/device.h"
 
@@ -26,9 +27,6 @@ using shader::IndexingArgs;
 using shader::IndexTensor;
 
 constexpr int kMaxIndices = shader::kMaxIndices;
-
-// Up to here one thread adds all elements of a line, with the CPU's bits; more would take it too long.
-constexpr int64_t kLongestSum = 1 << 16;
 
 // The argument block: IndexingArgs, the index tensors, then rows of {FastDivider, strides of dst, src,
 // indices}.
@@ -58,19 +56,25 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
                 " tensors is not supported on mps");
     const auto address = [&](int arg) { return reinterpret_cast<uint64_t>(iter.data_ptr(arg)); };
     const auto error = runtime::encoder().error_slot(how.op);
+    const uint32_t word = line || how.operation != IndexedOperation::Assign
+                              ? static_cast<uint32_t>(iter.element_size(0))
+                              : word_bytes(iter, strides);
+    const auto per_word = static_cast<int64_t>(word / iter.element_size(0));
     Arguments args({.dst = address(0),
                     .src = address(1),
                     .error = error.address,
                     .error_code = error.code,
-                    .count = static_cast<uint32_t>(iter.numel()),
+                    .count = static_cast<uint32_t>(iter.numel() / per_word),
                     .ndim = static_cast<uint32_t>(iter.ndim()),
                     .line_length = line ? line->length : 0,
                     .skip = how.skip});
     for (int k = 0; k < indices; ++k)
         args.append(IndexTensor{.address = address(2 + k), .size = sizes[k], .stride = strides[k]});
     for (int d = 0; d < iter.ndim(); ++d) {
-        args.append(FastDivider(static_cast<uint32_t>(iter.shape()[d])));
-        for (int t = 0; t < iter.ntensors(); ++t) args.append(static_cast<int32_t>(iter.strides(t)[d]));
+        const int64_t step = d == 0 ? per_word : 1;
+        args.append(FastDivider(static_cast<uint32_t>(iter.shape()[d] / step)));
+        for (int t = 0; t < iter.ntensors(); ++t)
+            args.append(static_cast<int32_t>(iter.strides(t)[d] * step));
     }
     if (line) {
         args.append(FastDivider());
@@ -90,12 +94,13 @@ void dispatch(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<co
                            .indexed_destination = how.indexed_destination || line != nullptr,
                            .operation = static_cast<uint32_t>(how.operation),
                            .wrap = how.wrap,
-                           .per_thread = per_thread});
+                           .per_thread = per_thread,
+                           .word_bytes = word});
     call.write(iter.tensor_base(0));
     for (int t = 1; t < iter.ntensors(); ++t) call.read(iter.tensor_base(t));
     const uint64_t per_group = uint64_t{workgroup} * per_thread;
     call.dispatch_prefix(*reinterpret_cast<const IndexingArgs*>(args.bytes().data()), args.bytes().size(),
-                         kernels::Grid::linear((iter.numel() + per_group - 1) / per_group));
+                         kernels::Grid::linear(kernels::ceil_div(iter.numel() / per_word, per_group)));
 }
 
 // The tensor as seen from index's positions, standing still in `dim`.
@@ -124,6 +129,28 @@ at::TensorIterator iterator(const at::Tensor& dst, const at::Tensor& src, const 
         .add_const_input(index)
         .build();
 }
+
+// The views of an indexed_copy_dim.
+struct Along {
+    Along(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index_, int64_t dim,
+          const IndexedCopy& how)
+        : index(index_.dim() == 0 ? index_.view(1) : index_) {
+        const at::Tensor& indexed = how.indexed_destination ? dst : src;
+        size = at::native::ensure_nonempty_size(indexed, dim);
+        TORCH_CHECK(size > 0, "index ", index.flatten()[0].item<int64_t>(),
+                    " is out of bounds for dimension ", dim, " with size 0");
+        stride = at::native::ensure_nonempty_stride(indexed, dim) * indexed.element_size();
+        const auto view = [&](const at::Tensor& t) {
+            return &t == &indexed ? restrided(t, dim, index.sizes()) : cropped(t, index.sizes());
+        };
+        to = view(dst);
+        from = view(src);
+    }
+    at::TensorIterator iterator() const { return ops::iterator(to, from, index); }
+
+    at::Tensor index, to, from;
+    int64_t size, stride;  // of the dimension that is indexed; bytes
+};
 
 }  // namespace
 
@@ -155,7 +182,8 @@ bool adds_in_float(const at::Tensor& dst, int64_t count, IndexedOperation operat
 
 void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,
                   std::span<const int64_t> strides) {
-    if (iter.numel() == 0) return;
+    if (iter.numel() == 0 || reduce_rows(iter, how, sizes, strides) || move_rows(iter, how, sizes, strides))
+        return;
     if (!iter.can_use_32bit_indexing()) {
         for (auto& part : iter.with_32bit_indexing()) indexed_copy(part, how, sizes, strides);
         return;
@@ -163,9 +191,17 @@ void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::spa
     dispatch(iter, how, sizes, strides, nullptr);
 }
 
+bool reduce_rows_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
+                     const IndexedCopy& how) {
+    if (!may_reduce_rows(dst.scalar_type(), index.numel(), how.operation)) return false;
+    const Along along(dst, src, index, dim, how);
+    auto iter = along.iterator();
+    return reduce_rows(iter, how, std::span(&along.size, 1), std::span(&along.stride, 1));
+}
+
 void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
                       const IndexedCopy& how) {
-    if (index.numel() == 0) return;
+    if (index.numel() == 0 || reduce_rows_dim(dst, src, index, dim, how)) return;
     if (adds_in_float(dst, index.numel(), how.operation)) {
         const at::ScalarType wide = at::toOpMathType(dst.scalar_type());
         const at::Tensor sums = dst.to(wide);
@@ -173,23 +209,15 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
         dst.copy_(sums);
         return;
     }
-    const at::Tensor at_index = index.dim() == 0 ? index.view(1) : index;
-    const at::Tensor& indexed = how.indexed_destination ? dst : src;
-    const int64_t size = at::native::ensure_nonempty_size(indexed, dim);
-    TORCH_CHECK(size > 0, "index ", at_index.flatten()[0].item<int64_t>(), " is out of bounds for dimension ",
-                dim, " with size 0");
-    const int64_t stride = at::native::ensure_nonempty_stride(indexed, dim) * indexed.element_size();
-    const auto view = [&](const at::Tensor& t) {
-        return &t == &indexed ? restrided(t, dim, at_index.sizes()) : cropped(t, at_index.sizes());
-    };
-    const at::Tensor to = view(dst), from = view(src);
+    const Along along(dst, src, index, dim, how);
+    const at::Tensor &to = along.to, &from = along.from, &at_index = along.index;
     const bool wide = dst.element_size() == 8 && how.operation != IndexedOperation::Assign &&
                       how.operation != IndexedOperation::Add;
     const bool fixed = at::globalContext().deterministicAlgorithms() && !how.any_order &&
                        order_matters(how.operation, dst.scalar_type());
     if (!how.indexed_destination || !(wide || fixed)) {
-        auto iter = iterator(to, from, at_index);
-        indexed_copy(iter, how, std::span(&size, 1), std::span(&stride, 1));
+        auto iter = along.iterator();
+        indexed_copy(iter, how, std::span(&along.size, 1), std::span(&along.stride, 1));
         return;
     }
     // A tensor of one dimension is one line, the work of one thread.
@@ -210,7 +238,7 @@ void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Te
     auto lines = iterator(first_to, first_from, first_index);  // borrows them
     TORCH_CHECK(lines.can_use_32bit_indexing(), how.op,
                 ": the tensor is too large for an ordered scatter on mps");
-    dispatch(lines, how, std::span(&size, 1), std::span(&stride, 1), &line);
+    dispatch(lines, how, std::span(&along.size, 1), std::span(&along.stride, 1), &line);
 }
 
 }  // namespace anymps::ops

@@ -22,7 +22,12 @@ struct IndexedCopy {
     bool wrap = false;                                   // negative indices count from the end
     int64_t skip = std::numeric_limits<int64_t>::min();  // elements with this index are left out
     bool any_order = false;                              // no two elements are for one place
+    bool replaces = false;  // what is combined replaces what dst has: for reduce_rows and reduce_rows_dim
 };
+
+// Under torch.use_deterministic_algorithms(True) one thread adds up to so many elements of a line, with the
+// CPU's bits; more would take it too long.
+constexpr int64_t kLongestSum = 1 << 16;
 
 // Whether the order in which elements meet in one place changes what is there in the end.
 bool order_matters(IndexedOperation operation, at::ScalarType type);
@@ -49,5 +54,9 @@ void indexed_copy(at::TensorIteratorBase& iter, const IndexedCopy& how, std::spa
 // where order_matters. What adds_in_float says so for is added in float.
 void indexed_copy_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
                       const IndexedCopy& how);
+
+// Does the same by reduce_rows (indexed_rows.h), or nothing and returns false.
+bool reduce_rows_dim(const at::Tensor& dst, const at::Tensor& src, const at::Tensor& index, int64_t dim,
+                     const IndexedCopy& how);
 
 }  // namespace anymps::ops

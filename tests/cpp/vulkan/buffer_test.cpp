@@ -1,5 +1,8 @@
 #include "vulkan/buffer.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "device_fixture.h"
@@ -22,6 +25,26 @@ TEST(Buffer, MappedKindsKeepWhatTheHostWrites) {
         std::memset(buffer.host(), 0x5a, 4096);
         EXPECT_EQ(buffer.host()[4095], std::byte{0x5a});
     }
+}
+
+TEST(Buffer, LiesAroundMemoryOfTheHost) {
+    if (!test_device().info().external_memory_host)
+        GTEST_SKIP() << test_device().info().name << " takes no memory of the host";
+    constexpr size_t kBytes = 1 << 20;
+    const int file = memfd_create("buffer_test", 0);
+    ASSERT_EQ(ftruncate(file, kBytes), 0);
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    {
+        const Buffer buffer(test_device(), static_cast<std::byte*>(memory), kBytes);
+        EXPECT_NE(buffer.address(), 0u);
+        EXPECT_EQ(buffer.bytes(), kBytes - kGuardTailBytes);
+        EXPECT_EQ(buffer.host(), memory);
+        std::memset(buffer.host(), 0x5a, buffer.bytes());
+    }
+    EXPECT_EQ(static_cast<std::byte*>(memory)[kBytes / 2], std::byte{0x5a});  // it outlives the buffer
+    munmap(memory, kBytes);
+    close(file);
 }
 
 TEST(Buffer, AddressesDoNotOverlap) {

@@ -12,16 +12,21 @@ TEST(TimelineSemaphore, StartsAtZeroAndFollowsSubmissions) {
     EXPECT_EQ(semaphore.value(), 0u);
     const VkSemaphore handle = semaphore.handle();
     for (uint64_t serial : {1u, 2u, 7u}) {
-        VkTimelineSemaphoreSubmitInfo timeline{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
-        timeline.signalSemaphoreValueCount = 1;
-        timeline.pSignalSemaphoreValues = &serial;
-        VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline};
-        submit.signalSemaphoreCount = 1;
-        submit.pSignalSemaphores = &handle;
-        VK_CHECK(device.api().vkQueueSubmit(device.queue(), 1, &submit, VK_NULL_HANDLE));
+        const SemaphoreValue done[] = {{handle, serial}};
+        device.submit(Lane::Stream, {}, {}, done);
         semaphore.wait(serial);
         EXPECT_EQ(semaphore.value(), serial);
     }
+}
+
+TEST(TimelineSemaphore, HoldsTheQueueUntilTheHostRaisesIt) {
+    const Device& device = test_device();
+    const TimelineSemaphore host(device), queue(device);
+    const SemaphoreValue before[] = {{host.handle(), 1}}, after[] = {{queue.handle(), 1}};
+    device.submit(Lane::Stream, {}, before, after);
+    EXPECT_EQ(queue.value(), 0u);
+    host.signal(1);
+    queue.wait(1);
 }
 
 TEST(Check, NamesTheCallTheResultAndThePlace) {

@@ -1,11 +1,17 @@
-"""Two processes of Lightning, the second started by it. Each prints a line of JSON."""
+"""Two processes of Lightning, the second started by it. Each prints a line of JSON.
 
+two_of_lightning.py STRATEGY [PRECISION]
+"""
+
+import contextlib
 import logging
+import sys
 import warnings
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from report import report
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore")
@@ -26,8 +32,12 @@ class Model(LightningModule):
 
 model = Model()
 options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-trainer = Trainer(accelerator="mps", devices=2, strategy="ddp", max_epochs=1, **options)
+strategy, precision = (*sys.argv[1:], None)[:2]
+trainer = Trainer(accelerator="mps", devices=2, strategy=strategy, precision=precision, max_epochs=1, **options)
 trainer.fit(model, torch.utils.data.DataLoader(torch.arange(24.0).view(8, 3) / 24, batch_size=2))
-weights = [value for p in model.parameters() for value in p.flatten().tolist()]
+with contextlib.ExitStack() as stack:
+    if strategy == "fsdp":
+        stack.enter_context(FullyShardedDataParallel.summon_full_params(trainer.strategy.model))
+    weights = [value for p in model.parameters() for value in p.flatten().tolist()]
 result = {"weights": weights, "processes": trainer.world_size, "device": str(trainer.strategy.root_device)}
 report(trainer.global_rank, **result)

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Training steps of DistributedDataParallel and fully_shard on mps: one rank alone against several, beside CUDA's.
+
+    python benchmarks/distributed/ddp.py [--ranks 2] [--nets bert gpt] [--ways ddp fully_shard] [--batch 8] [--small]
+
+The nets have the sizes of BERT-base and of GPT-2 124M, in float32 parameters with autocast to bfloat16. A rank's batch
+is the same alone and among others, so the efficiency is the time alone by the time of several. CUDA with NCCL, with
+and without access to the other GPUs' memory, is measured where ANYMPS_PEER_PYTHON names a Python with a CUDA build of
+PyTorch. --small: nets that a software driver trains, to see that the script runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import peer  # noqa: E402
+
+STEPS, WARMUP = 12, 4
+NETS = {  # layers, width, heads, words, tokens, causal
+    "bert": (12, 768, 12, 30522, 128, False),
+    "gpt": (12, 768, 12, 50304, 512, True),
+}
+SMALL = (2, 64, 4, 256, 16, False)
+
+
+def transformer(layers, width, heads, words, tokens, causal):
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            attention = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            x = x + self.out(attention.transpose(1, 2).flatten(2))
+            return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.places = nn.Embedding(words, width), nn.Parameter(torch.zeros(tokens, width))
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids):
+            x = self.embed(ids) + self.places
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    return Net()
+
+
+def sharded(net):
+    from torch.distributed.fsdp import fully_shard
+
+    for block in net.blocks:
+        fully_shard(block)
+    return fully_shard(net)
+
+
+def step_seconds(device: str, way: str, shape: tuple, batch: int) -> tuple[float, float]:
+    """Median seconds of a training step, and the last loss."""
+    import torch
+    from torch.nn import functional as F
+
+    torch.manual_seed(0)
+    net = transformer(*shape).to(device)
+    if way == "ddp":
+        net = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    elif way == "fully_shard":
+        net = sharded(net)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
+    words, tokens = shape[3], shape[4]
+    ids = torch.randint(words, (batch, tokens + 1)).to(device)
+    wait = getattr(torch, device).synchronize
+    times = []
+    for _ in range(STEPS + WARMUP):
+        wait()
+        start = time.perf_counter()
+        with torch.autocast(device, torch.bfloat16):
+            loss = F.cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        wait()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[WARMUP:]), loss.item()
+
+
+def rank_main(device: str, way: str, net: str, options) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if way != "alone":
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    seconds, loss = step_seconds(device, way, SMALL if options.small else NETS[net], options.batch)
+    if way == "alone" or dist.get_rank() == 0:
+        print(json.dumps({"seconds": seconds, "loss": loss}), flush=True)
+    if way != "alone":
+        dist.destroy_process_group()
+
+
+def launch(python: str, device: str, way: str, net: str, options, **env: str) -> float | None:
+    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
+    command = [python, *(several if way != "alone" else []), __file__, "--rank-of", device, way, net]
+    command += ["--batch", str(options.batch), *(["--small"] if options.small else [])]
+    given = peer.peer_environment(python if device == "cuda" else None)
+    done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
+    for line in done.stdout.splitlines():
+        if line.startswith('{"seconds"'):
+            return json.loads(line)["seconds"]
+    print(f"{device}, {way}, {net} gave no result:\n{done.stdout}{done.stderr}", file=sys.stderr)
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--ways", nargs="+", choices=("ddp", "fully_shard"), default=["ddp", "fully_shard"])
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--rank-of", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank_of:
+        return rank_main(*options.rank_of, options)
+    platforms = [("mps", sys.executable, "mps", {})]
+    if cuda := os.environ.get("ANYMPS_PEER_PYTHON"):
+        platforms += [("CUDA", cuda, "cuda", {}), ("NCCL_P2P_DISABLE=1", cuda, "cuda", {"NCCL_P2P_DISABLE": "1"})]
+    print(
+        f"{'net':6}{'platform':22}{'way':14}{'alone, ms':>12}{str(options.ranks) + ' ranks, ms':>14}{'efficiency':>12}"
+    )
+    for net in options.nets:
+        for name, python, device, env in platforms:
+            alone = launch(python, device, "alone", net, options)
+            for way in options.ways:
+                several = launch(python, device, way, net, options, **env)
+                if alone and several:
+                    cells = f"{1e3 * alone:12.2f}{1e3 * several:14.2f}{alone / several:12.2f}"
+                    print(f"{net:6}{name:22}{way:14}{cells}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Two machines, which network namespaces stand for, and a rank that dies and is started again by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from test_launchers import ALONE, SCRIPTS, launch
+
+
+@pytest.fixture
+def hosts():
+    """Commands that run a program on one of two hosts, which see each other by a network card only; and its names."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("network namespaces need root, ip (iproute2) and unshare (util-linux)")
+    names = [f"anymps-{os.getpid()}-{i}" for i in range(2)]
+    cards = [f"anymps{i}" for i in range(2)]
+    commands = [f"netns add {name}" for name in names]
+    commands.append(f"link add {cards[0]} netns {names[0]} type veth peer name {cards[1]} netns {names[1]}")
+    for i, (name, card) in enumerate(zip(names, cards, strict=True)):
+        commands += [f"-n {name} addr add 10.213.7.{i + 1}/24 dev {card}"]
+        commands += [f"-n {name} link set {device} up" for device in (card, "lo")]
+    try:
+        for command in commands:
+            done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"this machine has no network namespaces: ip {command}: {done.stderr.strip()}")
+        # A host of its own has its own processes, too: what shares memory must not find the other's.
+        alone = ["unshare", "--pid", "--fork", "--mount-proc"]
+        yield [(["ip", "netns", "exec", name, *alone], card) for name, card in zip(names, cards, strict=True)]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def test_two_hosts(mps, hosts):
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    start += ["--master-addr", "10.213.7.1", "--master-port", "29713"]
+    processes = []
+    for i, (on_host, card) in enumerate(hosts):
+        variables = {name: value for name, value in os.environ.items() if name not in ALONE}
+        variables |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": card}
+        command = [*on_host, *start, "--node-rank", str(i), str(SCRIPTS / "two_hosts.py")]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        processes.append(subprocess.Popen(command, env=variables, **pipes))
+    try:
+        outputs = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    lines = [line for output in outputs for line in output.splitlines() if line.startswith('{"rank"')]
+    assert len(lines) == 2, "\n".join(outputs)
+    for line in lines:
+        result = json.loads(line)
+        assert result["sum"] == [3.0] and result["gathered"] == [0.0, 1.0] and result["gradient"] == 1.5
+        assert result["peers"] == 0  # no memory that is not there for the other
+
+
+def test_torchrun_goes_on_after_a_rank_was_killed(mps, tmp_path, monkeypatch):
+    # Else PyTorch's agent keeps its store, in which gloo finds addresses of processes that have ended.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    script = SCRIPTS / "elastic.py"
+    restarted, output = launch(*start, "--max-restarts", 1, script, tmp_path)
+    assert {r: (result["start"], result["first"]) for r, result in restarted.items()} == {0: (1, 3), 1: (1, 3)}, output
+    expected, _ = launch("-c", ALONE_ON_BOTH.format(script=str(script)))
+    assert restarted[0]["weight"] == restarted[1]["weight"] == pytest.approx(expected[0]["weight"], rel=1e-6)
+
+
+# Both ranks' batches in one process.
+ALONE_ON_BOTH = """
+import sys, torch
+sys.path.insert(0, {script!r}.rsplit("/", 1)[0])
+from report import report
+torch.manual_seed(0)
+model = torch.nn.Linear(1, 1).to("mps")
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+for step in range(6):
+    loss = sum(model(torch.full((1, 1), 1.0 + r + step, device="mps")).pow(2).mean() for r in range(2)) / 2
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+report(0, weight=model.weight.item())
+"""
