@@ -67,6 +67,20 @@ def test_each_distinct_plan_is_printed_once():
     assert ", split-K 1" in lines[0]
 
 
+CONVOLUTIONS = """
+x, w = torch.randn(2, 8, 9, 9, device="mps"), torch.randn(6, 8, 3, 3, device="mps")
+for _ in range(3):
+    torch.conv2d(x, w, padding=1)
+torch.conv2d(x, w)
+"""
+
+
+def test_a_plan_of_convolutions_is_made_once():
+    first, second = (line for line in report("plan", CONVOLUTIONS) if " plan: convolution fprop " in line)
+    assert "of [2, 8, 9, 9] * [6, 8, 3, 3] = [2, 6, 9, 9] Float" in first and "padding [1, 1]" in first
+    assert "= [2, 6, 7, 7]" in second and second.endswith(" bytes")
+
+
 def test_every_dispatch_is_printed():
     lines = report("fallbacks,dispatch")
     products = [line for line in lines if line.startswith("ANYMPS_LOG dispatch: matmul_")]

@@ -1,21 +1,15 @@
 // Depthwise convolutions: groups of one channel of x each.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include "ops/conv/conv_params.h"
+#include "ops/conv/direction.h"
 
 namespace anymps::ops {
 
-// True where these kernels are the better ones: few channels of y a group, floating types, a GPU.
-bool is_depthwise(const at::Tensor& weight, int64_t groups);
+// True where these kernels are the better ones: few channels of y a group, floating types, and a GPU or a
+// square of taps that strips serve.
+bool is_depthwise(const ConvProblem& problem, Direction::Kind kind, const ConvDevice& device);
 
-// y from x; or x from y where `gradient` is set. `bias` (or nullptr) is added to `out`.
-void depthwise(const at::Tensor& image, const at::Tensor& weight, const at::Tensor* bias,
-               const at::Tensor& out, const ConvParams& axes, bool gradient);
-
-// The gradient of the weight into `out`. Partial sums are added in a fixed order.
-void depthwise_weight(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out,
-                      const ConvParams& axes);
+// Plan of algorithms.h. Gradients of the weight are split, and the slices added in a fixed order.
+ConvTensor add_depthwise(PlanBuilder& builder, const Direction& d, const ConvTensor& read_first);
 
 }  // namespace anymps::ops

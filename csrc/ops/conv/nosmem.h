@@ -1,27 +1,23 @@
 // Convolutions on matrix units without shared memory: shaders/conv_nosmem.slang.
 #pragma once
 
-#include <span>
-#include <vector>
-
-#include "ops/conv/conv_tensor.h"
-#include "ops/conv/implicit_gemm.h"
+#include "ops/conv/direction.h"
 
 namespace anymps::ops {
 
-// True where no-smem tiles may compute `plain` from an activation and a filter. Floats are scaled f16.
-bool may_skip_smem_of(std::span<const ImplicitGemm> plain, const ConvTensor& image, int64_t taps,
-                      const AmaxStates* amaxes);
-
-// Packs the taps of a filter of one group as A fragments for no-smem tiles, floats as scaled f16 where the
-// scales of all `amaxes` are valid. `gemms` are changed to point into the tensors that are returned.
-std::vector<at::Tensor> nosmem_filter(std::vector<ImplicitGemm>& gemms, const ConvTensor& image,
-                                      const ConvTensor& weights, const AmaxStates* amaxes);
-
+// True where no-smem tiles may compute a direction from an activation and a filter. Floats are scaled f16.
+bool supports_nosmem(const Direction& d, const ConvDevice& device);
+// True where they may compute one of floats of one tap as bf16x2.
+bool supports_nosmem_bf16x2(const Direction& d, const ConvDevice& device);
 // True where no-smem tiles load floats of one tap as they are, and may compute their amax on the way.
-bool may_fuse_amax(const ImplicitGemm& plain, const ConvTensor& image, int64_t taps);
+bool may_fuse_amax(const Direction& d, const ConvDevice& device);
 
-// True where no-smem tiles may compute a convolution of floats of one tap as bf16x2.
-bool may_be_nosmem_bf16x2(const ImplicitGemm& plain, int64_t taps);
+// True where no-smem tiles read the first operand as it lies, not as NC/16HWc16.
+bool reads_positions(const Direction& d, const ConvDevice& device);
+
+// Plans to pack the taps of the filter as A fragments for GEMMs whose im2col operand is `image`, floats as
+// scaled f16 where all scales are valid, or as bf16x2. Returns the GEMMs, which read the fragments.
+std::vector<ImplicitGemm> add_nosmem_filter(PlanBuilder& builder, std::vector<ImplicitGemm> gemms,
+                                            const ConvTensor& image, const ConvTensor& filter, bool scaled);
 
 }  // namespace anymps::ops

@@ -2,8 +2,6 @@
 
 #include <anymps/shaders/conv_phases.h>
 
-#include <ATen/ops/empty.h>
-
 #include <bit>
 #include <limits>
 #include <numeric>
@@ -11,8 +9,6 @@
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
 #include "ops/matmul/tiles.h"
-#include "runtime/device.h"
-#include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
 namespace {
@@ -21,7 +17,7 @@ using kernels::FastDivider;
 
 constexpr uint32_t kThreads = 256;
 
-// Elements of a line of a phase that are one word.
+// Elements of a line of a phase that are one vector.
 int64_t vector_of(const ConvTensor& x) {
     constexpr int64_t kMax = 4;
     return std::gcd(x.sizes[2] / 2, kMax);
@@ -29,36 +25,42 @@ int64_t vector_of(const ConvTensor& x) {
 
 }  // namespace
 
-Phases::Phases(const ConvTensor& x, const ConvParams& axes, uint32_t present) : present(present) {
-    const int64_t phases = axes.stride[1] * axes.stride[2];
-    planes = at::empty({std::popcount(present), x.tensor.numel() / phases}, x.tensor.options());
-}
+Phases::Phases(const ConvTensor& x, const ConvParams& params, int64_t groups, uint32_t present)
+    : planes{kNoBuffer, x.memory.type},
+      phase_stride(x.numel(groups) / (params.stride[1] * params.stride[2])),
+      present(present) {}
 
-bool Phases::suit(const ConvTensor& x, const ConvParams& axes) {
-    const auto type = x.tensor.scalar_type();
+bool Phases::suit(const vulkan::DeviceInfo& device, const ConvTensor& x, const ConvParams& params,
+                  int64_t groups) {
+    const auto type = x.memory.type;
     const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
-    if (!known || !uses_shared_memory(runtime::device().info())) return false;
-    if (axes.stride[0] != 1 || axes.stride[1] > 2 || axes.stride[2] != 2) return false;
-    if (x.sizes[1] % axes.stride[1] != 0 || x.sizes[2] % 4 != 0 || !x.tensor.is_contiguous()) return false;
-    return x.tensor.numel() <= std::numeric_limits<int32_t>::max() && kernels::address(x.tensor) % 16 == 0;
+    if (!known || !uses_shared_memory(device)) return false;
+    const Dim3& stride = params.stride;
+    if (stride[0] != 1 || stride[1] > 2 || stride[2] != 2) return false;
+    if (x.sizes[1] % stride[1] != 0 || x.sizes[2] % 4 != 0 || !x.is_contiguous(groups)) return false;
+    return x.numel(groups) <= std::numeric_limits<int32_t>::max() && x.memory.misalignment == 0;
 }
 
-void Phases::join(const ConvTensor& x, const ConvParams& axes) const {
-    const int64_t vector = vector_of(x);
+void Phases::allocate(PlanBuilder& builder) {
+    planes = builder.temporary({std::popcount(present), phase_stride}, planes.type);
+}
+
+void Phases::add_join(PlanBuilder& builder, const ConvTensor& x, const ConvParams& params) const {
+    const int64_t vector = vector_of(x), item = planes.element_size();
+    const int64_t count = phase_stride * params.stride[1] / vector;
     shaders::conv_phases::PhaseArgs args{};
-    args.to = kernels::address(x.tensor);
-    args.from = kernels::address(planes);
-    args.phase_bytes = static_cast<uint64_t>(planes.stride(0) * planes.element_size());
+    args.phase_bytes = static_cast<uint64_t>(phase_stride * item);
     args.across = FastDivider(static_cast<uint32_t>(x.sizes[2] / 2 / vector));
-    args.count = static_cast<uint32_t>(x.tensor.numel() / 2 / vector);
+    args.count = static_cast<uint32_t>(count);
     args.present = present;
-    auto call = shaders::conv_phases::conv_phases.call({.workgroup = kThreads,
-                                                        .item = static_cast<uint32_t>(planes.element_size()),
-                                                        .vector = static_cast<uint32_t>(vector),
-                                                        .stride = static_cast<uint32_t>(axes.stride[1])});
-    if (runtime::profiling()) runtime::profile_work(0, c10::str(x.tensor.sizes()));
-    call.read(planes).write(x.tensor);
-    call.dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.count, kThreads)));
+    PassWriter pass(builder, shaders::conv_phases::conv_phases,
+                    {.workgroup = kThreads,
+                     .item = static_cast<uint32_t>(item),
+                     .vector = static_cast<uint32_t>(vector),
+                     .stride = static_cast<uint32_t>(params.stride[1])});
+    pass.address(args.to, x.memory).address(args.from, planes).read(planes).write(x.memory);
+    pass.work(0, builder.sizes(x.memory));
+    pass.dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.count, kThreads)));
 }
 
 }  // namespace anymps::ops

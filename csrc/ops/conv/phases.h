@@ -2,23 +2,24 @@
 // stores and one pass over them take less time than scattered results.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include "ops/conv/conv_params.h"
-#include "ops/conv/conv_tensor.h"
+#include "ops/conv/plan.h"
+#include "ops/conv/problem.h"
 
 namespace anymps::ops {
 
 struct Phases {
-    at::Tensor planes;  // [phase, image...]
-    uint32_t present;   // bit mask of phases that have results
+    Memory planes;         // [phase, image...]: a temporary once the plan has one
+    int64_t phase_stride;  // elements of a plane
+    uint32_t present;      // bit mask of phases that have results
 
     // Of x, which is contiguous and whole phases of two columns; the planes of `present` ones.
-    Phases(const ConvTensor& x, const ConvParams& axes, uint32_t present);
+    Phases(const ConvTensor& x, const ConvParams& params, int64_t groups, uint32_t present);
 
-    static bool suit(const ConvTensor& x, const ConvParams& axes);
-    // Makes lines of x of them; of phases that are not present, zeros.
-    void join(const ConvTensor& x, const ConvParams& axes) const;
+    static bool suit(const vulkan::DeviceInfo& device, const ConvTensor& x, const ConvParams& params,
+                     int64_t groups);
+    void allocate(PlanBuilder& builder);
+    // Plans to make lines of x of them; of phases that are not present, zeros.
+    void add_join(PlanBuilder& builder, const ConvTensor& x, const ConvParams& params) const;
 };
 
 }  // namespace anymps::ops

@@ -3,27 +3,21 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/kernel_call.h"
 #include "ops/matmul/tiles.h"
-#include "runtime/device.h"
-#include "vulkan/device.h"
 
 namespace anymps::ops {
 namespace {
 
-using at::Tensor;
-
 // Loads of `elements` that follow one another: what sizes and strides must be multiples of.
 struct Wide {
     int64_t elements;
-    uint64_t most_bytes = 16;
 
     bool divides(std::initializer_list<int64_t> values) const {
         return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v % elements == 0; });
     }
-    bool aligned(const Tensor& tensor, int64_t offset) const {
-        const uint64_t item = tensor.element_size();
-        return (kernels::address(tensor) + offset * item) % std::min(most_bytes, elements * item) == 0;
+    bool aligned(const Memory& memory, int64_t offset) const {
+        const auto bytes = static_cast<uint64_t>(elements * memory.element_size());
+        return memory.is_aligned(std::min(Memory::kAlignment, bytes), offset);
     }
     bool divides(const Coordinates& coordinates, const CoordinateStrides& strides) const {
         for (int axis = 0; axis < 3; ++axis) {
@@ -38,7 +32,7 @@ BlockLayout strided_layout(const ImplicitGemm& c, Block block, const Wide& wide,
     const StridedOperand& a = c.strided;
     const int64_t group_stride = c.groups > 1 ? a.group_stride : 0,
                   row_stride = a.rows > 1 || a.padded ? a.row_stride : 0;
-    const bool aligned = wide.aligned(*a.tensor, a.offset) && wide.divides({group_stride});
+    const bool aligned = wide.aligned(a.memory, a.offset) && wide.divides({group_stride});
     const bool granules = block == Block::Vec8;
     const Run run = run_of(c.k, a.k);
     if (run.stride == 1) {
@@ -62,7 +56,7 @@ CoordinateStrides strides_of(const Im2colOperand& b, const Dim3& steps, int64_t 
 BlockLayout im2col_layout(const ImplicitGemm& c, const Wide& wide, bool checked) {
     const Im2colOperand& b = c.im2col;
     const int64_t group_stride = c.groups > 1 ? b.group_stride : 0;
-    const bool base = wide.aligned(*b.tensor, 0) && wide.divides({group_stride});
+    const bool base = wide.aligned(b.memory, 0) && wide.divides({group_stride});
     bool aligned = base;
     for (int axis = 0; axis < 3; ++axis)
         aligned = aligned && (b.size[axis] == 1 || wide.divides({b.stride[axis]}));
@@ -107,7 +101,7 @@ bool always_inside(const ImplicitGemm& c) {
 bool wide_target(const ImplicitGemm& c, bool swapped) {
     const Wide wide{4};
     const ConvTarget& t = c.target;
-    if (!wide.aligned(*t.tensor, t.offset) || (c.groups > 1 && !wide.divides({t.group_stride}))) return false;
+    if (!wide.aligned(t.memory, t.offset) || (c.groups > 1 && !wide.divides({t.group_stride}))) return false;
     if (swapped) return t.row_stride == 1 && wide.divides({c.strided.rows}) && wide.divides(c.g, t.g);
     const Run run = run_of(c.g, t.g);
     const int64_t row_stride = c.strided.rows > 1 ? t.row_stride : 0;
@@ -135,7 +129,7 @@ uint32_t spatial_of(const ImplicitGemm& c) {
     return 1;
 }
 
-Variant variant_of_one(const ImplicitGemm& c, Block block, bool swapped) {
+Variant variant_of_one(const vulkan::DeviceInfo& device, const ImplicitGemm& c, Block block, bool swapped) {
     Variant v{};
     const Wide wide{block == Block::Vec8 ? 8 : 4};
     v.spatial = spatial_of(c);
@@ -146,8 +140,7 @@ Variant variant_of_one(const ImplicitGemm& c, Block block, bool swapped) {
     v.mode = iterator_mode_of(c, v.strided, v.im2col, v.checked);
     v.wide_out = wide_target(c, swapped);
     v.swapped = swapped;
-    const uint64_t products = uint64_t(c.groups) * c.strided.rows * c.g.count() * c.k.count();
-    if (is_small(runtime::device().info(), products)) v.strided = v.im2col = BlockLayout::Strided;
+    if (is_small(device, c.products())) v.strided = v.im2col = BlockLayout::Strided;
     return v;
 }
 
@@ -188,10 +181,11 @@ Run im2col_run(const ImplicitGemm& c) {
     return run_of(c.k, strides_of(c.im2col, c.im2col.k_step, c.im2col.k_nc_stride));
 }
 
-Variant variant_of(std::span<const ImplicitGemm> gemms, Block block, bool swapped) {
-    Variant v = variant_of_one(gemms[0], block, swapped);
+Variant variant_of(const vulkan::DeviceInfo& device, std::span<const ImplicitGemm> gemms, Block block,
+                   bool swapped) {
+    Variant v = variant_of_one(device, gemms[0], block, swapped);
     for (const ImplicitGemm& c : gemms.subspan(1)) {
-        const Variant other = variant_of_one(c, block, swapped);
+        const Variant other = variant_of_one(device, c, block, swapped);
         v.strided = common(v.strided, other.strided);
         v.im2col = common(v.im2col, other.im2col);
         v.spatial = std::max(v.spatial, other.spatial);
@@ -204,6 +198,16 @@ Variant variant_of(std::span<const ImplicitGemm> gemms, Block block, bool swappe
     if (block == Block::Scalar && v.strided == BlockLayout::MnMajorVec) v.strided = BlockLayout::Strided;
     if (block == Block::Scalar && v.im2col == BlockLayout::MnMajorVec) v.im2col = BlockLayout::Strided;
     return v;
+}
+
+Vectorizable is_vectorizable(const vulkan::DeviceInfo& device, std::span<const ImplicitGemm> gemms) {
+    for (const ImplicitGemm& c : gemms)
+        if (c.strided.memory.huge || c.im2col.memory.huge) return {false, false};
+    const Variant v = variant_of(device, gemms, Block::Vec8, false);
+    const auto is_vector = [](BlockLayout layout) {
+        return layout == BlockLayout::KMajorVec || layout == BlockLayout::MnMajorVec;
+    };
+    return {is_vector(v.strided), is_vector(v.im2col)};
 }
 
 }  // namespace anymps::ops

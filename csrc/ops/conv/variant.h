@@ -26,6 +26,11 @@ struct Variant {
     bool wide_out;     // results store as vec4
     bool swapped;      // rows and columns are exchanged
     IteratorMode mode;
+
+    // No-smem tiles can load the im2col operand as it is, and store vec4. Of Block::Vec4.
+    bool reads_positions() const {
+        return im2col == BlockLayout::MnMajorVec && mode == IteratorMode::Linear && wide_out;
+    }
 };
 
 // Fast coordinates that collapse into one stride: their product, that stride, and the greatest common divisor
@@ -43,6 +48,16 @@ Run im2col_run(const ImplicitGemm& c);
 enum class Block { Scalar, Vec4, Vec8 };
 
 // Variant that suits implicit GEMMs which differ in offsets, coordinate sizes, steps and starts.
-Variant variant_of(std::span<const ImplicitGemm> gemms, Block block, bool swapped);
+Variant variant_of(const vulkan::DeviceInfo& device, std::span<const ImplicitGemm> gemms, Block block,
+                   bool swapped);
+
+// The operands that the tiles of matrix units can load, as variant_of(Block::Vec8) says, where no storage is
+// too large for them.
+struct Vectorizable {
+    bool strided, im2col;
+
+    bool both() const { return strided && im2col; }
+};
+Vectorizable is_vectorizable(const vulkan::DeviceInfo& device, std::span<const ImplicitGemm> gemms);
 
 }  // namespace anymps::ops

@@ -3,22 +3,17 @@
 #include <anymps/shaders/conv_wgrad.h>
 #include <anymps/shaders/conv_wgrad_pack.h>
 
-#include <ATen/ops/empty.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
-#include "ops/attention/attention.h"
-#include "runtime/device.h"
-#include "runtime/dispatch_time.h"
-#include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
 namespace {
 
-using at::Tensor;
 using kernels::ceil_div;
 using kernels::FastDivider;
 
@@ -56,10 +51,8 @@ struct Frame {
           quads(4 * (steps + kPrefetch) + 2 * line) {}
 };
 
-WgradPackArgs pack_args(const ConvTensor& image, const Frame& frame, const Tensor& to) {
+WgradPackArgs pack_args(const ConvTensor& image, const Frame& frame) {
     WgradPackArgs args{};
-    args.to = kernels::address(to);
-    args.from = kernels::address(image.tensor);
     args.image_stride = image.outer_stride;
     args.channel_stride = image.channel_stride;
     args.line_stride = image.strides[1];
@@ -75,7 +68,7 @@ WgradPackArgs pack_args(const ConvTensor& image, const Frame& frame, const Tenso
 // True where the address of every channel of every image, and line, is that of a word of so many elements.
 bool begins_words(const ConvTensor& image, int64_t count) {
     const auto whole = [&](int64_t size, int64_t stride) { return size == 1 || stride % count == 0; };
-    return kernels::address(image.tensor) % (count * image.tensor.element_size()) == 0 &&
+    return image.memory.is_aligned(static_cast<uint64_t>(count * image.memory.element_size())) &&
            whole(image.outer, image.outer_stride) && whole(image.channels, image.channel_stride);
 }
 
@@ -86,47 +79,47 @@ uint32_t vector_of(const ConvTensor& image) {
     return 1;
 }
 
-void pack(const shaders::conv_wgrad_pack::WgradPackKernel& kernel, const ConvTensor& image,
-          const WgradPackArgs& args, const Tensor& to, bool swapped) {
-    auto call = kernel.call({.workgroup = kThreads, .vector = vector_of(image), .swapped = swapped});
-    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
-    call.read(image.tensor).write(to);
-    call.dispatch(args, kernels::Grid::linear(ceil_div(args.count, kThreads * kEach)));
+void add_pack(PlanBuilder& builder, const shaders::conv_wgrad_pack::WgradPackKernel& kernel,
+              const ConvTensor& image, WgradPackArgs args, const Memory& to, bool swapped) {
+    PassWriter pass(builder, kernel, {.workgroup = kThreads, .vector = vector_of(image), .swapped = swapped});
+    pass.address(args.to, to).address(args.from, image.memory);
+    pass.read(image.memory).write(to).work(0, builder.sizes(image.memory));
+    pass.dispatch(args, kernels::Grid::linear(ceil_div(args.count, kThreads * kEach)));
 }
 
-Tensor packed_image(const ConvTensor& x, const Frame& frame) {
-    const Tensor to = at::empty({x.channels / 2, frame.quads, 2, 8}, x.tensor.options());
-    WgradPackArgs args = pack_args(x, frame, to);
+Memory add_packed_image(PlanBuilder& builder, const ConvTensor& x, const Frame& frame) {
+    const Memory to = builder.temporary({x.channels / 2, frame.quads, 2, 8}, x.memory.type);
+    WgradPackArgs args = pack_args(x, frame);
     args.pieces = FastDivider(static_cast<uint32_t>(2 * frame.quads));
     args.count = static_cast<uint32_t>(x.channels * frame.quads);
     args.first = static_cast<uint32_t>(frame.line);
-    pack(shaders::conv_wgrad_pack::conv_wgrad_pack_image, x, args, to, false);
+    add_pack(builder, shaders::conv_wgrad_pack::conv_wgrad_pack_image, x, args, to, false);
     return to;
 }
 
-Tensor packed_gradient(const ConvTensor& y, const Frame& frame) {
+Memory add_packed_gradient(PlanBuilder& builder, const ConvTensor& y, const Frame& frame) {
     const int64_t blocks = ceil_div(y.channels, kPanel) * (kPanel / 16);
-    const Tensor to =
-        at::empty({blocks * frame.steps + kPrefetch * (kPanel / 16), 16, 16}, y.tensor.options());
-    WgradPackArgs args = pack_args(y, frame, to);
+    const Memory to =
+        builder.temporary({blocks * frame.steps + kPrefetch * (kPanel / 16), 16, 16}, y.memory.type);
+    WgradPackArgs args = pack_args(y, frame);
     args.pieces = FastDivider(static_cast<uint32_t>(32 * frame.steps));
     args.count = static_cast<uint32_t>(blocks * frame.steps * 32);
-    pack(shaders::conv_wgrad_pack::conv_wgrad_pack_gradient, y, args, to,
-         fragment_layout(y.tensor.scalar_type()).a_swapped);
+    add_pack(builder, shaders::conv_wgrad_pack::conv_wgrad_pack_gradient, y, args, to,
+             builder.device.layout(y.memory.type).a_swapped);
     return to;
 }
 
 // Steps of a split-K slice: slices fill the compute units in whole waves; each has its start-up, and its sums
 // to be written and read again.
-int64_t choose_steps_per_split(const WgradTile& tile, int64_t tiles, int64_t results, int64_t steps,
-                               int64_t longest_sum) {
+int64_t choose_steps_per_split(const vulkan::DeviceInfo& device, const WgradTile& tile, int64_t tiles,
+                               int64_t results, int64_t steps) {
     constexpr int64_t kMaxElements = 16 << 20, kShortest = 16;
     constexpr double kStart = 3, kBytesOfMicrosecond = 3e6;
-    const int64_t multiple = 2 * tile.shares, longest = longest_sum / 16 * tile.shares;
-    const int64_t wave = runtime::device().info().compute_units() * tile.occupancy;
+    const int64_t multiple = 2 * tile.shares, longest = kLongestSum / 16 * tile.shares;
+    const int64_t wave = device.compute_units() * tile.occupancy;
     const int64_t most = std::max<int64_t>(1, kMaxElements / results);
     const int64_t least = std::clamp<int64_t>(ceil_div(steps, longest), 1, most);
-    const vulkan::DeviceProfile& profile = *runtime::device().info().profile;
+    const vulkan::DeviceProfile& profile = *device.profile;
     const double step = tile.microseconds * profile.unit_scale(vulkan::Rate::MatrixF16);
     int64_t best = 0;
     double best_time = std::numeric_limits<double>::max();
@@ -144,81 +137,90 @@ int64_t choose_steps_per_split(const WgradTile& tile, int64_t tiles, int64_t res
     return best;
 }
 
-// Matrix units that multiply `type`.
-at::ScalarType multiplied(at::ScalarType type) {
-    return type == at::kFloat ? at::kBFloat16 : type;
-}
-
-bool multiplies_16_bits(const ImplicitGemm& plain) {
-    const Arithmetic arithmetic = arithmetic_of(plain);
+bool multiplies_16_bits(const ConvDevice& device, const ImplicitGemm& plain) {
+    const Arithmetic arithmetic = arithmetic_of(device, plain);
     return arithmetic == Arithmetic::F16 || arithmetic == Arithmetic::BF16;
 }
 
-// Split-K wgrad and its reduction. first, second: operands.
-template <class Kernel>
-void run(const Kernel& kernel, const WgradTile& tile, ImplicitGemm c, typename Kernel::Args args,
-         int64_t steps, int64_t longest_sum, const Tensor& first, const Tensor& second) {
+// An operand of the kernel, and the field of its arguments.
+struct Operand {
+    uint64_t& field;
+    const Memory& memory;
+};
+
+// Split-K wgrad and its reduction.
+template <class Kernel, class Args>
+void add_wgrad(PlanBuilder& builder, const Kernel& kernel, const WgradTile& tile, ImplicitGemm c, Args& args,
+               int64_t steps, const Operand& first, const Operand& second) {
     const int64_t rows = c.strided.rows, columns = c.g.count();
     const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns);
-    const int64_t steps_per_split = choose_steps_per_split(tile, tiles, rows * columns, steps, longest_sum),
-                  split_k = ceil_div(steps, steps_per_split);
-    const Tensor sums = at::empty({split_k, 1, rows, columns}, first.options().dtype(at::kFloat));
-    args.workspace = kernels::address(sums);
+    const int64_t steps_per_split =
+        choose_steps_per_split(builder.device.info, tile, tiles, rows * columns, steps);
+    const int64_t split_k = ceil_div(steps, steps_per_split);
+    const Memory sums = builder.temporary({split_k, 1, rows, columns}, at::kFloat);
     args.steps_per_split = static_cast<uint32_t>(steps_per_split);
-    const auto type = first.scalar_type();
-    const FragmentLayout layout = fragment_layout(multiplied(type));
-    auto call = kernel.call({.workgroup = tile.threads,
-                             .subgroup = 32,
-                             .a_swapped = layout.a_swapped,
-                             .b_swapped = layout.b_swapped,
-                             .acc_swapped = layout.acc_swapped});
-    const double operations = 2.0 * static_cast<double>(rows * columns) * c.k.count();
-    runtime::note_dispatch({.operations = operations});
-    if (runtime::profiling()) {
-        const auto sizes = c10::str(first.sizes(), " * ", second.sizes(), ", split-K ", split_k);
-        runtime::profile_work(operations, sizes);
-    }
-    call.read(first).read(second).write(sums);
-    call.dispatch(args, kernels::Grid::linear(tiles * split_k));
+    const FragmentLayout layout = builder.device.layout(multiplied_type(first.memory.type));
+    PassWriter pass(builder, kernel,
+                    {.workgroup = tile.threads,
+                     .subgroup = 32,
+                     .a_swapped = layout.a_swapped,
+                     .b_swapped = layout.b_swapped,
+                     .acc_swapped = layout.acc_swapped});
+    pass.address(first.field, first.memory).address(second.field, second.memory);
+    pass.address(args.workspace, sums);
+    pass.work(
+        2.0 * static_cast<double>(rows * columns) * c.k.count(),
+        c10::str(builder.sizes(first.memory), " * ", builder.sizes(second.memory), ", split-K ", split_k));
+    pass.read(first.memory).read(second.memory).write(sums);
+    pass.dispatch(args, kernels::Grid::linear(tiles * split_k));
     c.g.channels_last = true;
-    reduce_split_k(c, sums);
+    add_reduce_split_k(builder, c, sums, split_k);
 }
 
 }  // namespace
 
-bool may_be_wgrad_3x3(const ImplicitGemm& plain, const ConvParams& axes, const ConvTensor& x,
-                      const ConvTensor& y) {
+bool supports_wgrad_3x3(const Direction& d, const ConvDevice& device) {
     constexpr Dim3 kOnes{1, 1, 1};
     constexpr int64_t kMinRows = 32;
-    if (plain.groups != 1 || plain.g.spatial != Dim3{1, 3, 3} || !multiplies_16_bits(plain)) return false;
-    if (axes.stride != kOnes || axes.dilation != kOnes || axes.padding != Dim3{0, 1, 1}) return false;
+    if (d.kind != Direction::Kind::Wgrad) return false;
+    const ConvTensor &y = d.first, &x = d.second;
+    const ImplicitGemm& plain = d.plain[0];
+    if (plain.groups != 1 || plain.g.spatial != Dim3{1, 3, 3} || !multiplies_16_bits(device, plain))
+        return false;
+    if (d.params.stride != kOnes || d.params.dilation != kOnes || d.params.padding != Dim3{0, 1, 1})
+        return false;
     if (x.sizes[0] != 1 || x.sizes != y.sizes || x.sizes[2] == 1) return false;
     if (x.strides[2] != 1 || y.strides[2] != 1) return false;
     if (x.channels % kChannels != 0 || y.channels < kMinRows || plain.k.count() == 0) return false;
     constexpr int64_t kMaxPieces = int64_t{1} << 30;  // of 16 bytes
     if (Frame(y).quads * std::max(x.channels, y.channels + kPanel) > kMaxPieces) return false;
-    return lanes_hold_factors(multiplied(x.tensor.scalar_type()));
+    return device.holds_fragments(multiplied_type(x.memory.type));
 }
 
-void wgrad_3x3(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor& y, int64_t longest_sum) {
+ConvTensor add_wgrad_3x3(PlanBuilder& builder, const Direction& d, const ConvTensor&) {
+    const ConvTensor &y = d.first, &x = d.second;
     const Frame frame(y);
-    const Tensor image = packed_image(x, frame), gradient = packed_gradient(y, frame);
+    const Memory image = add_packed_image(builder, x, frame),
+                 gradient = add_packed_gradient(builder, y, frame);
     Wgrad3x3Args args{};
-    args.gradient = kernels::address(gradient);
-    args.image = kernels::address(image);
     args.rows = static_cast<uint32_t>(y.channels);
     args.channels = static_cast<uint32_t>(x.channels);
     args.steps = static_cast<uint32_t>(frame.steps);
     args.quads = static_cast<uint32_t>(frame.quads);
     args.line = static_cast<uint32_t>(frame.line);
-    const bool half = x.tensor.scalar_type() == at::kHalf;
-    run(half ? shaders::conv_wgrad::conv_wgrad_3x3_64x144_f16
-             : shaders::conv_wgrad::conv_wgrad_3x3_64x144_bf16,
-        kWgrad3x3, plain, args, frame.steps, longest_sum, gradient, image);
+    const bool half = x.memory.type == at::kHalf;
+    add_wgrad(builder,
+              half ? shaders::conv_wgrad::conv_wgrad_3x3_64x144_f16
+                   : shaders::conv_wgrad::conv_wgrad_3x3_64x144_bf16,
+              kWgrad3x3, d.plain[0], args, frame.steps, {args.gradient, gradient}, {args.image, image});
+    return y;
 }
 
-bool may_be_wgrad_1x1(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor& y) {
+bool supports_wgrad_1x1(const Direction& d, const ConvDevice& device) {
     constexpr int64_t kStep = 16, kSteps = 32;
+    if (d.kind != Direction::Kind::Wgrad) return false;
+    const ConvTensor &y = d.first, &x = d.second;
+    const ImplicitGemm& plain = d.plain[0];
     if (plain.groups != 1 || plain.g.positions() != 1 || x.sizes != y.sizes) return false;
     if (y.channels < kWgrad1x1.rows || x.channels < kWgrad1x1.columns || x.channels % 4 != 0) return false;
     const int64_t positions = y.positions(), k = plain.k.count();
@@ -234,22 +236,24 @@ bool may_be_wgrad_1x1(const ImplicitGemm& plain, const ConvTensor& x, const Conv
     if (!follow(x) || !follow(y)) return false;
     // Products for each element: where many, tiles in shared memory are no slower. They need floats' ranges,
     // and packed images where positions are no whole words of eight.
-    const vulkan::PlanCosts& costs = *runtime::device().info().profile->costs;
+    const vulkan::PlanCosts& costs = *device.info.profile->costs;
     const double most = costs.wgrad_max_intensity, max_with_pass = costs.wgrad_max_intensity_pass;
-    const bool floats = x.tensor.scalar_type() == at::kFloat;
+    const bool floats = x.memory.type == at::kFloat;
     if (intensity(y.channels, x.channels) > (floats || positions % 8 != 0 ? max_with_pass : most))
         return false;
-    const bool pairs = floats && may_use_scaled_f16(y.tensor) && arithmetic_of(plain) == Arithmetic::BF16x2;
-    return (pairs || multiplies_16_bits(plain)) && lanes_hold_factors(multiplied(x.tensor.scalar_type()));
+    const bool pairs = floats && device.may_use_scaled_f16(y.memory.type) &&
+                       arithmetic_of(device, plain) == Arithmetic::BF16x2;
+    return (pairs || multiplies_16_bits(device, plain)) &&
+           device.holds_fragments(multiplied_type(x.memory.type));
 }
 
-void wgrad_1x1(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor& y, int64_t longest_sum) {
+ConvTensor add_wgrad_1x1(PlanBuilder& builder, const Direction& d, const ConvTensor&) {
+    const ConvTensor &y = d.first, &x = d.second;
+    const ImplicitGemm& plain = d.plain[0];
     const auto bytes = [&](int64_t elements) {
-        return static_cast<uint64_t>(elements * static_cast<int64_t>(x.tensor.element_size()));
+        return static_cast<uint64_t>(elements * x.memory.element_size());
     };
     Wgrad1x1Args args{};
-    args.left = kernels::address(y.tensor);
-    args.right = kernels::address(x.tensor);
     args.left_pitch = bytes(y.channel_stride);
     args.right_pitch = bytes(x.channel_stride);
     args.left_image = bytes(y.outer_stride);
@@ -258,11 +262,13 @@ void wgrad_1x1(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor&
     args.columns = static_cast<uint32_t>(x.channels);
     args.positions = static_cast<uint32_t>(y.positions());
     args.k = static_cast<uint32_t>(plain.k.count());
-    const auto type = x.tensor.scalar_type();
-    run(type == at::kFloat  ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_floats
-        : type == at::kHalf ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_f16
-                            : shaders::conv_wgrad::conv_wgrad_1x1_64x64_bf16,
-        kWgrad1x1, plain, args, plain.k.count() / 16, longest_sum, y.tensor, x.tensor);
+    const auto type = x.memory.type;
+    add_wgrad(builder,
+              type == at::kFloat  ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_floats
+              : type == at::kHalf ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_f16
+                                  : shaders::conv_wgrad::conv_wgrad_1x1_64x64_bf16,
+              kWgrad1x1, plain, args, plain.k.count() / 16, {args.left, y.memory}, {args.right, x.memory});
+    return y;
 }
 
 }  // namespace anymps::ops

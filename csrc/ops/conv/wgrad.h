@@ -1,23 +1,22 @@
-// Weight gradients (wgrad) on matrix units without shared memory: shaders/conv_wgrad.slang.
+// Weight gradients (wgrad) on matrix units without shared memory: shaders/conv_wgrad.slang. Split-K keeps
+// sums near kLongestSum positions, unless that takes too many slices.
 #pragma once
 
-#include "ops/conv/conv_params.h"
-#include "ops/conv/conv_tensor.h"
-#include "ops/conv/implicit_gemm.h"
+#include "ops/conv/direction.h"
 
 namespace anymps::ops {
 
-// True where wgrad_3x3 may compute `plain`: 16 bits, 3 x 3 taps, stride and padding of 1.
-bool may_be_wgrad_3x3(const ImplicitGemm& plain, const ConvParams& axes, const ConvTensor& x,
-                      const ConvTensor& y);
+// The most terms of a sum: matrix units add with truncation, and small terms are lost in long sums.
+constexpr int64_t kLongestSum = 4096;
 
-// True where wgrad_1x1 may: one tap, of images whose positions follow one another. Floats lose no more
-// than TF32 would, whatever their range.
-bool may_be_wgrad_1x1(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor& y);
+// 16 bits, 3 x 3 taps, stride and padding of 1.
+bool supports_wgrad_3x3(const Direction& d, const ConvDevice& device);
+// One tap, of images whose positions follow one another. Floats lose no more than TF32 would, whatever their
+// range.
+bool supports_wgrad_1x1(const Direction& d, const ConvDevice& device);
 
-// plain: the weight gradient of x and y. Split-K keeps sums near `longest_sum` positions, unless that takes
-// too many slices.
-void wgrad_3x3(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor& y, int64_t longest_sum);
-void wgrad_1x1(const ImplicitGemm& plain, const ConvTensor& x, const ConvTensor& y, int64_t longest_sum);
+// Plans of algorithms.h.
+ConvTensor add_wgrad_3x3(PlanBuilder& builder, const Direction& d, const ConvTensor& read_first);
+ConvTensor add_wgrad_1x1(PlanBuilder& builder, const Direction& d, const ConvTensor& read_first);
 
 }  // namespace anymps::ops

@@ -187,6 +187,13 @@ Plan choose_plan(const vulkan::DeviceInfo& device, const GemmProblem& problem, b
     return slot.plan;
 }
 
+uint32_t plan_generation() {
+    const Tuning& tuning = Tuning::instance();
+    return tuning.exploring.load(std::memory_order_relaxed)
+               ? 0
+               : tuning.generation.load(std::memory_order_acquire);
+}
+
 std::string profile_label(const Plan& plan, std::string sizes) {
     return plan.trial == 0 ? sizes : sizes + "; trial " + std::to_string(plan.trial);
 }

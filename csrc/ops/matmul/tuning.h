@@ -13,6 +13,10 @@ namespace anymps::ops {
 // what rarely runs. Thread-safe.
 Plan choose_plan(const vulkan::DeviceInfo& device, const GemmProblem& problem, bool cold = false);
 
+// Changes when plans that callers remember are no longer to be used. 0 while tiles are tuned: nothing is to
+// be remembered then.
+uint32_t plan_generation();
+
 // The sizes that a profile shows for a dispatch of this plan: while tuning, they name the trial.
 std::string profile_label(const Plan& plan, std::string sizes);
 

@@ -1,26 +1,20 @@
-#include "ops/conv/conv_tensor.h"
+#include "ops/conv/pack.h"
 
 #include <anymps/shaders/conv_amax.h>
 #include <anymps/shaders/conv_pack.h>
-
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <numeric>
 #include <optional>
-#include <string>
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
-#include "runtime/device.h"
-#include "runtime/kernel_profile.h"
 
 namespace anymps::ops {
 namespace {
 
-using at::Tensor;
 using kernels::ceil_div;
 using kernels::FastDivider;
 
@@ -35,14 +29,6 @@ using shaders::conv_pack::PackArgs;
 constexpr kernels::KernelFamily kPack(shaders::conv_pack::kernels_with<PackArgs>, {"conv_pack_"},
                                       {"1", "2", "4", "8"});
 
-void set_axes(ConvTensor& image) {
-    const int64_t dims = image.tensor.dim() - 2;
-    for (int64_t i = 0; i < dims; ++i) {
-        image.sizes[3 - dims + i] = image.tensor.size(2 + i);
-        image.strides[3 - dims + i] = image.tensor.stride(2 + i);
-    }
-}
-
 // True where a dimension's steps are whole numbers of `count` elements.
 bool steps_by(int64_t count, int64_t size, int64_t stride) {
     return size == 1 || stride % count == 0;
@@ -51,9 +37,9 @@ bool steps_by(int64_t count, int64_t size, int64_t stride) {
 // True where the address of each group of each image is that of a word of `count` elements, of 16 bytes at
 // most.
 bool begins_words(const ConvTensor& image, int64_t groups, int64_t count) {
-    const auto bytes = static_cast<uint64_t>(std::min<int64_t>(16, count * image.tensor.element_size()));
-    return kernels::address(image.tensor) % bytes == 0 && steps_by(count, image.outer, image.outer_stride) &&
-           steps_by(count, groups, image.group_stride);
+    const auto bytes = static_cast<uint64_t>(count * image.memory.element_size());
+    return image.memory.is_aligned(std::min(Memory::kAlignment, bytes)) &&
+           steps_by(count, image.outer, image.outer_stride) && steps_by(count, groups, image.group_stride);
 }
 
 // True where channels, of stride 1, are whole words.
@@ -136,7 +122,6 @@ PackArgs pack_args(const ConvTensor& image, int64_t groups, uint32_t tile_channe
     const int64_t granules = static_cast<int64_t>(ceil_div(image.channels, kGranule));
     const int64_t positions = image.positions();
     PackArgs args{};
-    args.from = kernels::address(image.tensor);
     args.from_outer = image.outer_stride;
     args.from_group = image.group_stride;
     args.from_channel = image.channel_stride;
@@ -156,42 +141,6 @@ PackArgs pack_args(const ConvTensor& image, int64_t groups, uint32_t tile_channe
 
 }  // namespace
 
-ConvTensor activation_of(const Tensor& tensor, int64_t groups) {
-    const int64_t channels = tensor.size(1) / groups;
-    ConvTensor image{tensor,          tensor.size(0), channels, tensor.stride(0), channels * tensor.stride(1),
-                     tensor.stride(1)};
-    set_axes(image);
-    return image;
-}
-
-ConvTensor filter_of(const Tensor& tensor, int64_t groups) {
-    const int64_t outer = tensor.size(0) / groups;
-    ConvTensor image{tensor,          outer, tensor.size(1), tensor.stride(0), outer * tensor.stride(0),
-                     tensor.stride(1)};
-    set_axes(image);
-    return image;
-}
-
-ConvTensor transposed(ConvTensor weight) {
-    std::swap(weight.outer, weight.channels);
-    std::swap(weight.outer_stride, weight.channel_stride);
-    weight.padded = weight.channels;
-    return weight;
-}
-
-ConvTensor ConvTensor::as(Form way) const {
-    ConvTensor result = *this;
-    if (form == way) return result;
-    if (form == Form::Plain) {
-        result.form = way == Form::ScaledF16 ? Form::ScaledOnLoad : Form::Plain;
-        return result;
-    }
-    TORCH_INTERNAL_ASSERT(form == Form::Bf16x2OrScaledF16);
-    result.form = way;
-    if (way == Form::ScaledF16) result.tensor = tensor.view(at::kHalf);
-    return result;
-}
-
 namespace {
 
 ConvTensor as_blocked(ConvTensor image) {
@@ -200,25 +149,31 @@ ConvTensor as_blocked(ConvTensor image) {
     return image;
 }
 
-ConvTensor pack(const ConvTensor& image, int64_t groups, Form form, const AmaxStates* amaxes, bool blocks) {
-    TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
-    const ConvTensor source = blocks ? image : joined(image);
-    const bool flat = is_flat(source);
-    int64_t vector = vector_of(source, groups, flat);
-    const bool whole = vector < 4 && has_words_of_rows(source, groups);
-    uint32_t tile_channels = channels_of_tile(source);
-    if (whole) {
+// How the kernel reads an image.
+struct PackShape {
+    ConvTensor source;
+    bool flat, whole;
+    int64_t vector;
+    uint32_t tile_channels;
+
+    PackShape(const ConvTensor& image, int64_t groups, bool blocks)
+        : source(blocks ? image : joined(image)),
+          flat(is_flat(source)),
+          vector(vector_of(source, groups, flat)),
+          tile_channels(channels_of_tile(source)) {
+        whole = vector < 4 && has_words_of_rows(source, groups);
+        if (!whole) return;
         tile_channels = kTile / std::bit_ceil(static_cast<uint32_t>(source.positions()));
         vector = kGranule;
     }
-    PackArgs args = pack_args(source, groups, tile_channels);
-    if (whole) args.width = FastDivider(args.positions);
-    const int64_t padded = args.granules * kGranule, positions = image.positions();
-    const auto type = form == Form::ScaledF16 ? at::kHalf : image.tensor.scalar_type();
-    const Tensor memory =
-        at::empty({image.outer, positions, groups, padded}, image.tensor.options().dtype(type));
+};
+
+// The copy, [outer, position, group, padded].
+ConvTensor packed_tensor(PlanBuilder& builder, const ConvTensor& image, int64_t padded, Form form) {
+    const int64_t positions = image.positions(), groups = builder.problem.groups;
+    const auto type = form == Form::ScaledF16 ? at::kHalf : image.memory.type;
     ConvTensor result = image;
-    result.tensor = memory;
+    result.memory = builder.temporary({image.outer, positions, groups, padded}, type);
     result.padded = padded;
     result.form = form;
     result.channel_stride = 1;
@@ -227,43 +182,50 @@ ConvTensor pack(const ConvTensor& image, int64_t groups, Form form, const AmaxSt
     result.strides[1] = image.sizes[2] * result.strides[2];
     result.strides[0] = image.sizes[1] * result.strides[1];
     result.outer_stride = positions * groups * padded;
+    return result;
+}
+
+ConvTensor add_pack(PlanBuilder& builder, const ConvTensor& image, Form form, bool blocks) {
+    TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
+    const int64_t groups = builder.problem.groups;
+    const PackShape shape(image, groups, blocks);
+    PackArgs args = pack_args(shape.source, groups, shape.tile_channels);
+    if (shape.whole) args.width = FastDivider(args.positions);
+    ConvTensor result = packed_tensor(builder, image, args.granules * kGranule, form);
     if (blocks && form == Form::Plain) result = as_blocked(result);
     TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
                 result.outer_stride, " elements is too large for the mps device");
-    args.to = kernels::address(memory);
+    if (image.numel(groups) == 0) return result;
     const bool halves = form == Form::ScaledF16 || form == Form::Bf16x2OrScaledF16;
+    PassWriter pass(builder, kPack(0, std::countr_zero(static_cast<uint64_t>(shape.vector))),
+                    {.workgroup = kThreads,
+                     .item = static_cast<uint32_t>(image.memory.element_size()),
+                     .cut = form == Form::Bf16x2 || form == Form::Bf16x2OrScaledF16,
+                     .tile_channels = shape.tile_channels,
+                     .channels_fast = image.channel_stride == 1,
+                     .flat = shape.flat,
+                     .halves = halves,
+                     .whole = shape.whole,
+                     .blocks = blocks});
+    pass.address(args.from, image.memory).address(args.to, result.memory);
     if (halves) {
-        args.amaxes = amaxes->address();
-        args.amax_count = static_cast<uint32_t>(amaxes->count);
-        args.amax_state = image.amax_state;
+        pass.amaxes(args.amaxes).amax(args.amax_state, image.amax);
+        args.amax_count = static_cast<uint32_t>(builder.plan.amax_count);
     }
-    if (memory.numel() == 0) return result;
-    const bool cut = form == Form::Bf16x2 || form == Form::Bf16x2OrScaledF16;
-    auto call = kPack(0, std::countr_zero(static_cast<uint64_t>(vector)))
-                    .call({.workgroup = kThreads,
-                           .item = static_cast<uint32_t>(image.tensor.element_size()),
-                           .cut = cut,
-                           .tile_channels = tile_channels,
-                           .channels_fast = image.channel_stride == 1,
-                           .flat = flat,
-                           .halves = halves,
-                           .whole = whole,
-                           .blocks = blocks});
-    if (runtime::profiling()) runtime::profile_work(0, c10::str(image.tensor.sizes()));
-    if (halves) amaxes->read_by(call);
-    call.read(image.tensor).write(memory).dispatch(args, kernels::Grid::linear(args.tiles));
+    pass.read(image.memory).write(result.memory).work(0, builder.sizes(image.memory));
+    pass.dispatch(args, kernels::Grid::linear(args.tiles));
     return result;
 }
 
 }  // namespace
 
-ConvTensor packed(const ConvTensor& image, int64_t groups, Form form, const AmaxStates* amaxes) {
-    const bool ready = form == Form::Plain ? is_packed(image, groups) : image.form == form;
-    return ready ? image : pack(image, groups, form, amaxes, false);
+ConvTensor add_packed(PlanBuilder& builder, const ConvTensor& image, Form form) {
+    const bool ready = form == Form::Plain ? is_packed(image, builder.problem.groups) : image.form == form;
+    return ready ? image : add_pack(builder, image, form, false);
 }
 
-ConvTensor to_blocked(const ConvTensor& image, const AmaxStates* amaxes) {
-    return pack(image, 1, amaxes != nullptr ? Form::Bf16x2OrScaledF16 : Form::Plain, amaxes, true);
+ConvTensor add_blocked(PlanBuilder& builder, const ConvTensor& image, bool scaled) {
+    return add_pack(builder, image, scaled ? Form::Bf16x2OrScaledF16 : Form::Plain, true);
 }
 
 ConvTensor scaled_blocked(ConvTensor image) {
@@ -274,87 +236,72 @@ namespace {
 
 // The image in the form in which conv_amax has whole blocks and words.
 ConvTensor amax_view(const ConvTensor& image, int64_t groups) {
-    ConvTensor fused_amax = image;
+    ConvTensor view = image;
     // Of few positions blocks would be small: those of the outer dimension join them.
     const bool rows = image.channel_stride == image.positions() && is_flat(image) && groups == 1;
     if (image.positions() > 1 && image.positions() < kBlock && rows) {
         // All channels' positions are one row of the outer dimension.
-        fused_amax.sizes = {1, 1, image.channels * image.positions()};
-        fused_amax.strides = {0, 0, 1};
-        fused_amax.channels = image.outer;
-        fused_amax.channel_stride = image.outer_stride;
-        fused_amax.outer = 1;
+        view.sizes = {1, 1, image.channels * image.positions()};
+        view.strides = {0, 0, 1};
+        view.channels = image.outer;
+        view.channel_stride = image.outer_stride;
+        view.outer = 1;
     } else if (image.positions() < kBlock && image.sizes[0] == 1) {
-        fused_amax.sizes[0] = image.outer;
-        fused_amax.strides[0] = image.outer_stride;
-        fused_amax.outer = 1;
+        view.sizes[0] = image.outer;
+        view.strides[0] = image.outer_stride;
+        view.outer = 1;
     }
     // Channels that only together are words are read as one: of neighbours 16 have still blocks of one
     // position, and every channel has blocks of its own.
     constexpr int64_t kWord = 4;
-    const int64_t joined = kWord / std::gcd(fused_amax.positions(), kWord);
-    if (image.positions() >= 2 * kBlock && rows && fused_amax.channels % joined == 0) {
-        fused_amax.sizes = {1, 1, fused_amax.positions() * joined};
-        fused_amax.channels /= joined;
-        fused_amax.channel_stride *= joined;
-        fused_amax.strides = {0, 0, 1};
+    const int64_t joined = kWord / std::gcd(view.positions(), kWord);
+    if (image.positions() >= 2 * kBlock && rows && view.channels % joined == 0) {
+        view.sizes = {1, 1, view.positions() * joined};
+        view.channels /= joined;
+        view.channel_stride *= joined;
+        view.strides = {0, 0, 1};
     }
-    return fused_amax;
-}
-
-void launch_amax(const ConvTensor& image, int64_t groups, bool sample) {
-    if (image.tensor.numel() == 0) return;
-    const ConvTensor fused_amax = amax_view(image, groups);
-    const bool by_channel = fused_amax.channel_stride == 1;
-    const int64_t step = position_stride(fused_amax);
-    const int64_t vector = vector_of(fused_amax, groups, step == 1) >= 4 ? 4 : 1;
-    const int64_t fast = by_channel ? fused_amax.channels : fused_amax.positions(),
-                  slow = by_channel ? fused_amax.positions() : fused_amax.channels;
-    AmaxArgs args{};
-    args.from = kernels::address(fused_amax.tensor);
-    args.amax_state = image.amax_state;
-    args.from_outer = fused_amax.outer_stride;
-    args.from_group = fused_amax.group_stride;
-    args.from_channel = fused_amax.channel_stride;
-    std::copy(fused_amax.strides.begin(), fused_amax.strides.end(), args.from_spatial.begin());
-    if (step != 0) args.from_spatial[2] = step;
-    args.height = FastDivider(static_cast<uint32_t>(fused_amax.sizes[1]));
-    args.width = FastDivider(static_cast<uint32_t>(fused_amax.sizes[2]));
-    args.across = FastDivider(static_cast<uint32_t>(ceil_div(fast, kBlock) * kBlock / vector));
-    args.down = FastDivider(static_cast<uint32_t>(ceil_div(slow, kBlock)));
-    args.groups = FastDivider(static_cast<uint32_t>(groups));
-    args.positions = static_cast<uint32_t>(fused_amax.positions());
-    args.channels = static_cast<uint32_t>(fused_amax.channels);
-    args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
-                                        groups * fused_amax.outer);
-    const uint64_t all = ceil_div(args.threads, kThreads);
-    const uint64_t most =
-        sample ? runtime::device().info().profile->costs->amax_sample_groups : kMaxAmaxGroups;
-    const auto workgroups = static_cast<uint32_t>(std::min(all, most));
-    args.step = sample ? args.threads : workgroups * kThreads;
-    args.spread = sample ? static_cast<uint32_t>(all / workgroups) : 1;
-    auto call =
-        (vector == 4 ? shaders::conv_amax::conv_amax_4 : shaders::conv_amax::conv_amax_1)
-            .call({.workgroup = kThreads, .channels_fast = by_channel, .flat = step != 0, .sample = sample});
-    if (runtime::profiling())
-        runtime::profile_work(0, c10::str(image.tensor.sizes(), sample ? " sample" : ""));
-    call.read(image.tensor);
-    if (sample)
-        call.write(image.amax_state + AmaxStates::kSampleOffset,
-                   AmaxStates::kBytes - AmaxStates::kSampleOffset);
-    else
-        call.write(image.amax_state, AmaxStates::kSampleOffset);
-    call.dispatch(args, kernels::Grid::linear(workgroups));
+    return view;
 }
 
 }  // namespace
 
-void compute_amax(const ConvTensor& image, int64_t groups) {
-    launch_amax(image, groups, false);
-}
-
-void sample_amax(const ConvTensor& image, int64_t groups) {
-    launch_amax(image, groups, true);
+void add_amax(PlanBuilder& builder, const ConvTensor& image, bool sample) {
+    const int64_t groups = builder.problem.groups;
+    if (image.numel(groups) == 0) return;
+    const ConvTensor view = amax_view(image, groups);
+    const bool by_channel = view.channel_stride == 1;
+    const int64_t step = position_stride(view);
+    const int64_t vector = vector_of(view, groups, step == 1) >= 4 ? 4 : 1;
+    const int64_t fast = by_channel ? view.channels : view.positions(),
+                  slow = by_channel ? view.positions() : view.channels;
+    AmaxArgs args{};
+    args.from_outer = view.outer_stride;
+    args.from_group = view.group_stride;
+    args.from_channel = view.channel_stride;
+    std::copy(view.strides.begin(), view.strides.end(), args.from_spatial.begin());
+    if (step != 0) args.from_spatial[2] = step;
+    args.height = FastDivider(static_cast<uint32_t>(view.sizes[1]));
+    args.width = FastDivider(static_cast<uint32_t>(view.sizes[2]));
+    args.across = FastDivider(static_cast<uint32_t>(ceil_div(fast, kBlock) * kBlock / vector));
+    args.down = FastDivider(static_cast<uint32_t>(ceil_div(slow, kBlock)));
+    args.groups = FastDivider(static_cast<uint32_t>(groups));
+    args.positions = static_cast<uint32_t>(view.positions());
+    args.channels = static_cast<uint32_t>(view.channels);
+    args.threads = kernels::group_count(static_cast<uint64_t>(args.across.divisor) * args.down.divisor *
+                                        groups * view.outer);
+    const uint64_t all = ceil_div(args.threads, kThreads);
+    const uint64_t most = sample ? builder.device.info.profile->costs->amax_sample_groups : kMaxAmaxGroups;
+    const auto workgroups = static_cast<uint32_t>(std::min(all, most));
+    args.step = sample ? args.threads : workgroups * kThreads;
+    args.spread = sample ? static_cast<uint32_t>(all / workgroups) : 1;
+    PassWriter pass(
+        builder, vector == 4 ? shaders::conv_amax::conv_amax_4 : shaders::conv_amax::conv_amax_1,
+        {.workgroup = kThreads, .channels_fast = by_channel, .flat = step != 0, .sample = sample});
+    pass.address(args.from, image.memory).amax(args.amax_state, image.amax);
+    pass.read(image.memory).write_amax(image.amax, sample);
+    pass.work(0, builder.sizes(image.memory) + (sample ? " sample" : ""));
+    pass.dispatch(args, kernels::Grid::linear(workgroups));
 }
 
 }  // namespace anymps::ops
