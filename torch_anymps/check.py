@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torch_anymps.device_rates import seconds_of
+
 # The largest difference from the CPU, which computes in float32, as a part of the largest value of the result.
 TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 STEPS = 3  # of training
@@ -58,12 +60,6 @@ class Check:
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
-def _synchronize() -> None:
-    import torch
-
-    torch.mps.synchronize()
 
 
 def difference(ours, theirs) -> float:
@@ -151,22 +147,6 @@ def training_step(check: Check) -> str:
     return text
 
 
-def _seconds(call: Callable[[], object], budget: float) -> float:
-    """Of one call, by the host's clock over as many as take the budget; the first is not counted."""
-    call()
-    _synchronize()
-    calls, taken = 1, 0.0
-    while True:
-        begin = time.perf_counter()
-        for _ in range(calls):
-            call()
-        _synchronize()
-        taken = time.perf_counter() - begin
-        if taken >= budget / 2 or calls >= 1 << 14:
-            return taken / calls
-        calls = max(calls + 1, min(calls * 8, int(calls * budget / max(taken, 1e-6))))
-
-
 def bandwidth(check: Check) -> str:
     import torch
 
@@ -177,9 +157,9 @@ def bandwidth(check: Check) -> str:
     x = torch.ones(size, device="mps")
     y = torch.empty_like(x)
     host = torch.ones(min(size, 4 << 20))
-    copy_rate = 2 * x.nbytes / _seconds(lambda: torch.add(x, 1, out=y), MEASURED)
-    up = host.nbytes / _seconds(lambda: x[: host.numel()].copy_(host), MEASURED)
-    down = host.nbytes / _seconds(lambda: x[: host.numel()].cpu(), MEASURED)
+    copy_rate = 2 * x.nbytes / seconds_of(lambda: torch.add(x, 1, out=y), MEASURED / 2)
+    up = host.nbytes / seconds_of(lambda: x[: host.numel()].copy_(host), MEASURED / 2)
+    down = host.nbytes / seconds_of(lambda: x[: host.numel()].cpu(), MEASURED / 2)
     check.large.append(lambda: torch.add(x, 1, out=y))
     return (
         f"{copy_rate / 1e9:.1f} GB/s in memory of the device ({x.nbytes >> 20} MiB read and written), "
@@ -196,7 +176,7 @@ def matrix_rate(check: Check) -> str:
         size, seconds = 128, 0.0
         while True:
             x = torch.ones(size, size, device="mps", dtype=getattr(torch, name))
-            seconds = _seconds(lambda x=x: x @ x, MEASURED / 4)
+            seconds = seconds_of(lambda x=x: x @ x, MEASURED / 8)
             if size >= 4096 or seconds > 0.02 or check.left() < 10:
                 break
             size *= 2
@@ -209,7 +189,7 @@ def small_calls(check: Check) -> str:
     import torch
 
     x = torch.ones(16, device="mps")
-    add, sync = _seconds(lambda: x + 1, MEASURED), _seconds(lambda: (x + 1).cpu(), MEASURED)
+    add, sync = seconds_of(lambda: x + 1, MEASURED / 2), seconds_of(lambda: (x + 1).cpu(), MEASURED / 2)
     return f"{add * 1e6:.1f} us an add of 16 numbers, {sync * 1e6:.0f} us with its copy to the host"
 
 

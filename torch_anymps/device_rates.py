@@ -44,7 +44,7 @@ def launch_seconds(kernels: int = 64) -> float:
     with graph:
         for _ in range(kernels):
             x.add_(1)
-    return _seconds_of(graph.replay) / kernels
+    return seconds_of(graph.replay) / kernels
 
 
 def bytes_per_second() -> float:
@@ -55,7 +55,7 @@ def bytes_per_second() -> float:
     while True:
         x = torch.zeros(size // 4, device="mps")
         y = torch.empty_like(x)
-        seconds = _seconds_of(lambda: y.copy_(x))  # noqa: B023
+        seconds = seconds_of(lambda: y.copy_(x))  # noqa: B023
         if seconds < SECONDS or size <= 1 << 20:
             return 2 * x.nbytes / seconds
         size //= 4
@@ -68,7 +68,7 @@ def product_rate(dtype) -> float:
     best, side = 0.0, 256
     while side <= MAX_SIDE:
         a, b = (torch.ones(side, side, dtype=dtype, device="mps") for _ in range(2))
-        seconds = _seconds_of(lambda: a @ b)  # noqa: B023
+        seconds = seconds_of(lambda: a @ b)  # noqa: B023
         best = max(best, 2 * side**3 / seconds)
         if seconds > SECONDS / 8:
             break
@@ -76,8 +76,9 @@ def product_rate(dtype) -> float:
     return best
 
 
-def _seconds_of(call: Callable) -> float:
-    """Of one call: many are measured together, the first ones left out (the driver compiles, clocks rise)."""
+def seconds_of(call: Callable[[], object], least: float = SECONDS) -> float:
+    """Of one call, by the host's clock over as many as take `least` seconds; the first ones are left out (the driver
+    compiles, clocks rise)."""
     import torch
 
     def run(calls: int) -> float:
@@ -89,8 +90,9 @@ def _seconds_of(call: Callable) -> float:
         return time.perf_counter() - start
 
     run(1)
-    calls = max(1, min(1000, int(SECONDS / max(run(1), 1e-5))))
-    return min(run(calls) for _ in range(2)) / calls
+    once = run(1)
+    calls = min(1 << 14, int(least / max(once, 1e-5)))
+    return min(run(calls) for _ in range(2)) / calls if calls > 1 else once
 
 
 def _simt_rate() -> float:
