@@ -50,14 +50,13 @@ def test_winners_are_stored_and_used(run, tmp_path):
     header, *lines = tiles.read_text().splitlines()
     assert header.startswith("torch-anymps tiles 1; ")
     assert len(lines) == 2
-    # A later process takes the plan that the file names, whatever the model says.
+    # A later process takes the plan that the file names, whatever the model says: here the winners' tiles, k split.
     shown = {}
-    for plan in ("register:4:0:1", "register:8:0:2"):
-        tiles.write_text("\n".join([header, *(f"{line.split()[0]} {plan}" for line in lines)]) + "\n")
-        shown[plan] = run("-c", SHOW)
-    assert "matmul_register_f32 ['4']" in shown["register:4:0:1"]
-    assert "matmul_register_f32 ['8']" in shown["register:8:0:2"]
-    assert "split-K 2" in shown["register:8:0:2"]
+    for split_k in (1, 2):
+        plans = (line.rpartition(":")[0] for line in lines)
+        tiles.write_text("\n".join([header, *(f"{plan}:{split_k}" for plan in plans)]) + "\n")
+        shown[split_k] = run("-c", SHOW)
+    assert "split-K 2" in shown[2] and "split-K 2" not in shown[1]
 
 
 @pytest.mark.parametrize(

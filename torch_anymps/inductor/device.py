@@ -35,6 +35,6 @@ def device_config() -> DeviceConfig:
         workgroup=subgroup if software else 256,
         subgroup=subgroup,
         vector=1 if software else 4,
-        compute_units=info["compute_units"],
+        compute_units=info["planned_compute_units"],
         float_atomics=info["features"]["atomics"],
     )

@@ -30,7 +30,7 @@ class Reductions:
         if reduction_type in ("welford_reduce", "welford_combine"):
             return self._moments(acc, reduction_type, values)
         if reduction_type == "online_softmax_reduce":
-            return self._softmax(acc, values[0])
+            return self._softmax(acc, values)
         if reduction_type in ("argmax", "argmin"):
             return self._first(acc, dtype, reduction_type, *values)
         kind, combine = _combination(dtype, src_dtype, reduction_type, values[0])
@@ -64,10 +64,11 @@ class Reductions:
         self.phase.epilogue.append(f"let {acc}_row = {self._of_row('MergeMoments', mine)};")
         return tuple(self._result(f"{acc}_row.{part}", F32) for part in ("mean()", "squares", "count"))
 
-    def _softmax(self, acc, value):
-        """(largest value, sum of exponentials of the distances from it)."""
+    def _softmax(self, acc, values):
+        """(largest value, sum of exponentials of the distances from it), of values or, with two, of such pairs."""
+        v = [operand(x, "float") for x in values]
         self.phase.prologue.append(f"OnlineSoftmax {acc} = MergeSoftmax.identity();")
-        self.compute.writeline(f"{acc}.add({operand(value, 'float')});")
+        self.compute.writeline(f"{acc}.add({', '.join(v)});")
         self.phase.epilogue.append(f"let {acc}_row = {self._of_row('MergeSoftmax', acc)};")
         return tuple(self._result(f"{acc}_row.{part}", F32) for part in ("largest", "sum"))
 

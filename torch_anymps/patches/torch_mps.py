@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 
 WHY = (
     "torch.mps and torch.backends.mps get what builds for Linux lack, compile_shader among it; checkpointing restores "
@@ -81,6 +80,7 @@ def _device(device):
 @functools.cache
 def _device_info() -> dict:
     import json
+import os
 
     import torch
 
@@ -92,9 +92,9 @@ def _get_name() -> str:
 
 
 def _get_core_count() -> int:
-    """Compute units; on a software driver the CPU's cores; 1 where the driver does not tell."""
+    """Compute units; on a software driver the CPU's cores; where the driver does not tell those of its profile."""
     info = _device_info()
-    return info["compute_units"] or (os.cpu_count() if info["kind"] == "software" else 1)
+    return os.cpu_count() if info["kind"] == "software" else info["planned_compute_units"]
 
 
 def _false() -> bool:
