@@ -16,7 +16,7 @@ import render_performance  # noqa: E402
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "csrc" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 QUOTE = re.compile(r"<!-- ([\w./]+\.\w+) -->\n```\w*\n(.*?)```", re.DOTALL)
-FOLDERS = "(?:csrc|shaders|tools|tests|benchmarks|cmake|torch_anymps|ops|kernels|runtime|vulkan|compiler)"
+FOLDERS = "(?:csrc|shaders|tools|tests|benchmarks|cmake|torch_anymps|gemm|ops|kernels|runtime|vulkan|compiler)"
 LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -59,7 +59,7 @@ def test_sources_named_in_text_exist(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_functions_named_with_their_file_exist(document):
-    """`ops/matmul/gemm.cpp: Gemm::run` names a word of that file, here Gemm and run."""
+    """`gemm/gemm.cpp: Gemm::run` names a word of that file, here Gemm and run."""
     text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
     missing = []
     for path, name in re.findall(rf"`({FOLDERS}/[\w./]+): ([\w:]+)`", text):

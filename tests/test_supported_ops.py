@@ -48,11 +48,10 @@ bmm.dtype addmm.dtype baddbmm.dtype _grouped_mm histc histogram.bin_ct histogram
 _native_multi_head_attention _transform_bias_rescale_qkv _transformer_encoder_layer_fwd _masked_softmax
 _masked_softmax_backward _addmm_activation.out _add_relu.Tensor _aminmax _functional_assert_async.msg dequantize.self
 """
-# Files of csrc/ops that read on the host, and what: sizes of results, checks of values, and numbers. No operator is
-# computed there.
+# Files of csrc/ops and csrc/gemm that read on the host, and what: sizes of results, checks of values, and numbers. No
+# operator is computed there.
 ON_THE_HOST = {
     "attention/attention.cpp": "the seed of dropout",
-    "attention/fragment_layout.cpp": "once a process, in which order the device keeps the elements of a fragment",
     "copy.cpp": "copies between host and device",
     "ctc_loss.cpp": "lengths, which PyTorch hands over as lists",
     "distributions.cpp": "whether probabilities are negative",
@@ -61,6 +60,7 @@ ON_THE_HOST = {
     "fill.cpp": "a 0-d tensor of the host's",
     "histogram.cpp": "the range of the data, of which there is a check",
     "histogramdd.cpp": "the range of the data, of which there is a check",
+    "gemm/fragment_layout.cpp": "once a process, in which order the device keeps the elements of a fragment",
     "indexing/index.cpp": "a 0-d tensor of the host's",
     "indexing/index_dim.cpp": "a 0-d tensor of the host's",
     "indexing/nonzero.cpp": "the size of the result",
@@ -148,8 +148,9 @@ def test_fewer_samples_are_excepted_than_for_apples_device():
 
 
 def test_no_operator_is_computed_on_the_host():
-    folder = ROOT / "csrc" / "ops"
-    sources = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.cpp")}
+    csrc = ROOT / "csrc"
+    files = [*(csrc / "ops").rglob("*.cpp"), *(csrc / "gemm").rglob("*.cpp")]
+    sources = {str(path.relative_to(csrc)).removeprefix("ops/"): path.read_text() for path in files}
     reading = {
         name
         for name, text in sources.items()

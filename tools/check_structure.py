@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # A file includes its own layer and those to the left.
-LAYERS = ("vulkan", "compiler", "runtime", "kernels", "ops", "distributed")
+LAYERS = ("vulkan", "compiler", "runtime", "kernels", "gemm", "ops", "distributed")
 APART = {"compiler": ("vulkan",)}  # but not these
+# Families of operators that do not include each other: what they share is below them.
+FAMILIES = ("attention", "conv", "matmul")
 WITHOUT_TORCH = ("vulkan", "compiler")
 MOST_LINES = {".cpp": 600, ".h": 600, ".slang": 300, ".py": 400}
 MOST_COLUMNS = 120
@@ -96,6 +98,8 @@ def _includes(name: Path, text: str) -> Iterator[tuple[int, str]]:
         other = _layer_of(target, name)
         if other is not None and LAYERS.index(other) > LAYERS.index(layer):
             yield line, f"csrc/{layer} includes {target} of csrc/{other}; includes go {' <- '.join(LAYERS)} only."
+        elif layer == "ops" and parts[2] in FAMILIES and _family_of(target) not in (None, parts[2]):
+            yield line, f"csrc/ops/{parts[2]} includes {target}; what families of operators share is in csrc/gemm."
         elif other in APART.get(layer, ()):
             yield line, f"csrc/{layer} includes {target} of csrc/{other}; neither knows of the other."
         if layer in WITHOUT_TORCH and _TORCH.match(target):
@@ -110,6 +114,12 @@ def _words(name: Path, text: str) -> Iterator[tuple[int, str]]:
         line = text.count("\n", 0, match.start()) + 1
         number = next(i for i in range(len(instead)) if match.group(f"w{i}"))
         yield line, f"{match.group()} is not this project's word; docs/glossary.md has {instead[number]}."
+
+
+def _family_of(target: str) -> str | None:
+    """Of the families that do not include each other."""
+    parts = target.removeprefix("anymps/").split("/")
+    return parts[1] if parts[0] == "ops" and len(parts) > 2 and parts[1] in FAMILIES else None
 
 
 def _layer_of(target: str, name: Path) -> str | None:

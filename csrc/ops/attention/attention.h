@@ -53,15 +53,4 @@ void flash_attention_backward(const Attention& a, const at::Tensor& grad, const 
 bool flash_attention_takes(const Attention& a);
 bool decode_attention_takes(const Attention& a);
 
-// Whether subgroups of 32 hold fragments of this type as shaders/lib/flash.slang says; swapped: with rows and
-// columns that are 8 apart in the other order.
-struct FragmentLayout {
-    bool known = false, acc_swapped = false, a_swapped = false;
-    bool b_known = false, b_swapped = false;
-};
-FragmentLayout fragment_layout(at::ScalarType type);
-
-// True where a GPU's matrix units take subgroups of 32 that hold both operands so.
-bool lanes_hold_factors(at::ScalarType type);
-
 }  // namespace anymps::ops

@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gemm/gemm.h"
 #include "kernels/flat_grid.h"
 #include "kernels/launch_config.h"
 #include "kernels/reduction_launcher.h"
 #include "ops/attention/attention.h"
-#include "ops/matmul/gemm.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -54,18 +54,18 @@ struct Merged {
 
 void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
           double alpha) {
-    const Matrices left = transpose_a ? matrices(a).transposed() : matrices(a);
-    const Matrices right = transpose_b ? matrices(b).transposed() : matrices(b);
-    Gemm{.name = "scaled_dot_product_attention",
-         .batch = out.size(0),
-         .m = out.size(1),
-         .n = out.size(2),
-         .k = a.size(transpose_a ? 1 : 2),
-         .a = left,
-         .b = right,
-         .out = matrices(out),
-         .self = kNoMatrices,
-         .alpha = alpha}
+    const gemm::Matrices left = transpose_a ? gemm::matrices(a).transposed() : gemm::matrices(a);
+    const gemm::Matrices right = transpose_b ? gemm::matrices(b).transposed() : gemm::matrices(b);
+    gemm::Gemm{.name = "scaled_dot_product_attention",
+               .batch = out.size(0),
+               .m = out.size(1),
+               .n = out.size(2),
+               .k = a.size(transpose_a ? 1 : 2),
+               .a = left,
+               .b = right,
+               .out = gemm::matrices(out),
+               .self = gemm::kNoMatrices,
+               .alpha = alpha}
         .run();
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "gemm/tiles.h"
 #include "kernels/launch_config.h"
 #include "ops/attention/call.h"
-#include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -37,7 +37,7 @@ int64_t pieces_of_lane(const Attention& a) {
 
 bool decode_attention_takes(const Attention& a) {
     const auto& info = runtime::device().info();
-    return uses_shared_memory(info) && a.l() <= kMaxQueries && a.dropout == 0.0 && strides_fit(a) &&
+    return gemm::uses_shared_memory(info) && a.l() <= kMaxQueries && a.dropout == 0.0 && strides_fit(a) &&
            pieces_of_lane(a) <= kMaxPieces && info.max_workgroup_size >= kThreads;
 }
 

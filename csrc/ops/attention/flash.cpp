@@ -16,9 +16,10 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "gemm/fragment_layout.h"
+#include "gemm/tiles.h"
 #include "kernels/launch_config.h"
 #include "ops/attention/call.h"
-#include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 #include "runtime/dispatch_time.h"
 
@@ -111,7 +112,7 @@ constexpr FlashTile kBackward[] = {
 
 Fragments fragments(at::ScalarType type) {
     if (runtime::device().info().is_software) return Fragments::Software;
-    return fragment_layout(type).known ? Fragments::Known : Fragments::Anywhere;
+    return gemm::fragment_layout(type).known ? Fragments::Known : Fragments::Anywhere;
 }
 
 const FlashTile* tile_of(std::span<const FlashTile> tiles, const Attention& a, int64_t rows) {
@@ -132,12 +133,12 @@ KernelCall call(const Names& kernel, const Attention& a, const shader::Constants
 
 KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_bias = false) {
     const auto type = a.query.scalar_type();
-    const FragmentLayout layout =
-        tile.fragments == Fragments::Known ? fragment_layout(type) : FragmentLayout{};
+    const gemm::FragmentLayout layout =
+        tile.fragments == Fragments::Known ? gemm::fragment_layout(type) : gemm::FragmentLayout{};
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     return call(tile.kernel, a,
                 {.workgroup = tile.workgroup,
-                 .subgroup = matrix_subgroup(runtime::device().info()),
+                 .subgroup = gemm::matrix_subgroup(runtime::device().info()),
                  .bias_type = bias,
                  .has_bias = a.bias.defined(),
                  .causal = a.causal,
@@ -176,9 +177,10 @@ void note_products(const Attention& a, int matrices) {
 bool flash_attention_takes(const Attention& a) {
     const auto& info = runtime::device().info();
     const auto type = a.query.scalar_type();
-    const Arithmetic arithmetic = choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 3);
-    const uint32_t lanes = matrix_subgroup(info);
-    if (arithmetic == Arithmetic::Simt || lanes != (info.is_software ? 8 : 32)) return false;
+    const gemm::Arithmetic arithmetic =
+        gemm::choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 3);
+    const uint32_t lanes = gemm::matrix_subgroup(info);
+    if (arithmetic == gemm::Arithmetic::Simt || lanes != (info.is_software ? 8 : 32)) return false;
     return strides_fit(a) && tile_of(kForward, a, a.l()) && tile_of(kBackwardQuery, a, a.l()) &&
            tile_of(kBackwardKey, a, a.s());
 }
@@ -258,7 +260,8 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         call(both->size == 64 ? kFinish64 : kFinish32, a, plain)
             .read(sums)
             .write(grad_query)
-            .dispatch_pointer(args, Grid::linear(ceil_div(fragments * matrix_subgroup(info), workgroup)));
+            .dispatch_pointer(args,
+                              Grid::linear(ceil_div(fragments * gemm::matrix_subgroup(info), workgroup)));
     } else {
         const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
         note_products(a, 3);

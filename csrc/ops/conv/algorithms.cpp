@@ -23,13 +23,13 @@ int64_t longest_sum(const Direction& d) {
 
 // The form that packs give operands, where the device does not choose one.
 Form packed_form(const Direction& d, const ConvDevice& device) {
-    return arithmetic_of(device, d.plain[0]) == Arithmetic::BF16x2 ? Form::Bf16x2 : Form::Plain;
+    return arithmetic_of(device, d.plain[0]) == gemm::Arithmetic::BF16x2 ? Form::Bf16x2 : Form::Plain;
 }
 
 // True where the tiles load both operands as they are, and no pass over them makes up for itself: with
 // several taps, which read an element that many times, f32 is split into its terms in any case.
 bool reads_in_place(const Direction& d, const ConvDevice& device) {
-    if (arithmetic_of(device, d.plain[0]) == Arithmetic::Simt) return true;
+    if (arithmetic_of(device, d.plain[0]) == gemm::Arithmetic::Simt) return true;
     const bool split = packed_form(d, device) == Form::Bf16x2 && d.taps > 1;
     return !split && is_vectorizable(device.info, d.plain).both();
 }

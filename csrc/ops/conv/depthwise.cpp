@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "gemm/tiles.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "ops/conv/depthwise_strips.h"
-#include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
 namespace {
@@ -124,7 +124,7 @@ bool is_depthwise(const ConvProblem& p, Direction::Kind kind, const ConvDevice& 
     if (p.groups <= 1 || p.w.channels != 1 || p.w.outer > kMaxFilters ||
         kernels::compute_of(p.w.memory.type) != kernels::Compute::F32)
         return false;
-    if (uses_shared_memory(device.info)) return true;
+    if (gemm::uses_shared_memory(device.info)) return true;
     // On a software driver strips alone are faster than an implicit GEMM.
     return p.w.sizes[1] == p.w.sizes[2] && strips_of(DepthwiseOperands(p, kind), p.params, kind);
 }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "gemm/tiles.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
 namespace {
@@ -53,7 +53,7 @@ DepthwiseImage image_of(const ConvTensor& t, int64_t batch, int64_t channels, in
 
 // Threads of a workgroup, at most. Software drivers take long for barriers of many.
 uint32_t max_workgroup(const ConvDevice& device) {
-    return uses_shared_memory(device.info) ? 256 : 64;
+    return gemm::uses_shared_memory(device.info) ? 256 : 64;
 }
 
 // Whether four channels are one load.
@@ -229,7 +229,7 @@ void add_weight_strips(PlanBuilder& builder, const Strips& plan, const Depthwise
     const vulkan::DeviceInfo& info = builder.device.info;
     const uint32_t strip = strip_size(ceil_div(y.sizes[plan.along], plan.dilation), plan.taps, false);
     // Software drivers gather one element after another in any case, and take long for a workgroup.
-    const bool side_by_side = plan.channels_fast || !uses_shared_memory(info);
+    const bool side_by_side = plan.channels_fast || !gemm::uses_shared_memory(info);
     const uint32_t lanes = plan.words ? lanes_of(y.sizes[1] / 4) : side_by_side ? lanes_of(y.sizes[1]) : 1;
     weight_strips::StripWeightArgs args{};
     args.layout = strip_layout(plan, o, builder.problem.params, {strip, 0, lanes, false});

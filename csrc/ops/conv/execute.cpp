@@ -123,7 +123,7 @@ void dispatch(const Pass& pass, Buffers& buffers) {
 
 std::shared_ptr<const ConvPlan> plan_for(const ConvProblem& problem) {
     static PlanCache& cache = *new PlanCache;  // threads may still convolve while the process ends
-    const uint32_t generation = plan_generation();
+    const uint32_t generation = gemm::plan_generation();
     if (auto found = cache.find(problem, generation)) return found;
     const ConvDevice device{runtime::device().info()};
     auto plan = std::make_shared<ConvPlan>(make_plan(problem, device));

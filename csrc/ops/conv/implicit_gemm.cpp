@@ -1,4 +1,5 @@
 #include "ops/conv/implicit_gemm.h"
+#include "gemm/fragment_layout.h"
 
 #include <anymps/shaders/conv.h>
 #include <anymps/shaders/conv_nosmem.h>
@@ -10,12 +11,16 @@
 #include <string>
 #include <utility>
 
+#include "gemm/tuning.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "ops/conv/variant.h"
-#include "ops/matmul/tuning.h"
 
 namespace anymps::ops {
+
+using gemm::Arithmetic;
+using gemm::ConvAlgo;
+
 namespace {
 
 using kernels::Compute;
@@ -123,7 +128,7 @@ void set_condition(PassWriter& pass, PlanBuilder& builder, ConvArgs& args, When 
 
 // What is decided for some GEMMs before they are written down.
 struct GemmPlan {
-    Plan plan;
+    gemm::Plan plan;
     Compute compute;
     When when;
 
@@ -144,7 +149,7 @@ std::string kernel_name(const ImplicitGemm& c, const GemmPlan& gemm, bool rows) 
     const bool floats = c.algo == ConvAlgo::NoSmemFlat && c.im2col.memory.type == at::kFloat;
     const char* arithmetic = gemm.when == When::Fused ? "amax"
                              : floats                 ? "floats"
-                             : gemm.matrix()          ? suffix(gemm.plan.arithmetic)
+                             : gemm.matrix()          ? gemm::suffix(gemm.plan.arithmetic)
                                                       : kernels::suffix(gemm.compute);
     return std::string("conv_") + gemm.plan.tile->kernel + (rows ? "_swapped_" : "_") + arithmetic;
 }
@@ -152,12 +157,12 @@ std::string kernel_name(const ImplicitGemm& c, const GemmPlan& gemm, bool rows) 
 template <class Constants>
 Constants constants_of(const vulkan::DeviceInfo& device, const ImplicitGemm& c, const GemmPlan& gemm,
                        const Variant& v, Constants constants) {
-    const Tile& tile = *gemm.plan.tile;
+    const gemm::Tile& tile = *gemm.plan.tile;
     const auto code = [](bool pairs, const Memory& memory) {
         return pairs ? kBf16x2 : kernels::code(memory.type);
     };
     constants.workgroup = tile.workgroup;
-    constants.subgroup = gemm.matrix() ? matrix_subgroup(device) : device.subgroup_size;
+    constants.subgroup = gemm.matrix() ? gemm::matrix_subgroup(device) : device.subgroup_size;
     constants.type_strided = code(c.strided.pairs, c.strided.memory);
     constants.type_im2col = code(c.im2col.pairs, c.im2col.memory);
     constants.type_out = kernels::code(c.target.memory.type);
@@ -177,8 +182,8 @@ Constants constants_of(const vulkan::DeviceInfo& device, const ImplicitGemm& c, 
     return constants;
 }
 
-std::string label_of(const PlanBuilder& builder, const ImplicitGemm& c, const Plan& plan) {
-    return profile_label(
+std::string label_of(const PlanBuilder& builder, const ImplicitGemm& c, const gemm::Plan& plan) {
+    return gemm::profile_label(
         plan, c10::str(builder.sizes(c.strided.memory), " * ", builder.sizes(c.im2col.memory), " -> ",
                        builder.sizes(c.target.memory), ", split-K ", plan.split_k));
 }
@@ -186,7 +191,7 @@ std::string label_of(const PlanBuilder& builder, const ImplicitGemm& c, const Pl
 void add_dispatch(PlanBuilder& builder, std::span<const ImplicitGemm> phases, const Variant& v,
                   const GemmPlan& gemm) {
     const auto& info = builder.device.info;
-    const Plan& plan = gemm.plan;
+    const gemm::Plan& plan = gemm.plan;
     const ImplicitGemm& c = phases[0];
     const bool rows = v.swapped && !gemm.matrix();  // those of the im2col operand
     std::vector<ConvArgs> args;
@@ -196,7 +201,7 @@ void add_dispatch(PlanBuilder& builder, std::span<const ImplicitGemm> phases, co
         args.push_back(arguments(phase, v));
         args.back().k_per_split = plan.k_per_split;
         const int64_t f = phase.strided.rows, g = phase.g.count();
-        groups = std::max(groups, plan_groups(info, plan, phase.groups, rows ? g : f, rows ? f : g));
+        groups = std::max(groups, gemm::plan_groups(info, plan, phase.groups, rows ? g : f, rows ? f : g));
         operations += 2.0 * static_cast<double>(phase.products());
     }
     args[0].phase_groups = narrow(static_cast<int64_t>(groups));
@@ -205,9 +210,9 @@ void add_dispatch(PlanBuilder& builder, std::span<const ImplicitGemm> phases, co
     const auto writer = [&](const auto& constants) {
         return PassWriter(builder, kernel, true, constants_of(info, c, gemm, v, constants).values());
     };
-    const FragmentLayout layout = c.algo == ConvAlgo::Staged
-                                      ? FragmentLayout{}
-                                      : builder.device.layout(multiplied_type(c.strided.memory.type));
+    const gemm::FragmentLayout layout = c.algo == ConvAlgo::Staged
+                                            ? gemm::FragmentLayout{}
+                                            : builder.device.layout(multiplied_type(c.strided.memory.type));
     PassWriter pass = c.algo == ConvAlgo::Staged
                           ? writer(shaders::conv::Constants{})
                           : writer(shaders::conv_nosmem::Constants{.a_swapped = layout.a_swapped,
@@ -241,7 +246,7 @@ void add_reduction(PlanBuilder& builder, const ImplicitGemm& c, const Memory& wo
     // vec4 for many results of few slices; these lie in two rows and one image at most.
     constexpr uint64_t kMaxSplitK = 16;
     const bool follow = run_of(c.g, c.target.g).stride == 1;
-    const bool quads = uses_shared_memory(info) && gemm.compute == Compute::F32 && follow &&
+    const bool quads = gemm::uses_shared_memory(info) && gemm.compute == Compute::F32 && follow &&
                        matrix % 4 == 0 && g >= 4 && args.k <= kMaxSplitK;
     const bool wide = quads && v.wide_out && c.target.nc_end >= c.g.n_or_c;
     PassWriter pass(builder, kSum(0, static_cast<size_t>(gemm.compute)),
@@ -260,7 +265,7 @@ void add_reduction(PlanBuilder& builder, const ImplicitGemm& c, const Memory& wo
     pass.read(workspace).write(c.target.memory);
     if (c.target.bias.defined()) pass.read(c.target.bias);
     set_condition(pass, builder, args, gemm.when);
-    pass.work(0, profile_label(gemm.plan, c10::str(results, " results")));
+    pass.work(0, gemm::profile_label(gemm.plan, c10::str(results, " results")));
     pass.dispatch(args, kernels::flat_grid(quads ? results / 4 : results));
 }
 
@@ -316,8 +321,8 @@ void add_split_k(PlanBuilder& builder, const ImplicitGemm& c, const GemmPlan& ge
 }
 
 // Largest phase counts: the tiles suit them all.
-GemmProblem gemm_problem(const ConvDevice& device, std::span<const ImplicitGemm> phases, Compute compute,
-                         bool swapped, int64_t max_k_per_split) {
+gemm::GemmProblem gemm_problem(const ConvDevice& device, std::span<const ImplicitGemm> phases,
+                               Compute compute, bool swapped, int64_t max_k_per_split) {
     const ImplicitGemm& first = phases[0];
     const int64_t f = first.strided.rows;
     int64_t g = 0, k = 0;
@@ -325,7 +330,7 @@ GemmProblem gemm_problem(const ConvDevice& device, std::span<const ImplicitGemm>
         g = std::max(g, c.g.count());
         k = std::max(k, c.k.count());
     }
-    GemmProblem problem;
+    gemm::GemmProblem problem;
     problem.convolution = true;
     if (compute == Compute::F32) problem.arithmetic = arithmetic_of(device, first);
     problem.algo = first.algo;
@@ -356,8 +361,8 @@ Arithmetic arithmetic_of(const ConvDevice& device, const ImplicitGemm& c) {
     const auto type = c.strided.amax >= 0 ? at::kHalf : c.strided.memory.type;
     if (c.strided.amax < 0 && type != c.im2col.memory.type) return Arithmetic::Simt;
     if (!device.has_lines_of_lanes() || (c.groups > 1 && c.strided.rows < kMinRows)) return Arithmetic::Simt;
-    return choose_arithmetic(device.info, type == at::kHalf, type == at::kBFloat16, type == at::kFloat,
-                             type == at::kFloat ? device.bf16_terms() : 3);
+    return gemm::choose_arithmetic(device.info, type == at::kHalf, type == at::kBFloat16, type == at::kFloat,
+                                   type == at::kFloat ? device.bf16_terms() : 3);
 }
 
 void add_reduce_split_k(PlanBuilder& builder, const ImplicitGemm& c, const Memory& workspace,
@@ -376,10 +381,10 @@ void add_implicit_gemms(PlanBuilder& builder, std::vector<ImplicitGemm> phases, 
     const Compute compute = checked_compute(first.target.memory.type);
     // Stores follow the channels where neighbouring results are neighbouring channels: SIMT tiles let rows
     // and columns change places, those of matrix units store their columns.
-    const bool swapped = uses_shared_memory(info) && first.algo == ConvAlgo::Staged &&
+    const bool swapped = gemm::uses_shared_memory(info) && first.algo == ConvAlgo::Staged &&
                          compute == Compute::F32 && first.target.row_stride == 1 && first.strided.rows > 1 &&
                          run_of(first.g, first.target.g).stride != 1;
-    const GemmProblem problem = gemm_problem(builder.device, phases, compute, swapped, max_k_per_split);
+    const gemm::GemmProblem problem = gemm_problem(builder.device, phases, compute, swapped, max_k_per_split);
     // The fallback is not tuned.
     GemmPlan gemm{builder.device.choose(info, problem, when == When::Fallback), compute, when};
     gemm.plan.swapped = swapped && gemm.plan.tile->m > 1;

@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
+#include "gemm/tiles.h"
 #include "ops/conv/plan.h"
 #include "ops/conv/problem.h"
-#include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
 
@@ -71,7 +71,7 @@ struct ImplicitGemm {
     int64_t groups;
     // NoSmem*: the strided operand is fragment-packed; the im2col one is NC/16HWc16 with blocks block_stride
     // elements apart, or contiguous positions, of floats as bf16x2.
-    ConvAlgo algo = ConvAlgo::Staged;
+    gemm::ConvAlgo algo = gemm::ConvAlgo::Staged;
     int64_t block_stride = 0;
     Memory weights{};  // NoSmemBf16x2: the floats that the fragments were split from
 
@@ -80,7 +80,7 @@ struct ImplicitGemm {
 
 // Arithmetic: matrix units where the device has them, unless most rows of their tiles would be idle. f32 is
 // bf16x2 where torch.backends.cudnn lets convolutions use TF32, else bf16x3.
-Arithmetic arithmetic_of(const ConvDevice& device, const ImplicitGemm& c);
+gemm::Arithmetic arithmetic_of(const ConvDevice& device, const ImplicitGemm& c);
 
 // Arithmetic intensity: products for each element of two operands. Where it is low, bf16x2, read once but
 // multiplied three times, is faster than scaled f16, whose amax takes a pass before: see vulkan::PlanCosts.

@@ -61,7 +61,7 @@ bool reads_floats(const Direction& d, const ConvDevice& device, at::ScalarType t
     const ImplicitGemm& c = d.plain[0];
     if (d.taps != 1 || c.groups != 1 || c.strided.rows < kPanel || c.k.count() % kChannels != 0) return false;
     if (!device.may_use_scaled_f16(c.im2col.memory.type)) return false;
-    return arithmetic_of(device, c) == Arithmetic::BF16x2 && reads_positions(d, device) &&
+    return arithmetic_of(device, c) == gemm::Arithmetic::BF16x2 && reads_positions(d, device) &&
            device.holds_fragments(type);
 }
 
@@ -79,9 +79,9 @@ bool supports_nosmem(const Direction& d, const ConvDevice& device) {
     const ConvTensor& image = d.first;
     const bool floats = image.memory.type == at::kFloat;
     if (floats != d.scaled) return false;
-    const Arithmetic arithmetic = arithmetic_of(device, c);
-    if (floats ? arithmetic != Arithmetic::BF16x2
-               : arithmetic != Arithmetic::F16 && arithmetic != Arithmetic::BF16)
+    const gemm::Arithmetic arithmetic = arithmetic_of(device, c);
+    if (floats ? arithmetic != gemm::Arithmetic::BF16x2
+               : arithmetic != gemm::Arithmetic::F16 && arithmetic != gemm::Arithmetic::BF16)
         return false;
     if (!device.holds_fragments(floats ? at::kHalf : image.memory.type)) return false;
     for (const ImplicitGemm& phase : d.plain)
@@ -112,7 +112,9 @@ std::vector<ImplicitGemm> add_nosmem_filter(PlanBuilder& builder, std::vector<Im
         c.strided.memory = add_fragments(builder, c, filter, flat, scaled);
         c.strided.offset = 0;
         if (pairs) c.weights = filter.memory;
-        c.algo = pairs ? ConvAlgo::NoSmemBf16x2 : flat ? ConvAlgo::NoSmemFlat : ConvAlgo::NoSmemBlocked;
+        c.algo = pairs  ? gemm::ConvAlgo::NoSmemBf16x2
+                 : flat ? gemm::ConvAlgo::NoSmemFlat
+                        : gemm::ConvAlgo::NoSmemBlocked;
         c.block_stride = image.block_stride;
     }
     return gemms;

@@ -6,9 +6,9 @@
 #include <limits>
 #include <numeric>
 
+#include "gemm/tiles.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
-#include "ops/matmul/tiles.h"
 
 namespace anymps::ops {
 namespace {
@@ -34,7 +34,7 @@ bool Phases::suit(const vulkan::DeviceInfo& device, const ConvTensor& x, const C
                   int64_t groups) {
     const auto type = x.memory.type;
     const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
-    if (!known || !uses_shared_memory(device)) return false;
+    if (!known || !gemm::uses_shared_memory(device)) return false;
     const Dim3& stride = params.stride;
     if (stride[0] != 1 || stride[1] > 2 || stride[2] != 2) return false;
     if (x.sizes[1] % stride[1] != 0 || x.sizes[2] % 4 != 0 || !x.is_contiguous(groups)) return false;

@@ -102,14 +102,14 @@ uint64_t ConvProblem::hash() const {
 }
 
 bool ConvDevice::holds_fragments(at::ScalarType type) const {
-    if (info.is_software || matrix_subgroup(info) != 32) return false;
-    const FragmentLayout found = layout(type);
+    if (info.is_software || gemm::matrix_subgroup(info) != 32) return false;
+    const gemm::FragmentLayout found = layout(type);
     return found.known && found.b_known;
 }
 
 bool ConvDevice::may_use_scaled_f16(at::ScalarType type) const {
     return type == at::kFloat && tf32 && has_lines_of_lanes() &&
-           choose_arithmetic(info, true, false, false, 3) == Arithmetic::F16;
+           gemm::choose_arithmetic(info, true, false, false, 3) == gemm::Arithmetic::F16;
 }
 
 }  // namespace anymps::ops

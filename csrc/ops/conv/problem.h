@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/attention/attention.h"
-#include "ops/matmul/tuning.h"
+#include "gemm/fragment_layout.h"
+#include "gemm/tuning.h"
 
 namespace anymps::ops {
 
@@ -128,8 +128,9 @@ inline at::ScalarType multiplied_type(at::ScalarType type) {
 // What plans depend on besides the problem, replaceable for tests.
 struct ConvDevice {
     const vulkan::DeviceInfo& info;
-    FragmentLayout (*layout)(at::ScalarType) = fragment_layout;  // waits for the device when first asked
-    Plan (*choose)(const vulkan::DeviceInfo&, const GemmProblem&, bool cold) = choose_plan;
+    // Waits for the device when first asked.
+    gemm::FragmentLayout (*layout)(at::ScalarType) = gemm::fragment_layout;
+    gemm::Plan (*choose)(const vulkan::DeviceInfo&, const gemm::GemmProblem&, bool cold) = gemm::choose_plan;
     bool tf32 = true;
 
     // True where subgroups of 32 hold both operands as the kernels without shared memory say. The first
@@ -140,7 +141,7 @@ struct ConvDevice {
     // True where matrix units may multiply such operands as scaled f16: f32 that may lose what TF32 does.
     bool may_use_scaled_f16(at::ScalarType type) const;
     // Tiles of matrix units store to columns of their own, eight lanes a line of results.
-    bool has_lines_of_lanes() const { return matrix_subgroup(info) >= 8; }
+    bool has_lines_of_lanes() const { return gemm::matrix_subgroup(info) >= 8; }
 };
 
 }  // namespace anymps::ops

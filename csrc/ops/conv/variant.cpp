@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/matmul/tiles.h"
+#include "gemm/tiles.h"
 
 namespace anymps::ops {
+
+using gemm::BlockLayout;
 namespace {
 
 // Loads of `elements` that follow one another: what sizes and strides must be multiples of.
@@ -140,7 +142,7 @@ Variant variant_of_one(const vulkan::DeviceInfo& device, const ImplicitGemm& c, 
     v.mode = iterator_mode_of(c, v.strided, v.im2col, v.checked);
     v.wide_out = wide_target(c, swapped);
     v.swapped = swapped;
-    if (is_small(device, c.products())) v.strided = v.im2col = BlockLayout::Strided;
+    if (gemm::is_small(device, c.products())) v.strided = v.im2col = BlockLayout::Strided;
     return v;
 }
 

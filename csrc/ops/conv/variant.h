@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "gemm/block_layout.h"
 #include "ops/conv/implicit_gemm.h"
-#include "ops/matmul/block_layout.h"
 
 namespace anymps::ops {
 
@@ -19,7 +19,7 @@ enum class IteratorMode : uint32_t {
 };
 
 struct Variant {
-    BlockLayout strided, im2col;
+    gemm::BlockLayout strided, im2col;
     uint32_t spatial;  // spatial dimensions in use, the last ones of three
     bool flat_k;       // the strided operand has one stride along all of k
     bool checked;      // positions may be padding: predicated loads
@@ -29,7 +29,7 @@ struct Variant {
 
     // No-smem tiles can load the im2col operand as it is, and store vec4. Of Block::Vec4.
     bool reads_positions() const {
-        return im2col == BlockLayout::MnMajorVec && mode == IteratorMode::Linear && wide_out;
+        return im2col == gemm::BlockLayout::MnMajorVec && mode == IteratorMode::Linear && wide_out;
     }
 };
 

@@ -138,8 +138,8 @@ int64_t choose_steps_per_split(const vulkan::DeviceInfo& device, const WgradTile
 }
 
 bool multiplies_16_bits(const ConvDevice& device, const ImplicitGemm& plain) {
-    const Arithmetic arithmetic = arithmetic_of(device, plain);
-    return arithmetic == Arithmetic::F16 || arithmetic == Arithmetic::BF16;
+    const gemm::Arithmetic arithmetic = arithmetic_of(device, plain);
+    return arithmetic == gemm::Arithmetic::F16 || arithmetic == gemm::Arithmetic::BF16;
 }
 
 // An operand of the kernel, and the field of its arguments.
@@ -159,7 +159,7 @@ void add_wgrad(PlanBuilder& builder, const Kernel& kernel, const WgradTile& tile
     const int64_t split_k = ceil_div(steps, steps_per_split);
     const Memory sums = builder.temporary({split_k, 1, rows, columns}, at::kFloat);
     args.steps_per_split = static_cast<uint32_t>(steps_per_split);
-    const FragmentLayout layout = builder.device.layout(multiplied_type(first.memory.type));
+    const gemm::FragmentLayout layout = builder.device.layout(multiplied_type(first.memory.type));
     PassWriter pass(builder, kernel,
                     {.workgroup = tile.threads,
                      .subgroup = 32,
@@ -242,7 +242,7 @@ bool supports_wgrad_1x1(const Direction& d, const ConvDevice& device) {
     if (intensity(y.channels, x.channels) > (floats || positions % 8 != 0 ? max_with_pass : most))
         return false;
     const bool pairs = floats && device.may_use_scaled_f16(y.memory.type) &&
-                       arithmetic_of(device, plain) == Arithmetic::BF16x2;
+                       arithmetic_of(device, plain) == gemm::Arithmetic::BF16x2;
     return (pairs || multiplies_16_bits(device, plain)) &&
            device.holds_fragments(multiplied_type(x.memory.type));
 }

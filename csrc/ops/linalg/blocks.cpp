@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "gemm/gemm.h"
 #include "kernels/launch_config.h"
-#include "ops/matmul/gemm.h"
 
 namespace anymps::ops {
 namespace {
@@ -52,8 +52,17 @@ Tensor block(const Tensor& matrices, int64_t row, int64_t rows, int64_t column, 
 }
 
 void subtract_product(const Tensor& out, const Tensor& a, const Tensor& b) {
-    Gemm{"linalg",    out.size(0),   out.size(1),   out.size(2), a.size(2), matrices(a),
-         matrices(b), matrices(out), matrices(out), 1,           -1}
+    gemm::Gemm{"linalg",
+               out.size(0),
+               out.size(1),
+               out.size(2),
+               a.size(2),
+               gemm::matrices(a),
+               gemm::matrices(b),
+               gemm::matrices(out),
+               gemm::matrices(out),
+               1,
+               -1}
         .run();
 }
 

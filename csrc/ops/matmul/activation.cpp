@@ -1,31 +1,34 @@
 // anymps::addmm_activation and its gradient: what graphs of torch.compile call where an activation follows a
 // product, or the gradient of one does.
-#include "ops/matmul/activation.h"
-
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "ops/matmul/gemm.h"
+#include "gemm/activation.h"
+#include "gemm/gemm.h"
 
 namespace anymps::ops {
 
 using at::Tensor;
 
-Activation activation_of(std::string_view name) {
-    constexpr std::array<std::pair<std::string_view, Activation>, 3> kNames{
-        {{"relu", Activation::Relu}, {"gelu", Activation::Gelu}, {"gelu_tanh", Activation::GeluTanh}}};
+namespace {
+
+// Raises ValueError for words other than these.
+gemm::Activation activation_of(std::string_view name) {
+    constexpr std::array<std::pair<std::string_view, gemm::Activation>, 3> kNames{
+        {{"relu", gemm::Activation::Relu},
+         {"gelu", gemm::Activation::Gelu},
+         {"gelu_tanh", gemm::Activation::GeluTanh}}};
     for (const auto& [known, activation] : kNames)
         if (name == known) return activation;
     TORCH_CHECK_VALUE(false, "expected an activation out of relu, gelu and gelu_tanh, but got ", name);
 }
-
-namespace {
 
 void check(const Tensor& mat1, const Tensor& mat2, const Tensor& self) {
     TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2 && mat1.size(1) == mat2.size(0),
@@ -41,13 +44,19 @@ Tensor empty_product(const Tensor& mat1, const Tensor& mat2) {
 }
 
 void run(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Tensor& out,
-         const GemmActivation& activation) {
+         const gemm::GemmActivation& activation) {
     Tensor expanded;
     if (self.defined()) expanded = self.expand(out.sizes());
-    Gemm gemm{
-        "addmm",       1,          out.size(0), out.size(1), mat1.size(1), matrices(mat1), matrices(mat2),
-        matrices(out), kNoMatrices};
-    if (self.defined()) gemm.self = matrices(expanded);
+    gemm::Gemm gemm{"addmm",
+                    1,
+                    out.size(0),
+                    out.size(1),
+                    mat1.size(1),
+                    gemm::matrices(mat1),
+                    gemm::matrices(mat2),
+                    gemm::matrices(out),
+                    gemm::kNoMatrices};
+    if (self.defined()) gemm.self = gemm::matrices(expanded);
     gemm.activation = activation;
     gemm.run();
 }

@@ -5,9 +5,9 @@
 
 #include <ATen/native/GroupedMMUtils.h>
 
+#include "gemm/block_layout.h"
+#include "gemm/tiles.h"
 #include "kernels/flat_grid.h"
-#include "ops/matmul/block_layout.h"
-#include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 #include "runtime/dispatch_time.h"
 
@@ -16,14 +16,15 @@ namespace {
 
 namespace shader = shaders::grouped_mm;
 
-constexpr Tile kRegister{.kernel = "register", .m = 8, .n = 32, .workgroup = 8, .cost_per_k = 0};
-constexpr Tile kShared{.kernel = "shared_64x64", .m = 64, .n = 64, .workgroup = 256, .cost_per_k = 0};
-constexpr Tile kMatrix{.kernel = "matrix_64x64x64", .m = 64, .n = 64, .workgroup = 128, .cost_per_k = 0};
-constexpr Tile kMatrixSoftware{.kernel = "matrix_32x32x16",
-                               .m = 32,
-                               .n = 32,
-                               .workgroup = 64,
-                               .cost_per_k = 0};  // for tests: others take it seconds to compile
+constexpr gemm::Tile kRegister{.kernel = "register", .m = 8, .n = 32, .workgroup = 8, .cost_per_k = 0};
+constexpr gemm::Tile kShared{.kernel = "shared_64x64", .m = 64, .n = 64, .workgroup = 256, .cost_per_k = 0};
+constexpr gemm::Tile kMatrix{
+    .kernel = "matrix_64x64x64", .m = 64, .n = 64, .workgroup = 128, .cost_per_k = 0};
+constexpr gemm::Tile kMatrixSoftware{.kernel = "matrix_32x32x16",
+                                     .m = 32,
+                                     .n = 32,
+                                     .workgroup = 64,
+                                     .cost_per_k = 0};  // for tests: others take it seconds to compile
 
 uint32_t stride32(int64_t stride) {
     TORCH_CHECK(stride >= 0 && stride < (int64_t{1} << 32), "_grouped_mm: a stride of ", stride,
@@ -33,9 +34,10 @@ uint32_t stride32(int64_t stride) {
 
 // Without alignment, as groups begin anywhere.
 uint32_t layout_of(bool matrix, int64_t row_stride, int64_t k_stride) {
-    const BlockLayout layout = k_stride == 1 ? (matrix ? BlockLayout::KMajorUnaligned : BlockLayout::KMajor)
-                               : matrix && row_stride == 1 ? BlockLayout::MnMajorUnaligned
-                                                           : BlockLayout::Strided;
+    const gemm::BlockLayout layout =
+        k_stride == 1 ? (matrix ? gemm::BlockLayout::KMajorUnaligned : gemm::BlockLayout::KMajor)
+        : matrix && row_stride == 1 ? gemm::BlockLayout::MnMajorUnaligned
+                                    : gemm::BlockLayout::Strided;
     return static_cast<uint32_t>(layout);
 }
 
@@ -44,12 +46,13 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
     const bool of_k = b.dim() == 2;
     const auto& info = runtime::device().info();
     const auto type = a.scalar_type();
-    Arithmetic arithmetic = choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 1);
-    if (info.is_software && arithmetic == Arithmetic::BF16) arithmetic = Arithmetic::Simt;
-    const bool matrix = arithmetic != Arithmetic::Simt;
-    const Tile& tile = matrix                     ? (info.is_software ? kMatrixSoftware : kMatrix)
-                       : uses_shared_memory(info) ? kShared
-                                                  : kRegister;
+    gemm::Arithmetic arithmetic =
+        gemm::choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 1);
+    if (info.is_software && arithmetic == gemm::Arithmetic::BF16) arithmetic = gemm::Arithmetic::Simt;
+    const bool matrix = arithmetic != gemm::Arithmetic::Simt;
+    const gemm::Tile& tile = matrix                           ? (info.is_software ? kMatrixSoftware : kMatrix)
+                             : gemm::uses_shared_memory(info) ? kShared
+                                                              : kRegister;
     const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
     shader::GroupedArgs args{.a = kernels::address(a),
                              .b = kernels::address(b),
@@ -71,13 +74,13 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
                                   : kernels::ceil_div(args.m, tile.m) + args.groups;
     const auto& kernel =
         !matrix ? (&tile == &kShared ? shader::grouped_mm_shared_64x64_f32 : shader::grouped_mm_register_f32)
-        : info.is_software               ? shader::grouped_mm_matrix_32x32x16_f16
-        : arithmetic == Arithmetic::BF16 ? shader::grouped_mm_matrix_64x64x64_bf16
-                                         : shader::grouped_mm_matrix_64x64x64_f16;
+        : info.is_software                     ? shader::grouped_mm_matrix_32x32x16_f16
+        : arithmetic == gemm::Arithmetic::BF16 ? shader::grouped_mm_matrix_64x64x64_bf16
+                                               : shader::grouped_mm_matrix_64x64x64_f16;
     runtime::note_dispatch({.operations = 2.0 * args.m * args.n * args.k});
     kernel
         .call({.workgroup = tile.workgroup,
-               .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,
+               .subgroup = matrix ? gemm::matrix_subgroup(info) : info.subgroup_size,
                .type = kernels::code(type),
                .layout_a = layout_of(matrix, args.a_m, args.a_k),
                .layout_b = layout_of(matrix, args.b_n, args.b_k),

@@ -12,8 +12,8 @@
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
 
+#include "gemm/gemm.h"
 #include "ops/default_dispatch.h"
-#include "ops/matmul/gemm.h"
 
 namespace anymps::ops {
 namespace {
@@ -59,15 +59,15 @@ Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std:
     const Rows rows(input);
     const Tensor& x = rows.tensor;
     const int64_t m = x.size(1), n = weights.size(0);
-    Gemm gemm{"linear",
-              x.size(0),
-              m,
-              n,
-              x.size(2),
-              matrices(x),
-              matrices(weights).transposed(),
-              {&out, m * n, n, 1},
-              kNoMatrices};
+    gemm::Gemm gemm{"linear",
+                    x.size(0),
+                    m,
+                    n,
+                    x.size(2),
+                    gemm::matrices(x),
+                    gemm::matrices(weights).transposed(),
+                    {&out, m * n, n, 1},
+                    gemm::kNoMatrices};
     Tensor expanded;
     if (bias.defined()) {
         const int64_t shape[] = {x.size(0) * m, n};
@@ -93,15 +93,15 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
         const Rows rows(grad);
         const Tensor& g = rows.tensor;
         const int64_t m = g.size(1);
-        Gemm{"linear_backward",
-             g.size(0),
-             m,
-             in,
-             out,
-             matrices(g),
-             {&weights, 0, weights.stride(0), weights.stride(1)},
-             {&grad_input, m * in, in, 1},
-             kNoMatrices}
+        gemm::Gemm{"linear_backward",
+                   g.size(0),
+                   m,
+                   in,
+                   out,
+                   gemm::matrices(g),
+                   {&weights, 0, weights.stride(0), weights.stride(1)},
+                   {&grad_input, m * in, in, 1},
+                   gemm::kNoMatrices}
             .run();
     }
     if (output_mask[1] || output_mask[2]) {
@@ -110,15 +110,15 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(linear_backward)(const Tensor& se
         if (output_mask[1]) {
             const Tensor x = conjugated(self.reshape({count, in}));
             grad_weight = at::empty(weight.sizes(), weight.options());
-            Gemm{"linear_backward",
-                 1,
-                 out,
-                 in,
-                 g.size(0),
-                 matrices(g).transposed(),
-                 matrices(x),
-                 {&grad_weight, 0, in, 1},
-                 kNoMatrices}
+            gemm::Gemm{"linear_backward",
+                       1,
+                       out,
+                       in,
+                       g.size(0),
+                       gemm::matrices(g).transposed(),
+                       gemm::matrices(x),
+                       {&grad_weight, 0, in, 1},
+                       gemm::kNoMatrices}
                 .run();
         }
         if (output_mask[2]) grad_bias = at::sum(g, at::IntArrayRef{0});

@@ -10,7 +10,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
 
-#include "ops/matmul/gemm.h"
+#include "gemm/gemm.h"
 
 namespace anymps::ops {
 namespace {
@@ -20,20 +20,20 @@ void check_same_dtype(const Tensor& a, const Tensor& b) {
                 " != ", b.dtype());
 }
 
-bool overlaps(const Tensor& out, const Matrices& input) {
+bool overlaps(const Tensor& out, const gemm::Matrices& input) {
     return input.tensor != nullptr && out.is_alias_of(*input.tensor) &&
            at::get_overlap_status(out, *input.tensor) != at::MemOverlapStatus::No;
 }
 
 // Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by
 // element, or is a conjugate view.
-void run_via_temporary(Gemm gemm, const Tensor& out) {
+void run_via_temporary(gemm::Gemm gemm, const Tensor& out) {
     const bool self_apart = overlaps(out, gemm.self) &&
                             at::get_overlap_status(out, *gemm.self.tensor) != at::MemOverlapStatus::Full;
     const bool apart = overlaps(out, gemm.a) || overlaps(out, gemm.b) || self_apart || out.is_conj();
     if (!apart) return gemm.run();
     const Tensor fresh = at::empty(out.sizes(), out.options());
-    gemm.out = out.dim() == 1 ? Matrices{&fresh, 0, 1, 0} : matrices(fresh);
+    gemm.out = out.dim() == 1 ? gemm::Matrices{&fresh, 0, 1, 0} : gemm::matrices(fresh);
     gemm.run();
     out.copy_(fresh);
 }
@@ -60,17 +60,17 @@ void multiply(const char* name, const Tensor& self_, const Tensor& a_, const Ten
     const Tensor a = a_.resolve_conj(), b = b_.resolve_conj();
     if (a.size(-1) == 0) return multiply_nothing(self, beta, out);
     const bool batched = out.dim() == 3;
-    Gemm gemm{name,
-              batched ? a.size(0) : 1,
-              a.size(-2),
-              b.size(-1),
-              a.size(-1),
-              matrices(a),
-              matrices(b),
-              matrices(out),
-              self.defined() ? matrices(self) : kNoMatrices,
-              beta,
-              alpha};
+    gemm::Gemm gemm{name,
+                    batched ? a.size(0) : 1,
+                    a.size(-2),
+                    b.size(-1),
+                    a.size(-1),
+                    gemm::matrices(a),
+                    gemm::matrices(b),
+                    gemm::matrices(out),
+                    self.defined() ? gemm::matrices(self) : gemm::kNoMatrices,
+                    beta,
+                    alpha};
     run_via_temporary(gemm, out);
 }
 
@@ -271,17 +271,17 @@ TORCH_IMPL_FUNC(addmv_out)
     TORCH_CHECK(mat.scalar_type() == vec.scalar_type(), "expected scalar type ", mat.scalar_type(),
                 " but found ", vec.scalar_type());
     const Tensor expanded = expand_self(self, out, "addmv_out");
-    Gemm gemm{"addmv",
-              1,
-              mat.size(0),
-              1,
-              mat.size(1),
-              matrices(mat),
-              {&vec, 0, vec.stride(0), 0},
-              {&out, 0, out.stride(0), 0},
-              {&expanded, 0, expanded.stride(0), 0},
-              beta,
-              alpha};
+    gemm::Gemm gemm{"addmv",
+                    1,
+                    mat.size(0),
+                    1,
+                    mat.size(1),
+                    gemm::matrices(mat),
+                    {&vec, 0, vec.stride(0), 0},
+                    {&out, 0, out.stride(0), 0},
+                    {&expanded, 0, expanded.stride(0), 0},
+                    beta,
+                    alpha};
     run_via_temporary(gemm, out);
 }
 
@@ -289,15 +289,15 @@ Tensor ANYMPS_FUNC(dot)(const Tensor& self_, const Tensor& other_) {
     check_dot(self_, other_);
     const Tensor self = self_.resolve_conj(), other = other_.resolve_conj();
     const Tensor out = at::empty({}, self.options());
-    Gemm{"dot",
-         1,
-         1,
-         1,
-         self.numel(),
-         {&self, 0, 0, self.stride(0)},
-         {&other, 0, other.stride(0), 0},
-         {&out, 0, 0, 0},
-         kNoMatrices}
+    gemm::Gemm{"dot",
+               1,
+               1,
+               1,
+               self.numel(),
+               {&self, 0, 0, self.stride(0)},
+               {&other, 0, other.stride(0), 0},
+               {&out, 0, 0, 0},
+               gemm::kNoMatrices}
         .run();
     return out;
 }
@@ -313,9 +313,18 @@ Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const 
     const Tensor expanded = *at::expand_size(self, sizes, "addbmm_out");
     check_same_dtype(batch1, batch2);
     at::native::resize_output(out, sizes);
-    Gemm gemm{
-        "addbmm",         batch1.size(0), sizes[0],           sizes[1], batch1.size(2), matrices(batch1),
-        matrices(batch2), matrices(out),  matrices(expanded), beta,     alpha,          true};
+    gemm::Gemm gemm{"addbmm",
+                    batch1.size(0),
+                    sizes[0],
+                    sizes[1],
+                    batch1.size(2),
+                    gemm::matrices(batch1),
+                    gemm::matrices(batch2),
+                    gemm::matrices(out),
+                    gemm::matrices(expanded),
+                    beta,
+                    alpha,
+                    true};
     run_via_temporary(gemm, out);
     return out;
 }

@@ -7,8 +7,8 @@
 
 #include <limits>
 
+#include "gemm/gemm.h"
 #include "kernels/flat_grid.h"
-#include "ops/matmul/gemm.h"
 #include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
@@ -99,7 +99,15 @@ Tensor multiply(const char* name, PackedWeight w, const Tensor& a) {
         return out;
     }
     const Tensor weight = plain(w, a.scalar_type());
-    Gemm{name, 1, m, n, w.args.k, matrices(a), matrices(weight).transposed(), matrices(out), kNoMatrices}
+    gemm::Gemm{name,
+               1,
+               m,
+               n,
+               w.args.k,
+               gemm::matrices(a),
+               gemm::matrices(weight).transposed(),
+               gemm::matrices(out),
+               gemm::kNoMatrices}
         .run();
     return out;
 }

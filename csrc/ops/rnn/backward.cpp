@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "gemm/gemm.h"
 #include "kernels/flat_grid.h"
 #include "kernels/kernel.h"
-#include "ops/matmul/gemm.h"
 #include "ops/rnn/layer.h"
 
 namespace anymps::ops {
@@ -213,10 +213,10 @@ class Direction {
     // a^T @ b, plus `sum` where it is defined, in its place.
     static Tensor product(const Tensor& a, const Tensor& b, const Tensor& sum) {
         Tensor out = sum.defined() ? sum : at::empty({a.size(1), b.size(1)}, a.options());
-        const Matrices result{&out, 0, out.stride(0), 1};
-        Gemm{"linear_backward", 1,         a.size(1),
-             b.size(1),         a.size(0), matrices(a).transposed(),
-             matrices(b),       result,    sum.defined() ? result : kNoMatrices}
+        const gemm::Matrices result{&out, 0, out.stride(0), 1};
+        gemm::Gemm{"linear_backward", 1,         a.size(1),
+                   b.size(1),         a.size(0), gemm::matrices(a).transposed(),
+                   gemm::matrices(b), result,    sum.defined() ? result : gemm::kNoMatrices}
             .run();
         return out;
     }

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <span>
 
+#include "gemm/tiles.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/kernel.h"
-#include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -68,10 +68,11 @@ const StepTile& step_tile(at::ScalarType type, int64_t rows, int64_t columns) {
     // units, batch 32, on an H100: 1.59 ms against 1.25).
     constexpr int64_t kMinMatrixColumns = 256;
     const bool wide = columns >= kMinMatrixColumns;
-    switch (choose_arithmetic(info, wide && type == at::kHalf, wide && type == at::kBFloat16, false, 3)) {
-        case Arithmetic::F16:
+    switch (
+        gemm::choose_arithmetic(info, wide && type == at::kHalf, wide && type == at::kBFloat16, false, 3)) {
+        case gemm::Arithmetic::F16:
             return cheapest(kMatrixF16, rows, columns);
-        case Arithmetic::BF16:
+        case gemm::Arithmetic::BF16:
             return cheapest(kMatrixBf16, rows, columns);
         default:
             return kernels::launch_config().software ? kSoftwareTile : cheapest(kGpuTiles, rows, columns);
@@ -79,7 +80,7 @@ const StepTile& step_tile(at::ScalarType type, int64_t rows, int64_t columns) {
 }
 
 uint32_t step_subgroup(const StepTile& tile) {
-    return tile.on_matrix_units() ? matrix_subgroup(runtime::device().info())
+    return tile.on_matrix_units() ? gemm::matrix_subgroup(runtime::device().info())
                                   : kernels::launch_config().subgroup;
 }
 

@@ -22,16 +22,16 @@ const vulkan::DeviceInfo kNvidiaLike = vulkan::made_up("NVIDIA Hopper H200"),
                              return info;
                          }();
 
-FragmentLayout known(at::ScalarType) {
+gemm::FragmentLayout known(at::ScalarType) {
     return {true, true, false, true, true};
 }
 
-FragmentLayout unknown(at::ScalarType) {
+gemm::FragmentLayout unknown(at::ScalarType) {
     return {};
 }
 
-Plan by_model(const vulkan::DeviceInfo& device, const GemmProblem& problem, bool) {
-    return plan_by_model(device, problem);
+gemm::Plan by_model(const vulkan::DeviceInfo& device, const gemm::GemmProblem& problem, bool) {
+    return gemm::plan_by_model(device, problem);
 }
 
 ConvPlan plan(const vulkan::DeviceInfo& info, const ConvProblem& problem) {

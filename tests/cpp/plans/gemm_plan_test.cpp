@@ -1,15 +1,15 @@
 // Plans of GEMMs on a made-up device of every profile: no device and no PyTorch.
-#include "ops/matmul/gemm_plan.h"
+#include "gemm/gemm_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "gemm/tile_table.h"
 #include "made_up_devices.h"
-#include "ops/matmul/tile_table.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using vulkan::DeviceInfo;
@@ -211,4 +211,4 @@ TEST(GemmPlan, ScaledF16IsForLargeProducts) {
 }
 
 }  // namespace
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

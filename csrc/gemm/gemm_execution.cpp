@@ -1,4 +1,4 @@
-#include "ops/matmul/gemm_execution.h"
+#include "gemm/gemm_execution.h"
 
 #include <anymps/shaders/matmul.h>
 #include <anymps/shaders/matmul_fragments.h>
@@ -11,19 +11,19 @@
 #include <optional>
 #include <string>
 
+#include "gemm/fragments.h"
+#include "gemm/operand_layout.h"
+#include "gemm/pack.h"
+#include "gemm/scaled_fragments.h"
+#include "gemm/scaled_rows.h"
+#include "gemm/tuning.h"
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
-#include "ops/matmul/fragments.h"
-#include "ops/matmul/operand_layout.h"
-#include "ops/matmul/pack.h"
-#include "ops/matmul/scaled_fragments.h"
-#include "ops/matmul/scaled_rows.h"
-#include "ops/matmul/tuning.h"
 #include "runtime/device.h"
 #include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using at::Tensor;
@@ -163,9 +163,7 @@ class Execution {
         if (g.activation.input != nullptr) call.write(*g.activation.input);
     }
 
-    double operations() const {
-        return 2.0 * product_.batch * product_.m * product_.n * product_.k;
-    }
+    double operations() const { return 2.0 * product_.batch * product_.m * product_.n * product_.k; }
 
     void label(const Plan& plan, bool tail) const {
         if (!runtime::profiling()) return;
@@ -331,4 +329,4 @@ void execute(const Gemm& g, Compute compute, const GemmPlan& plan) {
     for (const GemmPass& pass : plan.passes()) execution.run(pass.kind);
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

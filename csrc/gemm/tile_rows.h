@@ -2,9 +2,9 @@
 // rows fit their kernels.
 #pragma once
 
-#include "ops/matmul/tiles.h"
+#include "gemm/tiles.h"
 
-namespace anymps::ops::tile_rows {
+namespace anymps::gemm::tile_rows {
 
 // Costs of all tiles are in the unit of the device profile's costs (vulkan/device_profile.h), as measured on
 // the device that these are of; elsewhere they order the tiles by the same reasons: loads a result, idle
@@ -309,4 +309,4 @@ inline constexpr Tile kVector[] = {
     {.kernel = "vector_1", .m = 1, .n = 16, .workgroup = 256, .cost_per_k = 1, .kind = TileKind::Vector},
     {.kernel = "vector_4", .m = 4, .n = 16, .workgroup = 256, .cost_per_k = 1, .kind = TileKind::Vector}};
 
-}  // namespace anymps::ops::tile_rows
+}  // namespace anymps::gemm::tile_rows

@@ -7,7 +7,7 @@
 
 #include "vulkan/instance.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Multiply instruction and operand format: SIMT FMA; matrix units on f16 or bf16; on f32 split into 1 to 3
 // bf16 terms (bf16x3 is full precision); on f32 rows scaled and split into 1 or 2 f16 terms by a pass before.
@@ -119,4 +119,4 @@ uint64_t plan_groups(const vulkan::DeviceInfo& device, const Plan& plan, uint64_
 // Workgroups that scan the fallback flags of so many tiles; flags are rarely set.
 uint64_t groups_of_flagged(const vulkan::DeviceInfo& device, uint64_t groups);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,9 +1,9 @@
 // Row-scaled f16 copies of f32 operands for matrix units (shaders/matmul_pack.slang).
 #pragma once
 
-#include "ops/matmul/gemm.h"
+#include "gemm/gemm.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Operand of `rows` x `k` as vec8 of f16, after the amax of each row. `tensor` must outlive the use of the
 // addresses.
@@ -24,4 +24,4 @@ bool follows_k(const Matrices& factor);
 // True where an f32 operand loads as vec4.
 bool is_vectorizable(const Matrices& factor, int64_t rows, int64_t k);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -6,9 +6,9 @@
 #include <span>
 #include <string_view>
 
-#include "ops/matmul/tile_rows.h"
+#include "gemm/tile_rows.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using namespace tile_rows;
@@ -41,4 +41,4 @@ static_assert(fit_kernels(shaders::conv::conv_matrix_instances, "conv_",
                           {kConvBf16x2, kMatrixBf16x1, kMatrixBf16x2, kMatrixBf16x3}));
 
 }  // namespace
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,12 +1,12 @@
-#include "ops/matmul/tile_table.h"
+#include "gemm/tile_table.h"
 
 #include <algorithm>
 #include <span>
 #include <string>
 
-#include "ops/matmul/tile_rows.h"
+#include "gemm/tile_rows.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using namespace tile_rows;
@@ -92,4 +92,4 @@ const Tile& fallback_tile(const vulkan::DeviceInfo& device, Arithmetic arithmeti
     }
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,18 +1,18 @@
-#include "ops/matmul/fragments.h"
+#include "gemm/fragments.h"
 
 #include <anymps/shaders/matmul_fragments.h>
 
 #include <ATen/ops/empty.h>
 
+#include "gemm/fragment_layout.h"
+#include "gemm/gemm_plan.h"
+#include "gemm/tuning.h"
 #include "kernels/dtype.h"
 #include "kernels/launch_config.h"
-#include "ops/attention/attention.h"
-#include "ops/matmul/gemm_plan.h"
-#include "ops/matmul/tuning.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using kernels::ceil_div;
@@ -110,4 +110,4 @@ Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_
         .dispatch(args, kernels::Grid::linear(groups_of(args.a) + groups_of(args.b)));
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "ops/matmul/tiles.h"
+#include "gemm/tiles.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // The plan for a problem: the measured winner where there is one, else the model's. Remembered, so that the
 // next call with the same problem costs a look-up. While tuning, calls try all candidates in turn, but for
@@ -20,4 +20,4 @@ uint32_t plan_generation();
 // The sizes that a profile shows for a dispatch of this plan: while tuning, they name the trial.
 std::string profile_label(const Plan& plan, std::string sizes);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "ops/matmul/activation.h"
+#include "gemm/activation.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // A tensor as a batch of matrices: element strides of batch, row and column. The tensor names the storage and
 // the first element; nullptr: there is none.
@@ -51,4 +51,4 @@ struct Gemm {
     void run();
 };
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

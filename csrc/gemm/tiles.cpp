@@ -1,4 +1,4 @@
-#include "ops/matmul/tiles.h"
+#include "gemm/tiles.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "gemm/tile_table.h"
 #include "kernels/launch_config.h"
-#include "ops/matmul/tile_table.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using kernels::ceil_div;
@@ -265,4 +265,4 @@ std::vector<Plan> candidate_plans(const vulkan::DeviceInfo& device, const GemmPr
     return plans;
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,4 +1,4 @@
-#include "ops/matmul/gemm.h"
+#include "gemm/gemm.h"
 
 #include <ATen/Context.h>
 
@@ -6,17 +6,17 @@
 #include <string>
 #include <utility>
 
+#include "gemm/fragments.h"
+#include "gemm/gemm_execution.h"
+#include "gemm/gemm_plan.h"
+#include "gemm/operand_layout.h"
+#include "gemm/scaled_rows.h"
+#include "gemm/tuning.h"
 #include "kernels/dtype.h"
-#include "ops/matmul/fragments.h"
-#include "ops/matmul/gemm_execution.h"
-#include "ops/matmul/gemm_plan.h"
-#include "ops/matmul/operand_layout.h"
-#include "ops/matmul/scaled_rows.h"
-#include "ops/matmul/tuning.h"
 #include "runtime/device.h"
 #include "runtime/plan_log.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using at::Tensor;
@@ -156,4 +156,4 @@ void Gemm::run() {
     execute(g, compute, plan);
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "ops/matmul/tiles.h"
+#include "gemm/tiles.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // An operand of so many rows of k, as planning sees it.
 struct GemmOperand {
@@ -107,4 +107,4 @@ struct AlignedCopy {
 };
 AlignedCopy aligned_copy(uint64_t copies, uint64_t rows, uint64_t k, bool along_rows);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

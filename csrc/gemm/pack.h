@@ -1,9 +1,9 @@
 // Aligned copies of operands of large products.
 #pragma once
 
-#include "ops/matmul/gemm.h"
+#include "gemm/gemm.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // A factor of `rows` x `k`, or a copy of it whose rows (or columns) are whole 16-byte words, zero behind
 // their last element. `tensor` holds the copy and must outlive the use of `matrices`.
@@ -16,4 +16,4 @@ struct PackedFactor {
     PackedFactor& operator=(const PackedFactor&) = delete;
 };
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,10 +1,10 @@
-#include "ops/matmul/pack.h"
+#include "gemm/pack.h"
 
 #include <ATen/ops/empty.h>
 
-#include "ops/matmul/gemm_plan.h"
+#include "gemm/gemm_plan.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 PackedFactor::PackedFactor(const Matrices& factor, int64_t batch, int64_t rows, int64_t columns) {
     const int64_t copies = factor.batch == 0 ? 1 : batch;
     const bool along_rows = factor.row == 1;
@@ -22,4 +22,4 @@ PackedFactor::PackedFactor(const Matrices& factor, int64_t batch, int64_t rows, 
     matrices.padded = true;
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

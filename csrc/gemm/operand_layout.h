@@ -1,10 +1,10 @@
 // How kernels of GEMMs may load an operand of so many rows of k: from its strides and its address.
 #pragma once
 
-#include "ops/matmul/block_layout.h"
-#include "ops/matmul/gemm.h"
+#include "gemm/block_layout.h"
+#include "gemm/gemm.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // A stride as 32 bits, 0 where there is no second element. Raises for one that is larger.
 uint32_t stride32(int64_t stride, int64_t size);
@@ -21,4 +21,4 @@ BlockLayout vec8_layout(const Matrices& operand, int64_t rows, int64_t k, int64_
 // True where an operand loads as 16-byte vectors, along k or along the rows.
 bool is_vec8(const Matrices& operand, int64_t rows, int64_t k, int64_t batch);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

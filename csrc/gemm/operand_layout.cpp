@@ -1,4 +1,4 @@
-#include "ops/matmul/operand_layout.h"
+#include "gemm/operand_layout.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,7 +7,7 @@
 
 #include "kernels/kernel_call.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 // Address, element size and strides as kernels get them.
@@ -68,4 +68,4 @@ bool is_vec8(const Matrices& operand, int64_t rows, int64_t k, int64_t batch) {
     return layout == BlockLayout::KMajorVec || layout == BlockLayout::MnMajorVec;
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

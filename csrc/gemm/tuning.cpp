@@ -1,4 +1,4 @@
-#include "ops/matmul/tuning.h"
+#include "gemm/tuning.h"
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -15,7 +15,7 @@
 #include "runtime/device.h"
 #include "runtime/device_rates.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 // One word of text, for the file.
@@ -210,4 +210,4 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
 }
 
 }  // namespace
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,4 +1,4 @@
-#include "ops/matmul/scaled_fragments.h"
+#include "gemm/scaled_fragments.h"
 
 #include <anymps/shaders/matmul_scaled_pack.h>
 
@@ -6,16 +6,16 @@
 
 #include <algorithm>
 
+#include "gemm/fragment_layout.h"
+#include "gemm/gemm_plan.h"
+#include "gemm/scaled_rows.h"
+#include "gemm/tiles.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
-#include "ops/attention/attention.h"
-#include "ops/matmul/gemm_plan.h"
-#include "ops/matmul/scaled_rows.h"
-#include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using kernels::ceil_div;
@@ -123,4 +123,4 @@ ScaledFragments::ScaledFragments(const Matrices& a, const Matrices& b, int64_t b
         kSubgroups, second(args.a, along_a) + second(args.b, along_b));
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,11 +1,11 @@
 // Fragment-packed copies of 16-bit operands (shaders/matmul_fragments.slang).
 #pragma once
 
-#include "ops/matmul/block_layout.h"
-#include "ops/matmul/gemm.h"
-#include "ops/matmul/tiles.h"
+#include "gemm/block_layout.h"
+#include "gemm/gemm.h"
+#include "gemm/tiles.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Operands `a` [m, k] and `b` [n, k] as fragments. `tensor` must outlive the use of the addresses.
 struct Fragments {
@@ -34,4 +34,4 @@ bool can_use_fragments(at::ScalarType type, double batch, double m, double n, do
 // fragments.
 bool holds_acc_swapped(at::ScalarType type);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Rows follow k (Along) or lie across it; words of four or more elements, aligned (Wide) or not (Shifted).
 enum class BlockLayout : uint32_t {
@@ -17,4 +17,4 @@ enum class BlockLayout : uint32_t {
     MnMajorUnaligned = shaders::lib::operand::kMnMajorUnaligned,
 };
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -1,9 +1,9 @@
 // Row-scaled f16 copies of f32 operands, as fragments of matrix units (shaders/matmul_scaled_pack.slang).
 #pragma once
 
-#include "ops/matmul/gemm.h"
+#include "gemm/gemm.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Operands `a` [m, k] and `b` [n, k], after the amax of their rows. `tensor` must outlive the use of the
 // addresses.
@@ -22,4 +22,4 @@ struct ScaledFragments {
                     uint32_t terms, const at::Tensor& fallback_flags);
 };
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

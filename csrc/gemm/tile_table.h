@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "ops/matmul/tiles.h"
+#include "gemm/tiles.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Tiles that a device can use for a problem, not those of few rows. Where the device's profile excludes all,
 // none is left out: there is another reason then why this device gets no such problem.
@@ -21,4 +21,4 @@ constexpr uint64_t kFewRows = 4;
 // For the output tiles of `scaled` whose operands scaled f16 cannot hold.
 const Tile& fallback_tile(const vulkan::DeviceInfo& device, Arithmetic arithmetic, const Tile& scaled);
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

@@ -4,12 +4,12 @@
 
 #include <optional>
 
-#include "ops/attention/attention.h"
-#include "ops/matmul/tiles.h"
+#include "gemm/fragment_layout.h"
+#include "gemm/tiles.h"
 #include "runtime/command_graph.h"
 #include "runtime/device.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 // Twin of element_row and element_column in shaders/lib/attention_dropout.slang.
@@ -80,4 +80,4 @@ bool lanes_hold_factors(at::ScalarType type) {
     return layout.known && layout.b_known;
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

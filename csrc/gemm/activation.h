@@ -4,9 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string_view>
 
-namespace anymps::ops {
+namespace anymps::gemm {
 
 // Twin: shaders/lib/gemm_activation.slang.
 enum class Activation : uint32_t { None = 0, Relu = 1, Gelu = 2, GeluTanh = 3 };
@@ -23,7 +22,4 @@ struct GemmActivation {
     uint32_t code() const { return static_cast<uint32_t>(function) | (gradient ? kActivationGradient : 0); }
 };
 
-// "relu", "gelu" or "gelu_tanh". Raises ValueError for other words.
-Activation activation_of(std::string_view name);
-
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

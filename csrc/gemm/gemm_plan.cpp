@@ -1,4 +1,4 @@
-#include "ops/matmul/gemm_plan.h"
+#include "gemm/gemm_plan.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -6,7 +6,7 @@
 
 #include "kernels/launch_config.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using kernels::ceil_div;
@@ -196,4 +196,4 @@ AlignedCopy aligned_copy(uint64_t copies, uint64_t rows, uint64_t k, bool along_
     return {.count = count, .pitch = pitch, .size = copies * count * pitch};
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm

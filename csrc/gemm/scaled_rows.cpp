@@ -1,4 +1,4 @@
-#include "ops/matmul/scaled_rows.h"
+#include "gemm/scaled_rows.h"
 
 #include <anymps/shaders/matmul_pack.h>
 
@@ -6,13 +6,13 @@
 
 #include <algorithm>
 
+#include "gemm/gemm_plan.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
-#include "ops/matmul/gemm_plan.h"
 #include "runtime/device.h"
 #include "runtime/kernel_profile.h"
 
-namespace anymps::ops {
+namespace anymps::gemm {
 namespace {
 
 using kernels::ceil_div;
@@ -97,4 +97,4 @@ ScaledRows::ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int6
         .dispatch(args, kernels::Grid::linear(args.groups));
 }
 
-}  // namespace anymps::ops
+}  // namespace anymps::gemm
