@@ -288,7 +288,8 @@ PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
     const bool as_gpu = device.info.is_software && kernels && std::string_view(kernels) == "gpu";
     if (as_gpu) device.info.is_software = false;
     const std::string missing = read_features(instance, handle, device.info);
-    if (as_gpu) device.info.reported_compute_units = 64;  // with few, no reduction and no product along k is split
+    if (as_gpu)
+        device.info.reported_compute_units = 64;  // with few, no reduction and no product along k is split
     if (!missing.empty()) {
         device.unsuitable = "it lacks " + missing;
     } else if (!read_queue_family(handle, device.info)) {

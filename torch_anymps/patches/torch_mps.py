@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 
 WHY = (
     "torch.mps and torch.backends.mps get what builds for Linux lack, compile_shader among it; checkpointing restores "
@@ -80,7 +81,6 @@ def _device(device):
 @functools.cache
 def _device_info() -> dict:
     import json
-import os
 
     import torch
 
