@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # A file includes its own layer and those to the left.
-LAYERS = ("vulkan", "compiler", "runtime", "kernels", "ops", "distributed")
-APART = {"compiler": ("vulkan",)}  # but not these
+LAYERS = ("vulkan", "compiler", "runtime", "kernels", "ops", "distributed", "aoti")
+APART = {"compiler": ("vulkan",), "aoti": ("distributed",)}  # but not these
 WITHOUT_TORCH = ("vulkan", "compiler")
 MOST_LINES = {".cpp": 600, ".h": 600, ".slang": 300, ".py": 400}
 MOST_COLUMNS = 120
