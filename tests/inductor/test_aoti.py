@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
-import shutil
 import subprocess
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor_config
+from torch._inductor import cpp_builder
 from torch.testing import assert_close
 
 from torch_anymps._load import LIBRARY, file_for, package_file
@@ -89,7 +91,9 @@ def test_constants_are_those_of_the_model_until_others_are_loaded(packaged):
     other = MODELS["mlp"][0]().requires_grad_(False).to(x.device)
     constants = other.state_dict()
     # An element of its storage comes before the weight.
-    constants["0.weight"] = torch.cat([torch.ones(1, device=x.device), constants["0.weight"].flatten()])[1:].view(32, 16)
+    constants["0.weight"] = torch.cat([torch.ones(1, device=x.device), constants["0.weight"].flatten()])[1:].view(
+        32, 16
+    )
     assert run.get_constant_fqns() and set(run.get_constant_fqns()) <= set(constants)
     run.load_constants({name: constants[name] for name in run.get_constant_fqns()}, check_full_update=True)
     with torch.no_grad():
@@ -149,10 +153,8 @@ def test_a_package_of_another_device_is_refused(mps, tmp_path, monkeypatch):
         torch._inductor.aoti_load_package(path)(torch.ones(3, device=mps))
 
 
-def test_without_a_cpp_compiler_one_sentence(mps, monkeypatch):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    from torch._inductor import cpp_builder
-
+@inductor_config.patch({"cpp.cxx": ("no-such-compiler",)})
+def test_without_a_cpp_compiler_one_sentence(mps):
     cpp_builder.cpp_compiler_search.cache_clear()
     try:
         with pytest.raises(RuntimeError, match="need a C\\+\\+ compiler, and there is none: install g\\+\\+"):
@@ -162,8 +164,8 @@ def test_without_a_cpp_compiler_one_sentence(mps, monkeypatch):
         cpp_builder.cpp_compiler_search.cache_clear()
 
 
-def test_cpp_wrapper_trains_and_reports_errors_of_kernels(mps, monkeypatch):
-    monkeypatch.setattr("torch._inductor.config.cpp_wrapper", True)
+@inductor_config.patch({"cpp_wrapper": True})
+def test_cpp_wrapper_trains_and_reports_errors_of_kernels(mps):
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(mps)
 
@@ -185,8 +187,6 @@ def test_cpp_wrapper_trains_and_reports_errors_of_kernels(mps, monkeypatch):
 
 def _pickled(tensor: torch.Tensor) -> bytes:
     """What torch::pickle_load reads."""
-    import io
-
     buffer = io.BytesIO()
     torch.save(tensor, buffer)
     return buffer.getvalue()
