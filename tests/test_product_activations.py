@@ -85,3 +85,7 @@ def test_errors():
         ops.addmm_activation(None, a.int(), b.int(), "relu", False)
     with pytest.raises(RuntimeError, match="must match the existing size"):
         ops.mm_activation_backward(a, b, torch.ones(3, 4, device="mps"), "gelu")
+    with pytest.raises(RuntimeError, match="on the same device"):
+        ops.addmm_activation(a[0, 0], a.cpu(), b, "relu", False)
+    with pytest.raises(RuntimeError, match="on the same device"):
+        ops.mm_activation_backward(a, b, torch.ones(2, 4), "gelu")

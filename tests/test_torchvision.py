@@ -271,3 +271,21 @@ def test_errors(ops, mps):
         ops.nms(boxes[:, :3], boxes[:, 0], 0.5)
     with pytest.raises(RuntimeError, match="Tensor rois should have shape as Tensor"):
         ops.roi_align(torch.ones(1, 1, 4, 4, device=mps), boxes, 1.0, 2, 2, -1, False)
+
+
+def test_tensors_of_two_devices(ops, mps):
+    x, rois, weight = torch.ones(2, 8, 9, 9, device=mps), ROIS, torch.ones(4, 8, 3, 3, device=mps)
+    calls = [
+        lambda: ops.nms(rois[:, 1:].to(mps), torch.ones(4), 0.5),
+        lambda: ops.roi_align(x, rois, 1.0, 2, 2, 2, False),
+        lambda: ops._roi_align_backward(x[:, :, :2, :2], rois[:2], 1.0, 2, 2, 2, 8, 9, 9, 2, False),
+        lambda: ops.roi_pool(x, rois, 1.0, 2, 2),
+        lambda: ops.ps_roi_align(x, rois, 1.0, 2, 2, 2),
+        lambda: ops.ps_roi_pool(x, rois, 1.0, 2, 2),
+        lambda: ops.deform_conv2d(
+            x, weight, torch.zeros(2, 18, 7, 7), x[:, :0], weight[:, 0, 0, 0], 1, 1, 0, 0, 1, 1, 1, 1, False
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="on the same device"):
+            call()

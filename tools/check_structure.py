@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # A file includes its own layer and those to the left.
-LAYERS = ("vulkan", "compiler", "runtime", "kernels", "gemm", "ops", "distributed")
-APART = {"compiler": ("vulkan",)}  # but not these
+LAYERS = ("vulkan", "compiler", "runtime", "kernels", "gemm", "ops", "distributed", "aoti")
+APART = {"compiler": ("vulkan",), "aoti": ("distributed",)}  # but not these
 # Families of operators that do not include each other: what they share is below them.
 FAMILIES = ("attention", "conv", "matmul")
 WITHOUT_TORCH = ("vulkan", "compiler")

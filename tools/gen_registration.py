@@ -8,6 +8,7 @@ Inputs: the markers TORCH_IMPL_FUNC, ANYMPS_FUNC, ANYMPS_SPARSE_FUNC and ANYMPS_
 csrc/ops/*/*.cpp, and the op tables csrc/ops/<table>.yaml, each read by the module anymps_codegen.<table>, which has
     outputs() -> list[str]                   every file it writes, relative to the output folder
     families(yaml: Path) -> list[Family]     its operators and texts (see anymps_codegen.registration)
+The C shims of operators (anymps_codegen.c_shims) are written beside them.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def tables(ops: Path) -> list[tuple[Path, object]]:
 
 
 def outputs(ops: Path) -> list[str]:
+    from anymps_codegen import c_shims
     from anymps_codegen.registration import family_outputs, registration_outputs
 
-    names = registration_outputs()
+    names = registration_outputs() + c_shims.outputs()
     names += [name for source in op_sources(ops) for name in family_outputs(stem_of(source, ops))]
     for _, module in tables(ops):
         names += module.outputs()
@@ -45,6 +47,7 @@ def outputs(ops: Path) -> list[str]:
 
 def generate(ops: Path, out: Path) -> None:
     """Raises CodegenError for a mistake in the sources or tables."""
+    from anymps_codegen import c_shims
     from anymps_codegen.markers import entries_of_source
     from anymps_codegen.registration import Family, write_families
     from anymps_codegen.schema import CodegenError, pytorch_schema
@@ -54,7 +57,7 @@ def generate(ops: Path, out: Path) -> None:
         families.append(Family(stem_of(source, ops), entries_of_source(source, str(source), pytorch_schema())))
     for path, module in tables(ops):
         families += module.families(path)
-    written = {str(path.relative_to(out)) for path in write_families(families, out)}
+    written = {str(path.relative_to(out)) for path in [*write_families(families, out), *c_shims.write(out)]}
     promised = set(outputs(ops))
     if written != promised:
         raise CodegenError(f"the files written and the files listed differ: {sorted(written ^ promised)}.")

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "compiler/compile_service.h"
@@ -55,7 +56,8 @@ compiler::CompileService& service() {
 }
 
 struct Pipelines {
-    using Key = std::tuple<std::string, std::string, std::vector<uint32_t>>;  // name, source, specialization
+    // Name; source, or its SPIR-V's bytes; specialization.
+    using Key = std::tuple<std::string, std::string, std::vector<uint32_t>>;
     std::mutex mutex;
     std::map<Key, std::unique_ptr<vulkan::Pipeline>> by_key;
 };
@@ -122,18 +124,33 @@ uint64_t slang_compilations() {
     return service().compilations();
 }
 
-const vulkan::Pipeline& run_time_kernel(const std::string& name, const std::string& source,
-                                        std::span<const uint32_t> specialization) {
-    const std::span<const uint32_t> words = compile_slang(source);
+namespace {
+
+const vulkan::Pipeline& kept_pipeline(const std::string& name, std::string source,
+                                      std::span<const uint32_t> words,
+                                      std::span<const uint32_t> specialization) {
     Pipelines& all = pipelines();
     const std::lock_guard lock(all.mutex);
-    auto& pipeline = all.by_key[{name, source, {specialization.begin(), specialization.end()}}];
+    auto& pipeline = all.by_key[{name, std::move(source), {specialization.begin(), specialization.end()}}];
     if (!pipeline) {
         pipeline = std::make_unique<vulkan::Pipeline>(runtime::device(), pipeline_label(name, specialization),
                                                       words, specialization);
         runtime::compile_later(*pipeline);
     }
     return *pipeline;
+}
+
+}  // namespace
+
+const vulkan::Pipeline& run_time_kernel(const std::string& name, const std::string& source,
+                                        std::span<const uint32_t> specialization) {
+    return kept_pipeline(name, source, compile_slang(source), specialization);
+}
+
+const vulkan::Pipeline& run_time_kernel(const std::string& name, std::span<const uint32_t> words,
+                                        std::span<const uint32_t> specialization) {
+    const std::string bytes(reinterpret_cast<const char*>(words.data()), words.size_bytes());
+    return kept_pipeline(name, bytes, words, specialization);
 }
 
 namespace {

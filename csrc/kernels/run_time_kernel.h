@@ -38,6 +38,10 @@ uint64_t slang_compilations();
 const vulkan::Pipeline& run_time_kernel(const std::string& name, const std::string& source,
                                         std::span<const uint32_t> specialization);
 
+// The same for SPIR-V that there is already; nothing is kept of the words.
+const vulkan::Pipeline& run_time_kernel(const std::string& name, std::span<const uint32_t> words,
+                                        std::span<const uint32_t> specialization);
+
 }  // namespace anymps::kernels
 
 // Records one dispatch of a kernel (the address of its pipeline) over at least `groups` workgroups, numbered

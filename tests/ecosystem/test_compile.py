@@ -125,10 +125,10 @@ except Exception as error:
 """
 
 
-@pytest.mark.parametrize("begin", ["import torch\n", WITHOUT_SLANG], ids=["with Slang", "without"])
-def test_aot_inductor_says_that_it_is_not_there(run_python, begin):
-    done = run_python(begin + MAKE_A_LIBRARY)
-    assert "AOTInductor and torch._inductor.config.cpp_wrapper are not supported on mps" in done.stdout, done.stderr
+def test_aot_inductor_without_the_slang_compiler_says_what_to_install(run_python):
+    done = run_python(WITHOUT_SLANG + MAKE_A_LIBRARY)
+    assert "AOTInductor on mps needs the Slang compiler" in done.stdout, done.stderr
+    assert "pip install 'torch-anymps[compile]'" in done.stdout
 
 
 def test_inductor_for_the_cpu_is_untouched():

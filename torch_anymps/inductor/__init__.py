@@ -18,7 +18,7 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import choices, config
+    from . import choices, config, cpp_wrapper
     from .device import device_config
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
@@ -30,7 +30,10 @@ def register() -> None:
     config.compiler = compiler_version()
     config.device = repr(device_config())
     config.generator = _generator_version()
-    register_backend_for_device("mps", SlangScheduling, SlangWrapper, None, WrapperFxCodegen, GraphPasses(), config)
+    register_backend_for_device(
+        "mps", SlangScheduling, SlangWrapper, cpp_wrapper.SlangCppWrapper, WrapperFxCodegen, GraphPasses(), config
+    )
+    cpp_wrapper.register()
     if "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" not in os.environ:
         inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()

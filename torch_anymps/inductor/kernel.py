@@ -169,41 +169,49 @@ class SlangKernel(Reductions, SIMDKernel):
         self.tiled, self.rows_per_group = writer.tiled, writer.rows_per_group
         return writer.text()
 
-    def _arguments(self) -> tuple[list[TensorArg], list[tuple[str, str, str]]]:
-        """Tensors, and numbers: (name, its type in registers, what the wrapper passes)."""
-        _, calls, signature, _ = self.args.python_argdefs()
+    def _arguments(self) -> tuple[list[TensorArg], list[tuple[str, str, sympy.Expr | TensorArg]]]:
+        """Tensors, and numbers: (name, its type in registers, its value or the tensor on the CPU that holds it)."""
+        _, _, signature, _ = self.args.python_argdefs()
         tensors, numbers = [], []
-        for call, arg in zip(calls, signature, strict=True):
+        for arg in signature:
             if isinstance(arg, TensorArg) and should_unwrap_unspec_arg(arg.buffer):
-                numbers.append((arg.name, REGISTER[arg.dtype], f"{call}.item()"))
+                numbers.append((arg.name, REGISTER[arg.dtype], arg))
             elif isinstance(arg, TensorArg):
                 if arg.dtype not in STORAGE:
                     raise NotImplementedError(f"tensors of {arg.dtype} in generated kernels")
                 tensors.append(arg)
             elif isinstance(arg, SizeArg):
-                numbers.append((arg.name, "float" if is_fraction(arg.expr) else self.index_dtype, str(call)))
+                numbers.append((arg.name, "float" if is_fraction(arg.expr) else self.index_dtype, arg.expr))
             else:
                 raise NotImplementedError(f"arguments of type {type(arg).__name__}")
         return tensors, numbers
 
     def call_kernel(self, name: str, node=None, deallocate_ws: bool = True) -> None:
         wrapper = V.graph.wrapper_code
-        args = [t.buffer for t in self.tensors] + [call for _, _, call in self.numbers]
+        text = wrapper.number_argument if V.graph.cpp_wrapper else _number_argument
+        args = [t.buffer for t in self.tensors] + [text(value) for _, _, value in self.numbers]
         for tree in self.active_range_trees():
             numel = tree.numel
             plain = isinstance(numel, (sympy.Integer, sympy.Symbol, int))
-            args.append(str(numel) if plain else str(wrapper.generate_numel_expr(name, tree).inner))
+            args.append(text(numel) if plain else str(wrapper.generate_numel_expr(name, tree).inner))
         if self.tiled:
-            args.append(" * ".join(f"(({numel} + {TILE - 1}) // {TILE})" for numel in args[-2:]))
+            divided = "/" if V.graph.cpp_wrapper else "//"
+            args.append(" * ".join(f"(({numel} + {TILE - 1}) {divided} {TILE})" for numel in args[-2:]))
+        kinds = [t.dtype for t in self.tensors] + [float if kind == "float" else int for _, kind, _ in self.numbers]
+        kinds += [int] * (len(args) - len(kinds))
         wrapper.generate_kernel_call(
-            name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=[type(a) for a in args]
+            name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=kinds
         )
 
     def codegen_nan_check(self) -> None:
         """Lines of the wrapper that look at all arguments of the kernel, for torch._inductor.config.nan_asserts."""
-        for tensor in self.tensors:
-            V.graph.wrapper_code.writeline(f"assert not {tensor.buffer}.isnan().any().item()")
-            V.graph.wrapper_code.writeline(f"assert not {tensor.buffer}.isinf().any().item()")
+        for name in (tensor.buffer for tensor in self.tensors):
+            if V.graph.cpp_wrapper:
+                check = f'AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_check_inf_and_nan("{name}", {name}));'
+                V.graph.wrapper_code.writeline(check)
+                continue
+            V.graph.wrapper_code.writeline(f"assert not {name}.isnan().any().item()")
+            V.graph.wrapper_code.writeline(f"assert not {name}.isinf().any().item()")
 
     def launch_config(self) -> tuple:
         """What the launcher needs: tensors, written (bits), numbers, those that count rows, rows a workgroup."""
@@ -240,6 +248,11 @@ class SlangKernel(Reductions, SIMDKernel):
         """Forgets what was loaded from memory that changes."""
         for key in [k for k in self.cse._cache if isinstance(k, str) and k.startswith(f"load {pointer} ")]:
             del self.cse._cache[key]
+
+
+def _number_argument(value: sympy.Expr | TensorArg) -> str:
+    """An argument of a kernel in Python."""
+    return f"{value.buffer}.item()" if isinstance(value, TensorArg) else str(value)
 
 
 # What moves values and does not compute with them.

@@ -12,11 +12,6 @@ from .device import device_config
 
 __all__ = ["compiler_library", "compiler_version", "empty_strided", "kernel", "launcher", "start"]
 
-PYTHON_ONLY = (
-    "AOTInductor and torch._inductor.config.cpp_wrapper are not supported on mps: "
-    "modules with its generated kernels are written in Python only."
-)
-
 
 def start(source: str) -> None:
     """Begins to compile a kernel in another thread."""

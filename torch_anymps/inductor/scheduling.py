@@ -38,8 +38,11 @@ class SlangScheduling(SIMDScheduling):
         name = "_".join(word for word in ("mps", fused, wrapper.next_kernel_suffix()) if word)
         wrapper.src_to_kernel[key] = name
         runtime.start(src_code.strip("\n"))
-        origins, detailed_origins = get_kernel_metadata(node_schedule, wrapper)
+        origins, detailed_origins = get_kernel_metadata(node_schedule, wrapper)  # comments of the module's language
         wrapper.header.splice(f"\n{origins}\n{detailed_origins}")
+        if V.graph.cpp_wrapper:
+            wrapper.define_slang_kernel(name, launch, messages, src_code.strip("\n"))
+            return name
         wrapper.header.writeline(f"{name} = mps_kernel({name!r}, {launch!r}, {messages!r}, '''")
         for line in src_code.strip("\n").split("\n"):
             wrapper.header.writeline(line)

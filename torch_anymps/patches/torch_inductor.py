@@ -12,6 +12,11 @@ WARNING = (
     'torch.compile(backend="aot_eager"), which does not warn.'
 )
 
+WITHOUT_CPP = (
+    "AOTInductor and torch._inductor.config.cpp_wrapper need a C++ compiler, and there is none: install g++, or name "
+    "one in the environment variable CXX."
+)
+
 
 def apply(module, replace):
     if module.__name__ == "torch._inductor.codegen.common":
@@ -54,19 +59,31 @@ def _with_aot_eager(compile_graph, virtualized, inductor_config):
         in_cpp = virtualized.aot_compilation or inductor_config.cpp_wrapper
         if not _has_mps(model, example_inputs):
             return compile_graph(model, example_inputs, *args, **kwargs)
-        if _has_compiler() and not in_cpp:
+        if in_cpp:
+            _check_compilers()
+        if _has_compiler():
             _register()  # before the graph is traced, by the decompositions that there are
             return compile_graph(model, example_inputs, *args, **kwargs)
-        if in_cpp:
-            from torch_anymps.inductor.runtime import PYTHON_ONLY
-
-            raise NotImplementedError(PYTHON_ONLY)
         from torch._dynamo.backends.debugging import aot_eager
 
         _warn_once()
         return aot_eager(model, example_inputs)
 
     return compile_or_capture
+
+
+def _check_compilers() -> None:
+    """Raises, with one sentence, where a compiler is missing that modules in C++ need."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    from torch_anymps.compiler import compiler_version
+
+    compiler_version("AOTInductor")
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise RuntimeError(WITHOUT_CPP) from error
 
 
 def _has_mps(model, example_inputs) -> bool:

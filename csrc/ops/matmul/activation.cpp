@@ -12,6 +12,7 @@
 
 #include "gemm/activation.h"
 #include "gemm/gemm.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 
@@ -30,7 +31,8 @@ gemm::Activation activation_of(std::string_view name) {
     TORCH_CHECK_VALUE(false, "expected an activation out of relu, gelu and gelu_tanh, but got ", name);
 }
 
-void check(const Tensor& mat1, const Tensor& mat2, const Tensor& self) {
+void check(const char* op, const Tensor& mat1, const Tensor& mat2, const Tensor& self) {
+    check_same_device(op, {{"self", self}, {"mat1", mat1}, {"mat2", mat2}});
     TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2 && mat1.size(1) == mat2.size(0),
                 "mat1 and mat2 shapes cannot be multiplied (", mat1.sizes(), " and ", mat2.sizes(), ")");
     TORCH_CHECK(at::isFloatingType(mat1.scalar_type()), "expected floating point matrices, but got ",
@@ -66,7 +68,7 @@ void run(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Tenso
 std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Tensor& mat1,
                                      const Tensor& mat2, std::string_view activation, bool keep_input) {
     const Tensor summand = self.value_or(Tensor());
-    check(mat1, mat2, summand);
+    check("addmm_activation", mat1, mat2, summand);
     std::vector<Tensor> results{empty_product(mat1, mat2)};
     if (keep_input) results.push_back(empty_product(mat1, mat2));
     run(summand, mat1, mat2, results[0],
@@ -78,7 +80,7 @@ std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Te
 // product.
 Tensor mm_activation_backward(const Tensor& mat1, const Tensor& mat2, const Tensor& input,
                               std::string_view activation) {
-    check(mat1, mat2, input);
+    check("mm_activation_backward", mat1, mat2, input);
     const Tensor out = empty_product(mat1, mat2);
     run(input, mat1, mat2, out, {activation_of(activation), true, nullptr});
     return out;

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 namespace {
@@ -65,6 +66,8 @@ DeformConv::DeformConv(const Tensor& input, const Tensor& weight, const Tensor& 
       offset_(offset.contiguous()),
       mask_(mask.contiguous()),
       shape_(shape) {
+    check_same_device("deform_conv2d",
+                      {{"input", input}, {"weight", weight}, {"offset", offset}, {"mask", mask}});
     TORCH_CHECK(input.dim() == 4 && offset.dim() == 4 && (!shape.use_mask || mask.dim() == 4) &&
                 weight.dim() == 4);
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()),

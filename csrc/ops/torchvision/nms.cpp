@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 namespace {
@@ -19,6 +20,7 @@ using at::Tensor;
 namespace shader = shaders::nms;
 
 void check(const Tensor& boxes, const Tensor& scores) {
+    check_same_device("nms", {{"dets", boxes}, {"scores", scores}});
     TORCH_CHECK(boxes.dim() == 2, "boxes should be a 2d tensor, got ", boxes.dim(), "D");
     TORCH_CHECK(boxes.size(1) == 4, "boxes should have 4 elements in dimension 1, got ", boxes.size(1));
     TORCH_CHECK(scores.dim() == 1, "scores should be a 1d tensor, got ", scores.dim(), "D");

@@ -13,6 +13,7 @@
 
 #include "kernels/flat_grid.h"
 #include "ops/indexing/indexed_copy.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 namespace {
@@ -38,6 +39,7 @@ void check(const Tensor& input, const Tensor& rois, const char* name) {
 // input and output, or their gradients; input is written where it is `backward`.
 void launch(const Pooling& pooling, const Tensor& input, const Tensor& rois, const Tensor& output,
             const Tensor& indices, bool backward) {
+    check_same_device(pooling.kernel.name.data(), {{"input", input}, {"rois", rois}, {"output", output}});
     if (output.numel() == 0) return;
     TORCH_CHECK(std::max(input.numel(), output.numel()) <= std::numeric_limits<int32_t>::max(),
                 pooling.kernel.name, " on MPS: more than 2^31 - 1 elements");
