@@ -1,12 +1,12 @@
 # The shader compiler and the writer of headers (build-time tools), and the archive of all kernels.
 # registration.cmake, included before, lists generated shaders in GENERATED_SHADERS (outputs of custom commands).
-# Kernels are the same for every version of PyTorch and every processor: of several builds of one tree one compiles them.
+# Kernels are the same for every version of PyTorch and every processor: of several builds of a tree one compiles them.
 set(ANYMPS_KERNELS_OF "" CACHE PATH "Build folder of the same sources whose kernels this build takes")
 find_package(Threads REQUIRED)
 if(CMAKE_CROSSCOMPILING)
     # What runs during the build is that folder's.
     if(NOT ANYMPS_KERNELS_OF)
-        message(FATAL_ERROR "A cross build takes kernels and tools of a build for this machine: -DANYMPS_KERNELS_OF=...")
+        message(FATAL_ERROR "A cross build takes kernels and tools of this machine's build: -DANYMPS_KERNELS_OF=...")
     endif()
     add_executable(shader_headers IMPORTED)
     set_target_properties(shader_headers PROPERTIES IMPORTED_LOCATION ${ANYMPS_KERNELS_OF}/bin/shader_headers)
