@@ -96,7 +96,7 @@ release: wheel wheel-aarch64 sdist release-check
 # The wheel is installed into new environments with each version of PyTorch and nothing else; the source
 # archive is built once more from its own files, without a network.
 release-check:
-	@tools/release.sh files
+	@VERSIONS="$(VERSIONS)" tools/release.sh files
 	@set -e; for version in $(VERSIONS); do TORCH_VERSION=$$version tools/release.sh install; done
 	@VENV=.venv-$(firstword $(VERSIONS)) tools/release.sh offline
 

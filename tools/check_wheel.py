@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks wheels before they are released: what they hold, and what they need of a machine.
 
-    check_wheel.py dist/*.whl
+    check_wheel.py dist/*.whl [--versions 2.13 2.14]
 
 Prints a line a wheel, then one a violation, and exits with 1 when there is any.
 """
@@ -30,8 +30,8 @@ TORCH = {"libtorch_cpu.so", "libtorch_python.so", "libc10.so"}
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
-def violations(wheel: Path) -> list[str]:
-    """Sentences; empty for a wheel that may be released."""
+def violations(wheel: Path, versions: list[str] | None = None) -> list[str]:
+    """Sentences; empty for a wheel that may be released. versions: of PyTorch, by default all that METADATA allows."""
     try:
         elves = wheel_platform.libraries(wheel)
         platform, newest = wheel_platform.platform_of(elves)
@@ -52,7 +52,8 @@ def violations(wheel: Path) -> list[str]:
             if member.endswith(".cdx.json") and json.loads(archive.read(member)).get("bomFormat") != "CycloneDX":
                 found.append(f"{member} is no bill of materials.")
     expected = {"torch_anymps/kernels.bin"}
-    for minor in _minors(metadata.get_all("Requires-Dist", [])):
+    allowed = _minors(metadata.get_all("Requires-Dist", []))
+    for minor in [version.replace(".", "_") for version in versions] if versions else allowed:
         folder = f"torch_anymps-{metadata['Version']}.dist-info/sboms"
         expected |= {
             f"torch_anymps/libtorch_anymps_{minor}.so",
@@ -112,9 +113,11 @@ def _version() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", type=Path, nargs="+")
+    parser.add_argument("--versions", nargs="*", help="of PyTorch that there must be a library for: 2.13 2.14")
+    arguments = parser.parse_args()
     failed = False
-    for wheel in parser.parse_args().wheels:
-        found = violations(wheel)
+    for wheel in arguments.wheels:
+        found = violations(wheel, arguments.versions)
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {len(found)} violations", flush=True)
         print("".join(f"  {sentence}\n" for sentence in found), end="")
         failed |= bool(found)

@@ -4,7 +4,7 @@
 #   tools/release.sh files [FOLDER]     what wheels and the source archive hold and need; PyTorch is not needed
 #   tools/release.sh install [FOLDER]   the wheel beside PyTorch and nothing else, in a new environment: info and check
 #   tools/release.sh offline [FOLDER]   a wheel of the source archive, built without a network
-# FOLDER is dist by default. TORCH_VERSION and PYTHON choose what `install` takes; VENV (default .venv) and KERNELS_OF
+# FOLDER is dist by default. VERSIONS ("2.13 2.14", by default all) are those of PyTorch in the wheel. TORCH_VERSION and PYTHON choose what `install` takes; VENV (default .venv) and KERNELS_OF
 # (default build/VENV) what `offline` builds with.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -44,7 +44,8 @@ files() {
     say "Names, metadata and texts of $DIST"
     $TOOLS/bin/twine check --strict "$DIST"/*.whl "$DIST"/*.tar.gz
     say "Wheels"
-    $TOOLS/bin/python tools/check_wheel.py "$DIST"/*.whl
+    # shellcheck disable=SC2086
+    $TOOLS/bin/python tools/check_wheel.py "$DIST"/*.whl --versions ${VERSIONS:-}
     # What auditwheel says of our own computation; PyTorch's libraries are not in the wheel, and not to be.
     local wheel
     for wheel in "$DIST"/*.whl; do
