@@ -4,8 +4,8 @@
 #   tools/release.sh files [FOLDER]     what wheels and the source archive hold and need; PyTorch is not needed
 #   tools/release.sh install [FOLDER]   the wheel beside PyTorch and nothing else, in a new environment: info and check
 #   tools/release.sh offline [FOLDER]   a wheel of the source archive, built without a network
-# FOLDER is dist by default. VERSIONS ("2.13 2.14", by default all) are those of PyTorch in the wheel. TORCH_VERSION and PYTHON choose what `install` takes; VENV (default .venv) and KERNELS_OF
-# (default build/VENV) what `offline` builds with.
+# FOLDER is dist by default. VERSIONS ("2.13 2.14", by default all) are those of PyTorch in the wheel; TORCH_VERSION and
+# PYTHON choose what `install` takes; VENV (default .venv) and KERNELS_OF (default build/VENV) what `offline` builds with.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 DIST=${2:-dist}
