@@ -13,7 +13,7 @@ PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesse
 # The versions of PyTorch that `make wheel` serves, the oldest first.
 VERSIONS ?= 2.13 2.14 2.15
 
-.PHONY: demo test test-full test-sweep soak test-exit build wheel lint bench chart zoo profile test-compilers test-cuda-wheel test-ecosystem
+.PHONY: demo test test-full test-sweep soak test-exit build wheel wheel-aarch64 sdist release release-check lint bench chart zoo profile test-compilers test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -69,7 +69,8 @@ build:
 	@tools/setup.sh build
 
 # One wheel for all VERSIONS of PyTorch, in dist/: a library each beside one archive of kernels. Each is built in an
-# environment of its own, .venv-2.14 for one; where no CPU build of it is to be had, that takes 6 GB.
+# environment of its own, .venv-2.14 for one; where no CPU build of it is to be had, that takes 6 GB. For aarch64 it is
+# cross-built, after this machine's: Debian's and Ubuntu's package g++-aarch64-linux-gnu.
 wheel:
 	@tools/setup.sh system
 	@set -e; for version in $(VERSIONS); do \
@@ -78,6 +79,26 @@ wheel:
 	    kernels=$${kernels:-$(CURDIR)/build/.venv-$$version}; \
 	done
 	@.venv-$(firstword $(VERSIONS))/bin/python tools/merge_wheels.py $(VERSIONS:%=build/wheels/.venv-%/*.whl) --out dist
+
+wheel-aarch64:
+	@set -e; for version in $(VERSIONS); do \
+	    VENV=.venv-$$version KERNELS_OF=$(CURDIR)/build/.venv-$(firstword $(VERSIONS)) tools/aarch64.sh wheel; \
+	done
+	@.venv-$(firstword $(VERSIONS))/bin/python tools/merge_wheels.py \
+	    $(VERSIONS:%=build/aarch64/wheels/.venv-%/*.whl) --out dist
+
+sdist:
+	@tools/release.sh sdist
+
+# All that a release consists of, in dist/, checked: the workflow of releases runs this.
+release: wheel wheel-aarch64 sdist release-check
+
+# The wheel is installed into new environments with each version of PyTorch and nothing else; the source
+# archive is built once more from its own files, without a network.
+release-check:
+	@VERSIONS="$(VERSIONS)" tools/release.sh files
+	@set -e; for version in $(VERSIONS); do TORCH_VERSION=$$version tools/release.sh install; done
+	@VENV=.venv-$(firstword $(VERSIONS)) tools/release.sh offline
 
 lint:
 	@tools/setup.sh venv dev

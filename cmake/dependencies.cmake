@@ -14,7 +14,11 @@ print(os.path.dirname(s.origin) if s else '')"
     set(${out} ${dir} PARENT_SCOPE)
 endfunction()
 
-python_package_dir(torch TORCH_DIR)
+set(TORCH_DIR "" CACHE PATH "PyTorch's package for the target of a cross build; by default that of the Python")
+if(NOT TORCH_DIR)
+    python_package_dir(torch FOUND_TORCH_DIR)
+    set(TORCH_DIR ${FOUND_TORCH_DIR})
+endif()
 set(TORCH_INCLUDE_DIR ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
 set(TORCH_CPU_LIBRARY ${TORCH_DIR}/lib/libtorch_cpu.so)
 set(TORCH_PYTHON_LIBRARY ${TORCH_DIR}/lib/libtorch_python.so)

@@ -1,21 +1,32 @@
 # The shader compiler and the writer of headers (build-time tools), and the archive of all kernels.
 # registration.cmake, included before, lists generated shaders in GENERATED_SHADERS (outputs of custom commands).
+# Kernels are the same for every version of PyTorch and every processor: of several builds of a tree one compiles them.
+set(ANYMPS_KERNELS_OF "" CACHE PATH "Build folder of the same sources whose kernels this build takes")
 find_package(Threads REQUIRED)
-file(GLOB SHADER_COMPILER_SOURCES CONFIGURE_DEPENDS tools/shader_compiler/*.cpp)
-file(GLOB SHADER_HEADERS_SOURCES CONFIGURE_DEPENDS tools/shader_headers/*.cpp)
-add_executable(shader_compiler ${SHADER_COMPILER_SOURCES})
-target_link_libraries(shader_compiler PRIVATE ${ZSTD_LIBRARY} Threads::Threads)
-target_include_directories(shader_compiler PRIVATE csrc ${ZSTD_INCLUDE_DIR})
-add_executable(shader_headers ${SHADER_HEADERS_SOURCES} tools/shader_compiler/files.cpp
-    tools/shader_compiler/slang_compiler.cpp tools/shader_compiler/spirv_patch.cpp)
-target_include_directories(shader_headers PRIVATE tools/shader_compiler)
-foreach(tool shader_compiler shader_headers)
-    target_include_directories(${tool} SYSTEM PRIVATE ${SLANG_INCLUDE_DIR})
-    target_link_libraries(${tool} PRIVATE ${SLANG_LIBRARY})
-    set_target_properties(${tool} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-    # An option, because CMAKE_SKIP_RPATH (which keeps the wheel free of build paths) covers these tools too.
-    target_link_options(${tool} PRIVATE -Wl,-rpath,${SLANG_DIR})
-endforeach()
+if(CMAKE_CROSSCOMPILING)
+    # What runs during the build is that folder's.
+    if(NOT ANYMPS_KERNELS_OF)
+        message(FATAL_ERROR "A cross build takes kernels and tools of this machine's build: -DANYMPS_KERNELS_OF=...")
+    endif()
+    add_executable(shader_headers IMPORTED)
+    set_target_properties(shader_headers PROPERTIES IMPORTED_LOCATION ${ANYMPS_KERNELS_OF}/bin/shader_headers)
+else()
+    file(GLOB SHADER_COMPILER_SOURCES CONFIGURE_DEPENDS tools/shader_compiler/*.cpp)
+    file(GLOB SHADER_HEADERS_SOURCES CONFIGURE_DEPENDS tools/shader_headers/*.cpp)
+    add_executable(shader_compiler ${SHADER_COMPILER_SOURCES})
+    target_link_libraries(shader_compiler PRIVATE ${ZSTD_LIBRARY} Threads::Threads)
+    target_include_directories(shader_compiler PRIVATE csrc ${ZSTD_INCLUDE_DIR})
+    add_executable(shader_headers ${SHADER_HEADERS_SOURCES} tools/shader_compiler/files.cpp
+        tools/shader_compiler/slang_compiler.cpp tools/shader_compiler/spirv_patch.cpp)
+    target_include_directories(shader_headers PRIVATE tools/shader_compiler)
+    foreach(tool shader_compiler shader_headers)
+        target_include_directories(${tool} SYSTEM PRIVATE ${SLANG_INCLUDE_DIR})
+        target_link_libraries(${tool} PRIVATE ${SLANG_LIBRARY})
+        set_target_properties(${tool} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+        # An option, because CMAKE_SKIP_RPATH (which keeps the wheel free of build paths) covers these tools too.
+        target_link_options(${tool} PRIVATE -Wl,-rpath,${SLANG_DIR})
+    endforeach()
+endif()
 
 file(GLOB SHADERS CONFIGURE_DEPENDS shaders/*.slang)
 file(GLOB_RECURSE SHADER_LIBRARY CONFIGURE_DEPENDS shaders/lib/*.slang)
@@ -34,8 +45,6 @@ add_custom_target(generated_shader_headers DEPENDS ${SHADER_HEADERS})
 
 set(SHADER_CACHE ${CMAKE_BINARY_DIR}/shader_cache)
 set(KERNEL_ARCHIVE ${SITE_PACKAGE_DIR}/kernels.bin)
-# Kernels are the same for every version of PyTorch: of several builds of one tree one compiles them.
-set(ANYMPS_KERNELS_OF "" CACHE PATH "Build folder of the same sources whose kernels this build takes")
 if(ANYMPS_KERNELS_OF)
     set(OTHER_SHADERS ${GENERATED_SHADERS})
     list(TRANSFORM OTHER_SHADERS REPLACE "^${GENERATED_DIR}" "${ANYMPS_KERNELS_OF}/generated")

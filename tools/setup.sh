@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a checkout. Each step is skipped when it is up to date.
 #   tools/setup.sh system        system packages; without root and apt it names what is missing and stops
+#   tools/setup.sh torch         virtual environment with PyTorch alone
 #   tools/setup.sh venv EXTRA    virtual environment with PyTorch and the requirements of an extra of pyproject.toml
 #   tools/setup.sh build [tests] our package, built and installed in the virtual environment
 #   tools/setup.sh wheel         our package as a wheel for the environment's PyTorch, in build/wheels
@@ -243,12 +244,21 @@ install_torch() {
     logged build/torch.log pip_install "${TORCH_FROM[@]}" "$TORCH" "${beside[@]}"
 }
 
-setup_venv() {
-    local extra=$1 stamp=$VENV/.anymps-$1 key
+make_venv() {
     if ! "$VENV/bin/python" -c '' 2>/dev/null; then
         say "Virtual environment $VENV"
         logged build/venv.log "$PYTHON" -m venv --clear "$VENV"
     fi
+}
+
+setup_torch() {
+    make_venv
+    installed_torch >/dev/null || install_torch build
+}
+
+setup_venv() {
+    local extra=$1 stamp=$VENV/.anymps-$1 key
+    make_venv
     key=$( { requirements "$extra"; torch_requirement; } | sha256sum)
     [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || ! installed_torch >/dev/null || return 0
     install_torch "$extra"
@@ -317,8 +327,9 @@ wheel() {
 
 case ${1:-} in
     system) setup_system ;;
+    torch) setup_torch ;;
     venv) setup_venv "${2:?name an extra of pyproject.toml}" ;;
     build) build "${2:-}" ;;
     wheel) wheel ;;
-    *) sed -n '2,9s/^# *//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,10s/^# *//p' "$0" >&2; exit 2 ;;
 esac

@@ -13,10 +13,10 @@ class SlangChoices(InductorChoices):
     def uuid(self) -> str:
         return f"torch_anymps {config.generator}"
 
-    @staticmethod
-    def reduction_split_factor(device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool) -> int:
+    # PyTorch's is a static method up to 2.13.
+    def reduction_split_factor(self, device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool) -> int:
         """Into how many partial ones a reduction is split: evenly where it can be, so that no load is masked."""
-        split = InductorChoices.reduction_split_factor(device, reduction_numel_hint, numel_hint, inner_reduction)
+        split = super().reduction_split_factor(device, reduction_numel_hint, numel_hint, inner_reduction)
         if device.type != "mps" or split <= 1:
             return split
         return even_split(int(reduction_numel_hint), int(split), 4 if inner_reduction else 1)
