@@ -3,6 +3,8 @@
 import functools
 import warnings
 
+from torch_anymps.garbage import few_collections
+
 WHY = "torch.compile's default backend, inductor, generates Slang kernels for mps instead of Metal source."
 TARGETS = ("torch._inductor.codegen.common", "torch._inductor.compile_fx")
 
@@ -19,6 +21,8 @@ def apply(module, replace):
         replace(module, "init_backend_registration", _with_slang(module.init_backend_registration))
     else:
         replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V, module.config))
+        if hasattr(module, "compile_fx_backward"):  # called at the first backward
+            replace(module, "compile_fx_backward", _with_few_collections(module.compile_fx_backward))
 
 
 @functools.cache
@@ -56,7 +60,8 @@ def _with_aot_eager(compile_graph, virtualized, inductor_config):
             return compile_graph(model, example_inputs, *args, **kwargs)
         if _has_compiler() and not in_cpp:
             _register()  # before the graph is traced, by the decompositions that there are
-            return compile_graph(model, example_inputs, *args, **kwargs)
+            with few_collections():
+                return compile_graph(model, example_inputs, *args, **kwargs)
         if in_cpp:
             from torch_anymps.inductor.runtime import PYTHON_ONLY
 
@@ -67,6 +72,17 @@ def _with_aot_eager(compile_graph, virtualized, inductor_config):
         return aot_eager(model, example_inputs)
 
     return compile_or_capture
+
+
+def _with_few_collections(compile_graph):
+    @functools.wraps(compile_graph)
+    def compile_with_few_collections(model, example_inputs, *args, **kwargs):
+        if not _has_mps(model, example_inputs):
+            return compile_graph(model, example_inputs, *args, **kwargs)
+        with few_collections():
+            return compile_graph(model, example_inputs, *args, **kwargs)
+
+    return compile_with_few_collections
 
 
 def _has_mps(model, example_inputs) -> bool:
