@@ -55,12 +55,17 @@ CompileService::CompileService(Options options)
 std::string CompileService::cache_name(const Key& key) const {
     Sha256 hash;
     hash.add_field(kGeneration).add_field(library_.version()).add_field(sources_.hash()).add_field(key.first);
-    return hash.finish_hex() + (key.second ? ".spvs" : ".spv");
+    return hash.finish_hex() + (key.second == Wanted::kAll ? ".spvs" : ".spv");
 }
 
 void CompileService::start(const std::string& source) {
     const std::lock_guard lock(mutex_);
-    job({source, false});
+    job({source, Wanted::kKernel});
+}
+
+void CompileService::prepare(const std::string& source) {
+    const std::lock_guard lock(mutex_);
+    job({source, Wanted::kImports});
 }
 
 std::shared_ptr<CompileService::Job> CompileService::job(const Key& key) {
@@ -104,11 +109,11 @@ void CompileService::add_worker() {
 }
 
 const CompileService::Words& CompileService::get(const std::string& source) {
-    return get(Key{source, false});
+    return get(Key{source, Wanted::kKernel});
 }
 
 const CompileService::Words& CompileService::get_all(const std::string& source) {
-    return get(Key{source, true});
+    return get(Key{source, Wanted::kAll});
 }
 
 const CompileService::Words& CompileService::get(const Key& key) {
@@ -134,14 +139,6 @@ void CompileService::work(Worker& self) {
         lock.unlock();
         run(*job, session);
         lock.lock();
-        job->done = true;
-        work_done_.notify_all();
-        if (session && queue_.empty()) {
-            // Nobody waits for this.
-            lock.unlock();
-            session->keep_modules();
-            lock.lock();
-        }
     }
     lock.unlock();
     if (session) {
@@ -153,22 +150,42 @@ void CompileService::work(Worker& self) {
 }
 
 void CompileService::run(Job& job, std::unique_ptr<SlangSession>& session) {
+    std::unique_lock<std::mutex> first;
     try {
-        const std::string name = cache_name(job.key);
-        if (const auto bytes = cache_.find(name)) {
-            job.words = words_in(*bytes);
-            return;
+        if (!find_cached(job)) {
+            if (!session) session = std::make_unique<SlangSession>(library_, sources_, modules_);
+            if (!has_read_) first = std::unique_lock(first_mutex_);
+            compile(job, *session);
         }
-        if (!session) session = std::make_unique<SlangSession>(library_, sources_, modules_);
-        const auto& [source, all] = job.key;
-        job.words = all ? pack_entry_points(session->compile_all(source)) : session->compile(source);
-        const auto* bytes = reinterpret_cast<const char*>(job.words.data());
-        cache_.store(name, {bytes, job.words.size() * sizeof(uint32_t)});
-        const std::lock_guard lock(mutex_);
-        ++compilations_;
     } catch (const std::exception& error) {
         job.error = error.what();
     }
+    {
+        const std::lock_guard lock(mutex_);
+        job.done = true;
+        work_done_.notify_all();
+    }
+    if (!session) return;
+    session->keep_modules();
+    has_read_ = true;
+}
+
+bool CompileService::find_cached(Job& job) const {
+    if (job.key.second == Wanted::kImports) return false;
+    const auto bytes = cache_.find(cache_name(job.key));
+    if (bytes) job.words = words_in(*bytes);
+    return bytes.has_value();
+}
+
+void CompileService::compile(Job& job, SlangSession& session) {
+    const auto& [source, wanted] = job.key;
+    if (wanted == Wanted::kImports) return session.prepare(source);
+    job.words =
+        wanted == Wanted::kAll ? pack_entry_points(session.compile_all(source)) : session.compile(source);
+    const auto* bytes = reinterpret_cast<const char*>(job.words.data());
+    cache_.store(cache_name(job.key), {bytes, job.words.size() * sizeof(uint32_t)});
+    const std::lock_guard lock(mutex_);
+    ++compilations_;
 }
 
 void CompileService::stop() {

@@ -21,6 +21,7 @@ namespace {
 using shader_compiler::ComPtr;
 
 constexpr const char* kEntryPoint = "main_kernel";
+constexpr const char* kPath = "kernel.slang";
 // A session keeps every module that it has loaded, about 1 MB a kernel.
 constexpr unsigned kMaxKernels = 100;
 
@@ -64,7 +65,7 @@ auto with_source(const std::string& source, Compile compile) {
 }  // namespace
 
 SlangLibrary::SlangLibrary(const std::string& path) : path_(path) {
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         throw std::runtime_error("The Slang library, which torch.compile needs, cannot be opened: " +
                                  std::string(dlerror()) + ".");
@@ -88,6 +89,7 @@ class SlangSession::Impl {
   public:
     Impl(const SlangLibrary& library, const SourceFolders& sources, ModuleCache& modules)
         : function_name_(reinterpret_cast<FunctionName>(library.function_name())),
+          opened_(library.sessions()),
           sources_(sources),
           modules_(modules),
           files_(sources, modules),
@@ -118,6 +120,8 @@ class SlangSession::Impl {
             return all;
         });
     }
+
+    void prepare(const std::string& source) { load(source); }
 
     void keep_modules() {
         for (SlangInt i = 0; session_ && i < session_->getLoadedModuleCount(); ++i) {
@@ -172,19 +176,30 @@ class SlangSession::Impl {
             throw std::runtime_error("The Slang library could not create a session.");
         }
         kernels_ = 0;
+        ++opened_;
     }
 
-    static void check(SlangResult result, const ComPtr<slang::IBlob>& diagnostics) {
-        if (SLANG_FAILED(result)) throw std::runtime_error(text_of(diagnostics.get()));
+    // Diagnostics, in which the source is called kernel.slang.
+    std::string messages(const ComPtr<slang::IBlob>& diagnostics) const {
+        std::string text = text_of(diagnostics.get());
+        for (size_t at = 0; (at = text.find(path_, at)) != std::string::npos; at += std::strlen(kPath)) {
+            text.replace(at, path_.size(), kPath);
+        }
+        return text;
+    }
+
+    void check(SlangResult result, const ComPtr<slang::IBlob>& diagnostics) const {
+        if (SLANG_FAILED(result)) throw std::runtime_error(messages(diagnostics));
     }
 
     slang::IModule* load(const std::string& source) {
         if (!session_) create_session();
         const std::string name = "kernel_" + std::to_string(kernels_++);
+        path_ = name + ".slang";  // a session takes a path once
         ComPtr<slang::IBlob> diagnostics;
-        slang::IModule* module = session_->loadModuleFromSourceString(name.c_str(), "kernel.slang",
+        slang::IModule* module = session_->loadModuleFromSourceString(name.c_str(), path_.c_str(),
                                                                       source.c_str(), diagnostics.receive());
-        if (!module) throw std::runtime_error(text_of(diagnostics.get()));
+        if (!module) throw std::runtime_error(messages(diagnostics));
         return module;
     }
 
@@ -213,12 +228,14 @@ class SlangSession::Impl {
     }
 
     const FunctionName function_name_;
+    std::atomic<uint64_t>& opened_;
     const SourceFolders& sources_;
     ModuleCache& modules_;
     SlangFiles files_;
     ComPtr<slang::IGlobalSession> global_;
     ComPtr<slang::ISession> session_;
     unsigned kernels_ = 0;  // compiled in this session
+    std::string path_;      // of the last one
 };
 
 SlangSession::SlangSession(const SlangLibrary& library, const SourceFolders& sources, ModuleCache& modules)
@@ -232,6 +249,10 @@ std::vector<uint32_t> SlangSession::compile(const std::string& source) {
 std::vector<std::pair<std::string, std::vector<uint32_t>>> SlangSession::compile_all(
     const std::string& source) {
     return with_source(source, [&] { return impl_->compile_all(source); });
+}
+
+void SlangSession::prepare(const std::string& source) {
+    impl_->prepare(source);
 }
 
 void SlangSession::keep_modules() {

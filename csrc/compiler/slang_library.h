@@ -1,6 +1,7 @@
 // Slang source text to SPIR-V at run time. The library is opened by path: nothing is linked.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,11 +25,14 @@ class SlangLibrary {
     void* create_global_session() const { return create_global_session_; }
     // spReflectionFunction_GetName; nullptr where the library lacks it.
     void* function_name() const { return function_name_; }
+    // Sessions in which kernels were compiled: one a thread, and one for each kernel that was tried again.
+    std::atomic<uint64_t>& sessions() const { return sessions_; }
 
   private:
     std::string path_, version_;
     void* create_global_session_;
     void* function_name_;
+    mutable std::atomic<uint64_t> sessions_{0};
 };
 
 // One thread's compiler: 200 ms to create, 170 MB. Slang crashes when two threads share one.
@@ -46,6 +50,9 @@ class SlangSession {
     // The same for every entry point of the source, by its name and in the source's order; a module has one
     // entry point and calls it "main".
     std::vector<std::pair<std::string, std::vector<uint32_t>>> compile_all(const std::string& source);
+
+    // Reads what a source imports, and generates nothing. Throws as compile() does.
+    void prepare(const std::string& source);
 
     // Gives `modules` what this session had to read as text, 2 ms a module.
     void keep_modules();

@@ -112,6 +112,10 @@ void compile_slang_later(const std::string& source) {
     service().start(source);
 }
 
+void prepare_slang(const std::string& source) {
+    service().prepare(source);
+}
+
 std::span<const uint32_t> compile_slang(const std::string& source) {
     return service().get(source);
 }
@@ -198,8 +202,10 @@ std::tuple<std::vector<std::string>, std::vector<double>> source_statistics(cons
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("open_slang(str library, str[] folders) -> str", open_slang_op);
     m.def("compile_slang_later(str source) -> ()", compile_slang_later);
+    m.def("prepare_slang(str source) -> ()", prepare_slang);
     m.def("compile_slang(str source) -> Tensor", compile_slang_op);
     m.def("slang_compilations() -> int", [] { return static_cast<int64_t>(slang_compilations()); });
+    m.def("slang_sessions() -> int", [] { return static_cast<int64_t>(service().sessions()); });
     m.def("create_kernel(str name, str source, int[] specialization) -> int", create_kernel);
     m.def("source_statistics(str name, str source, int[] specialization) -> (str[], float[])",
           source_statistics);

@@ -22,6 +22,9 @@ std::string open_slang(const std::string& library, std::span<const std::string> 
 // Begins to compile a source in another thread (ANYMPS_COMPILE_THREADS of them at most); returns at once.
 void compile_slang_later(const std::string& source);
 
+// Opens Slang in another thread and reads what a source imports; returns at once.
+void prepare_slang(const std::string& source);
+
 // The SPIR-V words of its entry point `main_kernel`; waits for them. Raises RuntimeError with the compiler's
 // diagnostics and the numbered source. The words live as long as the process.
 std::span<const uint32_t> compile_slang(const std::string& source);

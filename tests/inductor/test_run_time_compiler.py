@@ -156,6 +156,38 @@ def test_broken_serialized_modules_give_way_to_the_texts(in_new_process, tmp_pat
         assert all(module.stat().st_size > 1000 for module in modules)
 
 
+BURST = """
+sources = [scale.replace("lib.math", "lib.inductor").replace("factor)", f"factor) + {i}.0") for i in range(6)]
+for source in sources:
+    ops.compile_slang_later(source)
+for source in sources:
+    ops.compile_slang(source)
+print(ops.slang_compilations(), ops.slang_sessions())
+"""
+
+
+def test_kernels_of_a_thread_share_a_session(in_new_process):
+    """Which reads the library once, as text or serialized."""
+    assert in_new_process(BURST, ANYMPS_COMPILE_THREADS="1").split() == ["6", "1"]
+    others = BURST.replace("{i}.0", "{i}.5")
+    assert in_new_process(others, ANYMPS_COMPILE_THREADS="1").split() == ["6", "1"]  # from serialized modules
+
+
+def test_several_threads_share_what_one_has_read_as_text(in_new_process):
+    compilations, sessions = map(int, in_new_process(BURST, ANYMPS_COMPILE_THREADS="3").split())
+    assert compilations == 6 and sessions <= 3
+
+
+def test_preparation_is_no_compilation(in_new_process):
+    prepare = 'ops.prepare_slang("import lib.inductor;")\n'
+    assert in_new_process(prepare + BURST, ANYMPS_COMPILE_THREADS="1").split() == ["6", "1"]
+
+
+def test_a_preparation_that_fails_is_silent(in_new_process):
+    prepare = 'ops.prepare_slang("import lib.nowhere;")\n'
+    assert in_new_process(prepare + PRINT, ANYMPS_COMPILE_THREADS="1").split()[1] == "1"
+
+
 def test_a_folder_that_cannot_be_written_is_no_error(in_new_process, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     assert in_new_process(PRINT).split()[1] == "1"

@@ -9,7 +9,7 @@ from torch import fx
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
-from . import config
+from . import config, runtime
 from .product_passes import activate_products, is_conversion, is_for_called, is_mps, widen_products
 
 # Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
@@ -18,6 +18,7 @@ MAX_CONVERTED_BYTES = 64 << 20
 
 class GraphPasses(CustomGraphModulePass):
     def __call__(self, gm: fx.GraphModule) -> None:
+        runtime.prepare()
         if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
             activate_products(gm.graph)
             widen_products(gm.graph)

@@ -216,7 +216,8 @@ class SlangOverrides(OpOverrides):
         return expressions(row, list(inputs[:count]), list(inputs[count:]))[0]
 
     def load_seed(self, name, offset):
-        return V.kernel.load(name, offset)
+        # The place is an argument: dropouts of many layers are one kernel.
+        return V.kernel.load(name, sympy_index_symbol(V.kernel.args.seed_offset("load_seed_offset", offset)))
 
 
 def _cast(text: str, dtype: torch.dtype) -> CSEVariable:

@@ -10,7 +10,14 @@ from torch_anymps.compiler import compiler_library, compiler_version, launcher
 
 from .device import device_config
 
-__all__ = ["compiler_library", "compiler_version", "empty_strided", "kernel", "launcher", "start"]
+__all__ = ["compiler_library", "compiler_version", "empty_strided", "kernel", "launcher", "prepare", "start"]
+
+
+@functools.cache
+def prepare() -> None:
+    """Begins to open the compiler in another thread, for a graph that no cache has."""
+    compiler_version()
+    torch.ops.anymps.prepare_slang("import lib.inductor;")
 
 
 def start(source: str) -> None:

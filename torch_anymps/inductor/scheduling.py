@@ -25,6 +25,8 @@ class SlangScheduling(SIMDScheduling):
     @classmethod
     def get_tiling_and_scores(cls, *args, **kwargs):
         # One range of reductions a kernel.
+        if not (config.triton.tile_reductions or config.triton.prefer_nd_tiling):
+            return super().get_tiling_and_scores(*args, **kwargs)
         with config.patch({"triton.tile_reductions": False, "triton.prefer_nd_tiling": False}):
             return super().get_tiling_and_scores(*args, **kwargs)
 
