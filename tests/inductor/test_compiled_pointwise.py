@@ -39,6 +39,22 @@ def test_integers_wrap(mps, dtype):
     )
 
 
+@pytest.mark.parametrize("order", [INTEGERS, INTEGERS[::-1]], ids=["narrow first", "wide first"])
+def test_one_text_of_several_dtypes(mps, order):
+    """What a conversion or a number is in the text of a kernel, it is for several dtypes, which wrap differently."""
+
+    def function(keep, *numbers):
+        converted = [keep.to(dtype) for dtype in order]
+        yield from (-t for t in converted)
+        yield from (~t for t in converted)
+        yield from ((t - 1) < 0 for t in converted)
+        yield from ((t + 100) > 0 for t in numbers)
+        yield from ((t * 100) // 7 for t in numbers)
+
+    numbers = [torch.arange(-64, 64).to(dtype) for dtype in order]
+    compiled_agrees(lambda *tensors: list(function(*tensors)), torch.arange(128) % 3 > 0, *numbers)
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool])
 def test_conversions(mps, dtype):
     values = torch.tensor([0.0, 1.5, -2.7, 100.0, -3.0, 0.25, 7.0, 2.0] * 8)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import sympy
 import torch
-from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, SizeArg, TensorArg
+from torch._inductor.codegen.common import CSE, CSEVariable, IndentedBuffer, SizeArg, TensorArg
 from torch._inductor.codegen.simd import IterationRangesEntry, SIMDKernel
 from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
 from torch._inductor.utils import sympy_subs
@@ -41,6 +41,22 @@ class Phase:
         return any((self.indexing, self.loads, self.compute, self.stores, self.epilogue, self.row_stores))
 
 
+class TypedCSE(CSE):
+    """Values of one text and of several dtypes are several: integers of 8 bits wrap where those of 32 do not."""
+
+    dtype: torch.dtype | None = None  # of the value that is being generated
+
+    def generate(self, buffer, expr, *, dtype=None, **options) -> CSEVariable:
+        outer, self.dtype = self.dtype, dtype
+        try:
+            return super().generate(buffer, expr, dtype=dtype, **options)
+        finally:
+            self.dtype = outer
+
+    def augment_key(self, cache_key: str) -> str:
+        return cache_key if self.dtype is None else f"{cache_key} {self.dtype}"
+
+
 class SlangKernel(Reductions, SIMDKernel):
     """Inductor's view is that of SIMDKernel: looped reductions, of which codegen_body ends one."""
 
@@ -53,6 +69,7 @@ class SlangKernel(Reductions, SIMDKernel):
     def __init__(self, tiling, **kwargs):
         install_rows()
         super().__init__(tiling, **kwargs)
+        self.cse = TypedCSE(self.newvar_prefix, self.suffix)
         self.ids = itertools.count()
         self.phases: list[Phase] = []
         self.phase = Phase()
