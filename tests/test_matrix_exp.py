@@ -20,7 +20,7 @@ def test_matrix_exp(mps, n, dtype):
             return ((result - exact).abs().amax((-2, -1)) / exact.abs().amax((-2, -1))).max().item()
 
         # A polynomial of degree 12 takes one squaring more than the CPU's of degree 18, which doubles errors; squarings
-        # multiply a rounding by up to the matrix' norm (Higham, Functions of Matrices, 10.2), by chance of one side only.
+        # multiply a rounding by up to the matrix' norm (Higham, Functions of Matrices, 10.2).
         rounding = torch.finfo(dtype).eps * (4 + 2 * torch.linalg.matrix_norm(x, 1).max().item())
         assert error(ours) <= 5 * error(of_cpu) + rounding, scale
     assert_like_cpu(torch.linalg.matrix_exp, torch.randn(3, n, n, dtype=dtype).mT / 4, gradients=not dtype.is_complex)
