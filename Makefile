@@ -1,6 +1,7 @@
 # make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
 # make test   builds and runs all tests
-# Both install what they need first, and are quick the second time. tools/setup.sh tells which PyTorch that is;
+# make lint   checks formats and the shape of the tree, without a build
+# All install what they need first, and are quick the second time. tools/setup.sh tells which PyTorch that is;
 # `TORCH_VERSION=2.15 VENV=.venv-2.15 make test` is another one, in an environment of its own.
 # make test-full, test-sweep and soak are the long runs of PyTorch's own samples, of random calls and of shapes.
 VENV ?= .venv
@@ -101,6 +102,7 @@ release-check:
 	@VENV=.venv-$(firstword $(VERSIONS)) tools/release.sh offline
 
 lint:
+	@tools/setup.sh system
 	@tools/setup.sh venv dev
 	@tools/lint.sh
 

@@ -16,7 +16,7 @@ import render_performance  # noqa: E402
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "csrc" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 QUOTE = re.compile(r"<!-- ([\w./]+\.\w+) -->\n```\w*\n(.*?)```", re.DOTALL)
-FOLDERS = "(?:csrc|shaders|tools|tests|benchmarks|cmake|torch_anymps|gemm|ops|kernels|runtime|vulkan|compiler)"
+FOLDERS = "(?:csrc|shaders|tools|tests|benchmarks|cmake|torch_anymps|gemm|ops|kernels|runtime|vulkan|compiler|spirv)"
 LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 

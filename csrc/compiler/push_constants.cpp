@@ -6,24 +6,23 @@
 #include <utility>
 #include <vector>
 
+#include "spirv/opcodes.h"
+
 namespace anymps::compiler {
 namespace {
 
-// Numbers of the SPIR-V specification, sections 3.52 (instructions), 3.20 (decorations), 3.7 (storage
-// classes).
-constexpr size_t kHeaderWords = 5;
-constexpr uint32_t kOpTypeInt = 21, kOpTypeFloat = 22, kOpTypeVector = 23, kOpTypeArray = 28,
-                   kOpTypeStruct = 30, kOpTypePointer = 32, kOpConstant = 43, kOpVariable = 59,
-                   kOpDecorate = 71, kOpMemberDecorate = 72;
+// Numbers of the SPIR-V specification, sections 3.20 (decorations), 3.7 (storage classes).
 constexpr uint32_t kArrayStride = 6, kOffset = 35, kPushConstant = 9;
 constexpr size_t kPointerBytes = 8;
 
-using Instruction = std::span<const uint32_t>;  // with its first word
+using spirv::Op;
+using spirv::opcode_of;
+using Instruction = spirv::Words;  // with its first word
 
 class Types {
   public:
     explicit Types(std::span<const uint32_t> words) {
-        for (size_t at = kHeaderWords; at < words.size();) {
+        for (size_t at = spirv::kHeaderWords; at < words.size();) {
             const size_t count = words[at] >> 16;
             if (count == 0 || at + count > words.size())
                 throw std::runtime_error("The SPIR-V module is damaged.");
@@ -42,12 +41,12 @@ class Types {
         if (variables_.empty()) return {};
         const uint32_t id = types_.at(variables_.front())[3];
         const Instruction block = types_.at(id);
-        if (variables_.size() > 1 || (block[0] & 0xffff) != kOpTypeStruct)
+        if (variables_.size() > 1 || opcode_of(block) != Op::TypeStruct)
             throw std::runtime_error("The SPIR-V module has push constants that are not one struct.");
         std::vector<PushConstant> result;
         for (uint32_t m = 0; m + 2 < block.size(); ++m) {
             const uint32_t type = block[m + 2];
-            const bool is_address = (types_.at(type)[0] & 0xffff) == kOpTypePointer;
+            const bool is_address = opcode_of(types_.at(type)) == Op::TypePointer;
             PushConstant member{offsets_.at({id, m}), size_of(type), is_address, ScalarKind::other, 0, false};
             set_scalar(is_address ? types_.at(type)[3] : type, &member);
             result.push_back(member);
@@ -57,25 +56,25 @@ class Types {
 
   private:
     void add(Instruction i) {
-        switch (i[0] & 0xffff) {
-            case kOpTypeInt:
-            case kOpTypeFloat:
-            case kOpTypeVector:
-            case kOpTypeArray:
-            case kOpTypeStruct:
-            case kOpTypePointer:
+        switch (opcode_of(i)) {
+            case Op::TypeInt:
+            case Op::TypeFloat:
+            case Op::TypeVector:
+            case Op::TypeArray:
+            case Op::TypeStruct:
+            case Op::TypePointer:
                 types_[i[1]] = i;
                 break;
-            case kOpConstant:
+            case Op::Constant:
                 constants_[i[2]] = i[3];
                 break;
-            case kOpVariable:
+            case Op::Variable:
                 if (i[3] == kPushConstant) variables_.push_back(i[1]);
                 break;
-            case kOpDecorate:
+            case Op::Decorate:
                 if (i[2] == kArrayStride) strides_[i[1]] = i[3];
                 break;
-            case kOpMemberDecorate:
+            case Op::MemberDecorate:
                 if (i[3] == kOffset) offsets_[{i[1], i[2]}] = i[4];
                 break;
             default:
@@ -88,19 +87,19 @@ class Types {
         auto found = types_.find(type);
         if (found == types_.end()) return;
         const Instruction i = found->second;
-        switch (i[0] & 0xffff) {
-            case kOpTypeVector:
-            case kOpTypeArray:
+        switch (opcode_of(i)) {
+            case Op::TypeVector:
+            case Op::TypeArray:
                 set_scalar(i[2], member);
                 break;
-            case kOpTypeStruct:  // Slang puts an array into one
+            case Op::TypeStruct:  // Slang puts an array into one
                 if (i.size() == 3) set_scalar(i[2], member);
                 break;
-            case kOpTypeInt:
+            case Op::TypeInt:
                 member->kind = i[3] != 0 ? ScalarKind::sint : ScalarKind::uint;
                 member->bits = i[2];
                 break;
-            case kOpTypeFloat:
+            case Op::TypeFloat:
                 member->kind = ScalarKind::floating;
                 member->bits = i[2];
                 member->is_bfloat = i.size() > 3;  // with an encoding
@@ -112,14 +111,14 @@ class Types {
 
     size_t size_of(uint32_t type) const {
         const Instruction i = types_.at(type);
-        switch (i[0] & 0xffff) {
-            case kOpTypePointer:
+        switch (opcode_of(i)) {
+            case Op::TypePointer:
                 return kPointerBytes;
-            case kOpTypeVector:
+            case Op::TypeVector:
                 return i[3] * size_of(i[2]);
-            case kOpTypeArray:
+            case Op::TypeArray:
                 return size_t{constants_.at(i[3])} * strides_.at(type);
-            case kOpTypeStruct: {
+            case Op::TypeStruct: {
                 size_t end = 0;
                 for (uint32_t m = 0; m + 2 < i.size(); ++m) {
                     end = std::max(end, offsets_.at({type, m}) + size_of(i[m + 2]));

@@ -4,65 +4,26 @@
 #include <unordered_map>
 #include <vector>
 
+#include "spirv/opcodes.h"
+
 namespace anymps::compiler {
 namespace {
 
-// Numbers of the SPIR-V specification, sections 3.52 (instructions) and 3.7 (storage classes).
-constexpr size_t kHeaderWords = 5;
-enum Op : uint32_t {
-    kExtInst = 12,
-    kTypeInt = 21,
-    kTypeFloat = 22,
-    kTypePointer = 32,
-    kConstant = 43,
-    kFunction = 54,
-    kFunctionParameter = 55,
-    kFunctionCall = 57,
-    kVariable = 59,
-    kLoad = 61,
-    kStore = 62,
-    kCopyMemory = 63,
-    kCopyMemorySized = 64,
-    kAccessChain = 65,
-    kInBoundsAccessChain = 66,
-    kPtrAccessChain = 67,
-    kInBoundsPtrAccessChain = 70,
-    kFirstComposite = 77,  // VectorExtractDynamic
-    kLastComposite = 83,   // CopyObject
-    kUConvert = 113,
-    kSConvert = 114,
-    kFirstPointerCast = 117,  // ConvertPtrToU
-    kBitcast = 124,
-    kIAdd = 128,
-    kISub = 130,
-    kIMul = 132,
-    kSelect = 169,
-    kFirstBits = 194,  // ShiftRightLogical
-    kLastBits = 200,   // Not
-    kFirstAtomic = 229,
-    kLastAtomic = 242,
-    kAtomicStore = 228,
-    kPhi = 245,
-    kReturnValue = 254,
-    kCopyLogical = 400,
-    kCooperativeMatrixStore = 4458,
-    kAtomicFMin = 5614,
-    kAtomicFMax = 5615,
-    kAtomicFAdd = 6035,
-};
+// Storage classes: SPIR-V specification, section 3.7.
 constexpr uint32_t kPushConstantClass = 9, kPhysicalStorageBuffer = 5349;
 
-using Instruction = std::span<const uint32_t>;
+using spirv::Op;
+using Instruction = spirv::Words;
 
 // The parameters that every value may be computed from, as bits, by going over the instructions until nothing
 // changes.
 class Origins {
   public:
     explicit Origins(std::span<const uint32_t> words) {
-        for (size_t at = kHeaderWords; at < words.size(); at += words[at] >> 16) {
-            instructions_.push_back(words.subspan(at, words[at] >> 16));
-            declare(instructions_.back());
-        }
+        spirv::for_each_instruction(words.subspan(spirv::kHeaderWords), [&](Instruction i) {
+            instructions_.push_back(i);
+            declare(i);
+        });
         do {
             changed_ = false;
             for (const Instruction& i : instructions_) visit(i);
@@ -72,28 +33,26 @@ class Origins {
     uint64_t written() const { return written_; }
 
   private:
-    static uint32_t op(Instruction i) { return i[0] & 0xffff; }
-
     void declare(Instruction i) {
-        switch (op(i)) {
-            case kTypeInt:
-            case kTypeFloat:
+        switch (spirv::opcode_of(i)) {
+            case Op::TypeInt:
+            case Op::TypeFloat:
                 narrow_[i[1]] = i[2] < 64;
                 break;
-            case kTypePointer:
+            case Op::TypePointer:
                 classes_[i[1]] = i[2];
                 break;
-            case kConstant:
+            case Op::Constant:
                 constants_[i[2]] = i[3];
                 break;
-            case kFunction:
+            case Op::Function:
                 function_ = i[2];
                 break;
-            case kFunctionParameter:
+            case Op::FunctionParameter:
                 parameters_[function_].push_back(i[2]);
                 types_[i[2]] = i[1];
                 break;
-            case kReturnValue:
+            case Op::ReturnValue:
                 function_of_[&i[0]] = function_;
                 break;
             default:
@@ -129,21 +88,22 @@ class Origins {
     }
 
     void visit(Instruction i) {
-        const uint32_t code = op(i);
-        if ((code >= kFirstAtomic && code <= kLastAtomic) || code == kAtomicFMin || code == kAtomicFMax ||
-            code == kAtomicFAdd) {
+        const Op code = spirv::opcode_of(i);
+        if ((code >= Op::AtomicExchange && code <= Op::AtomicXor) || code == Op::AtomicFMin ||
+            code == Op::AtomicFMax || code == Op::AtomicFAdd) {
             return write(i[3]);
         }
-        if ((code >= kFirstComposite && code <= kLastComposite) ||
-            (code >= kFirstBits && code <= kLastBits) || (code >= kFirstPointerCast && code <= kBitcast)) {
+        if ((code >= Op::VectorExtractDynamic && code <= Op::CopyObject) ||
+            (code >= Op::ShiftRightLogical && code <= Op::Not) ||
+            (code >= Op::ConvertPtrToU && code <= Op::Bitcast)) {
             return from_operands(i);
         }
         switch (code) {
-            case kVariable:
+            case Op::Variable:
                 if (i[3] == kPushConstantClass) pushed_ = i[2];
                 break;
-            case kAccessChain:
-            case kInBoundsAccessChain:
+            case Op::AccessChain:
+            case Op::InBoundsAccessChain:
                 if (i[3] == pushed_ && i.size() > 4) {
                     const auto member = constants_.find(i[4]);
                     add(i[2],
@@ -151,12 +111,12 @@ class Origins {
                     break;
                 }
                 [[fallthrough]];
-            case kPtrAccessChain:
-            case kInBoundsPtrAccessChain:
+            case Op::PtrAccessChain:
+            case Op::InBoundsPtrAccessChain:
                 bases_[i[2]] = i[3];
                 add(i[2], origin(i[3]));
                 break;
-            case kLoad:
+            case Op::Load:
                 // A number in memory is no address, unless it has 64 bits.
                 if (i[3] == pushed_) {
                     add(i[2], ~0ull);
@@ -164,31 +124,31 @@ class Origins {
                     add(i[2], origin(i[3]));
                 }
                 break;
-            case kStore:
-            case kCopyMemory:
-            case kCopyMemorySized:
+            case Op::Store:
+            case Op::CopyMemory:
+            case Op::CopyMemorySized:
                 write(i[1]);
                 if (!points_to_memory(i[1])) add_to_variable(i[1], origin(i[2]));
                 break;
-            case kAtomicStore:
-            case kCooperativeMatrixStore:
+            case Op::AtomicStore:
+            case Op::CooperativeMatrixStore:
                 write(i[1]);
                 break;
-            case kFunctionCall:
+            case Op::FunctionCall:
                 call(i);
                 break;
-            case kReturnValue:
+            case Op::ReturnValue:
                 add(function_of_.at(&i[0]), origin(i[1]));
                 break;
-            case kExtInst:
-            case kUConvert:
-            case kSConvert:
-            case kIAdd:
-            case kISub:
-            case kIMul:
-            case kSelect:
-            case kPhi:
-            case kCopyLogical:
+            case Op::ExtInst:
+            case Op::UConvert:
+            case Op::SConvert:
+            case Op::IAdd:
+            case Op::ISub:
+            case Op::IMul:
+            case Op::Select:
+            case Op::Phi:
+            case Op::CopyLogical:
                 from_operands(i);
                 break;
             default:

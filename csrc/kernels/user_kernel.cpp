@@ -18,9 +18,9 @@
 #include "runtime/compile_threads.h"
 #include "runtime/device.h"
 #include "runtime/json.h"
+#include "spirv/opcodes.h"
 #include "vulkan/device.h"
 #include "vulkan/spirv_demands.h"
-#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::kernels {
 namespace {
@@ -60,7 +60,7 @@ UserKernel::UserKernel(std::string name, std::span<const uint32_t> spirv, uint32
       spirv_(spirv.begin(), spirv.end()),
       lanes_(lanes),
       specialization_(specialization.begin(), specialization.end()) {
-    using namespace vulkan;
+    using namespace spirv;
     TORCH_CHECK_VALUE(spirv_.size() > kHeaderWords && spirv_[0] == kMagic, "The kernel ", name_,
                       " is no SPIR-V module.");
     TORCH_CHECK_VALUE(compiler::push_constant_bytes(spirv_) <= vulkan::kPushConstantBytes, "The kernel ",

@@ -1,9 +1,11 @@
 #include "vulkan/spirv.h"
 
+#include "spirv/opcodes.h"
 #include "vulkan/check.h"
-#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
+
+using spirv::kHeaderWords;
 
 namespace {
 

@@ -3,9 +3,15 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "vulkan/spirv_opcodes.h"
+#include "spirv/opcodes.h"
 
 namespace anymps::vulkan {
+
+using spirv::for_each_instruction;
+using spirv::kHeaderWords;
+using spirv::Op;
+using spirv::opcode_of;
+using spirv::Words;
 
 uint32_t shared_memory_of(std::span<const uint32_t> spirv, std::span<const uint32_t> specialization) {
     constexpr uint32_t kWorkgroup = 4, kSpecId = 1;

@@ -1,8 +1,10 @@
 #include "vulkan/spirv_fold.h"
 
-#include "vulkan/spirv_opcodes.h"
+#include "spirv/opcodes.h"
 
 namespace anymps::vulkan {
+
+using spirv::Op;
 
 namespace {
 

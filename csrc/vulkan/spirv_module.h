@@ -9,10 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "spirv/opcodes.h"
 #include "vulkan/spirv_fold.h"
-#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
+
+using spirv::for_each_instruction;
+using spirv::kHeaderWords;
+using spirv::Op;
+using spirv::opcode_of;
+using spirv::Words;
 
 struct SpirvBlock {
     uint32_t label;

@@ -6,10 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "spirv/opcodes.h"
 #include "vulkan/check.h"
-#include "vulkan/spirv_opcodes.h"
 
 namespace anymps::vulkan {
+
+using spirv::for_each_instruction;
+using spirv::kHeaderWords;
+using spirv::Op;
+using spirv::opcode_of;
+using spirv::Words;
 
 namespace {
 

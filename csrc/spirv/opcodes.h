@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace anymps::vulkan {
+namespace anymps::spirv {
 
 using Words = std::span<const uint32_t>;
 
@@ -43,16 +43,23 @@ enum class Op : uint32_t {
     Variable = 59,
     Load = 61,
     Store = 62,
+    CopyMemory = 63,
+    CopyMemorySized = 64,
     AccessChain = 65,
+    InBoundsAccessChain = 66,
     PtrAccessChain = 67,
+    InBoundsPtrAccessChain = 70,
     Decorate = 71,
     MemberDecorate = 72,
+    VectorExtractDynamic = 77,
     VectorShuffle = 79,
     CompositeConstruct = 80,
     CompositeExtract = 81,
     CompositeInsert = 82,
+    CopyObject = 83,
     UConvert = 113,
     SConvert = 114,
+    ConvertPtrToU = 117,
     ConvertUToPtr = 120,
     Bitcast = 124,
     SNegate = 126,
@@ -91,6 +98,9 @@ enum class Op : uint32_t {
     ControlBarrier = 224,
     MemoryBarrier = 225,
     AtomicStore = 228,
+    AtomicExchange = 229,
+    AtomicXor = 242,
+    Phi = 245,
     LoopMerge = 246,
     SelectionMerge = 247,
     Label = 248,
@@ -112,6 +122,8 @@ enum class Op : uint32_t {
     CooperativeMatrixLoad = 4457,
     CooperativeMatrixStore = 4458,
     CooperativeMatrixMulAdd = 4459,
+    AtomicFMin = 5614,
+    AtomicFMax = 5615,
     AtomicFAdd = 6035,
 };
 
@@ -119,11 +131,11 @@ inline Op opcode_of(Words instruction) {
     return static_cast<Op>(instruction[0] & 0xffffu);
 }
 
-// Calls visit(instruction) in order; the words hold no header, and are known to be whole (module_for_device).
+// Calls visit(instruction) in order; the words hold no header, and are known to be whole.
 template <class Visit>
 void for_each_instruction(Words words, Visit visit) {
     for (size_t at = 0; at < words.size() && (words[at] >> 16) != 0; at += words[at] >> 16)
         visit(words.subspan(at, words[at] >> 16));
 }
 
-}  // namespace anymps::vulkan
+}  // namespace anymps::spirv
