@@ -148,7 +148,9 @@ def many_under_way(seed: int):
             checks.append((out, 2 * number + 1))
         else:
             out, splits = torch.empty(2 * (rank + 1) * 3, device="mps"), [3, 6]
-            works.append(dist.all_to_all_single(out, x[:1].expand(9).contiguous(), [3 * (rank + 1)] * 2, splits, async_op=True))
+            works.append(
+                dist.all_to_all_single(out, x[:1].expand(9).contiguous(), [3 * (rank + 1)] * 2, splits, async_op=True)
+            )
             checks += [(out[: 3 * (rank + 1)], number), (out[3 * (rank + 1) :], number + 1)]
     for work in works if seed % 2 else reversed(works):
         work.wait()
