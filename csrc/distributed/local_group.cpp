@@ -11,6 +11,7 @@
 
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
+#include "runtime/side_work.h"
 #include "runtime/stream_waits.h"
 #include "vulkan/timeline_semaphore.h"
 
@@ -57,6 +58,7 @@ struct LocalGroup::Job {
     std::vector<uint64_t> addresses;  // of the arguments
     bool staged = false;              // the results lie in staging memory
     c10::intrusive_ptr<DeviceWork> work;
+    std::optional<runtime::SideWork> trace;      // where one is being taken
     std::vector<std::optional<uint32_t>> small;  // of schedules with small chunks, the chunks' own numbers
     std::shared_ptr<StreamStep> in_stream;       // of who was written by the stream
 
@@ -74,6 +76,7 @@ struct LocalGroup::Job {
         if (!runtime::encoder().completed(serial)) return false;
         if (!std::ranges::all_of(after, &runtime::StreamWait::over)) return false;
         deadline = Clock::now() + timeout;
+        if (trace) trace->begin = runtime::host_time();
         return true;
     }
     void end_work(std::exception_ptr error);
@@ -187,6 +190,11 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     std::vector<HostArgument> results;
     WorkPtr work;  // the thread lets go of the job's
     if (copied) results = exchange.arguments;
+    if (runtime::taking_side_works()) {
+        uint64_t bytes = 0;
+        for (const auto& argument : exchange.arguments) bytes += argument.exchanged().nbytes();
+        job->trace = {std::string("anymps:") + exchange.name, runtime::command_origin(), 0, 0, bytes};
+    }
     {
         const std::lock_guard lock(launches_);
         if (!on_device) {
@@ -445,6 +453,10 @@ void LocalGroup::settle(const std::shared_ptr<Job>& job, const std::exception_pt
     }
     job->work->settle(error);
     raise(signals_->completed, job->value);
+    if (job->trace && job->deadline) {
+        job->trace->end = runtime::host_time();
+        runtime::note_side_work(*job->trace);
+    }
     ends_.push([job, error] { job->end_work(error); });
 }
 

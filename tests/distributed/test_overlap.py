@@ -195,3 +195,22 @@ def late_small_ones():
 def test_three_ranks():
     with Ranks(3) as three:
         assert three.run(late_small_ones) == [[9.0] * 16] * 3
+
+
+def traced(folder: str):
+    """Names, bytes and lanes of what a trace shows beside the queue."""
+    x = torch.ones(1000, device="mps")
+    dist.all_reduce(x)
+    with torch.profiler.profile() as trace:
+        y = x * 2
+        dist.all_reduce(y)
+        torch.mps.synchronize()
+    path = f"{folder}/{dist.get_rank()}.json"
+    trace.export_chrome_trace(path)
+    with open(path) as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("name") == "anymps:all_reduce"]
+    return [(event["cat"], event["tid"], event["args"]["bytes"], event["dur"] > 0) for event in events]
+
+
+def test_traces_show_collectives(pair, tmp_path):
+    assert pair.run(traced, str(tmp_path)) == [[("kernel", 1, 4000, True)]] * 2
