@@ -1,6 +1,7 @@
 """torch.mps.Stream and the functions around it, which PyTorch has from 2.15 on, and there for Apple's builds alone.
 
-The device has one in-order queue. Every Stream is that queue: all are equal, and to wait for one costs nothing.
+The device runs the commands of all streams on one queue, in the order of the calls, so waiting for another stream's
+commands costs nothing. What a stream waits for besides, such as collectives, holds up no other stream.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import torch
 
 
 class Stream(torch.Stream):
-    """The device's one stream, a torch.Stream with stream_id 0.
+    """A stream of its own, a torch.Stream; with stream_id, the one of that number, of which 0 is the default stream.
 
     device is an mps device or its index; priority is taken for the sake of code that serves several kinds of devices.
-    Raises ValueError for a device of another type and for another stream_id, RuntimeError for an index that is none.
+    Raises ValueError for a device of another type, RuntimeError for an index that is none.
     """
 
-    def __new__(cls, device=None, priority: int = 0, *, stream_id: int = 0, device_index: int = 0, device_type=None):
+    def __new__(
+        cls, device=None, priority: int = 0, *, stream_id: int | None = None, device_index: int = 0, device_type=None
+    ):
         if device is None or isinstance(device, int):
             device = torch.device("mps", device_index if device is None else device)
         if torch.device(device).type != "mps":
             raise ValueError(f"Expected a mps device, but got: {device}")
-        if stream_id != 0:
-            raise ValueError(f"The mps device has one stream, whose stream_id is 0, but got: {stream_id}")
-        return super().__new__(cls, device=device)
+        made = super().__new__(cls, device=device)
+        if stream_id is None:
+            return made
+        return super().__new__(cls, stream_id=stream_id, device_index=made.device_index, device_type=made.device_type)
 
     def record_event(self, event=None):
         """Records a torch.Event or torch.mps.Event, a new torch.Event by default, and returns it."""
@@ -55,37 +59,52 @@ def _checked(value, kind: type):
     return value
 
 
+def _checked_stream(stream):
+    if stream is not None and _checked(stream, torch.Stream).device.type != "mps":
+        raise ValueError(f"Expected a stream of mps, but got: {stream}")
+    return stream
+
+
 def current_stream(device=None) -> Stream:
-    """The stream that operators are submitted to."""
-    return Stream(device)
+    """The stream that operators of this thread are submitted to."""
+    return Stream(device, stream_id=torch.ops.anymps.current_stream_id())
 
 
 def default_stream(device=None) -> Stream:
-    """The same stream."""
-    return Stream(device)
+    """The stream that operators are submitted to where no other was set."""
+    return Stream(device, stream_id=0)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Does nothing but check: a stream of mps is the current one, and None is no wish."""
-    if stream is not None and _checked(stream, torch.Stream).device.type != "mps":
-        raise ValueError(f"Expected a stream of mps, but got: {stream}")
+    """Makes `stream` this thread's current one; None is no wish. Raises ValueError for another device's stream."""
+    if _checked_stream(stream) is not None:
+        torch.ops.anymps.exchange_stream_id(stream.stream_id)
 
 
 @contextlib.contextmanager
 def stream(stream: torch.Stream | None):
-    """A context whose operators are submitted to `stream`, as all are; None changes nothing either."""
-    set_stream(stream)
-    yield
+    """A context whose operators are submitted to `stream`; None changes nothing."""
+    if _checked_stream(stream) is None:
+        yield
+        return
+    before = torch.ops.anymps.exchange_stream_id(stream.stream_id)
+    try:
+        yield
+    finally:
+        torch.ops.anymps.exchange_stream_id(before)
 
 
 def record_event(self, stream: torch.Stream | None = None):
     """torch.mps.Event.record, which takes a stream here, as the events of other devices do; returns the event."""
-    set_stream(stream)
-    torch._C._mps_recordEvent(self._Event__eventId)
+    with _current(stream):
+        torch._C._mps_recordEvent(self._Event__eventId)
     return self
 
 
 def wait_event(self, stream: torch.Stream | None = None) -> None:
-    """torch.mps.Event.wait: what is submitted later, to `stream` or any, waits for the event."""
-    set_stream(stream)
-    torch._C._mps_waitForEvent(self._Event__eventId)
+    """torch.mps.Event.wait: what is submitted later, to `stream` or the current one, waits for the event."""
+    with _current(stream):
+        torch._C._mps_waitForEvent(self._Event__eventId)
+
+
+_current = stream  # the methods' arguments have its name

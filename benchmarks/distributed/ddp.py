@@ -4,7 +4,9 @@
     python benchmarks/distributed/ddp.py [--ranks 2] [--nets bert gpt] [--ways ddp fully_shard] [--batch 8] [--small]
 
 The nets have the sizes of BERT-base and of GPT-2 124M, in float32 parameters with autocast to bfloat16. A rank's batch
-is the same alone and among others, so the efficiency is the time alone by the time of several. CUDA with NCCL, with
+is the same alone and among others, so the efficiency is the time alone by the time of several. The last two columns
+are of a trace of one step by torch.profiler, in rank 0: how long collectives were under way, and how much of that no
+other kernel ran. CUDA with NCCL, with
 and without access to the other GPUs' memory, is measured where ANYMPS_PEER_PYTHON names a Python with a CUDA build of
 PyTorch. --small: nets that a software driver trains, to see that the script runs.
 """
@@ -17,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -73,8 +76,49 @@ def sharded(net):
     return fully_shard(net)
 
 
-def step_seconds(device: str, way: str, shape: tuple, batch: int) -> tuple[float, float]:
-    """Median seconds of a training step, and the last loss."""
+def covered(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same spans in order, joined where they touch."""
+    joined = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def length(spans: list[tuple[float, float]]) -> float:
+    return sum(end - begin for begin, end in covered(spans))
+
+
+def exposed(call) -> tuple[float, float]:
+    """Of a trace of call(): microseconds that collectives were under way, and those in which nothing else ran."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, *supported_device()]) as trace:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        trace.export_chrome_trace(path)
+        with open(path) as file:
+            events = json.load(file)["traceEvents"]
+    collectives, others = [], []
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            span = (event["ts"], event["ts"] + event["dur"])
+            is_collective = event["name"].startswith(("anymps:", "nccl"))
+            (collectives if is_collective else others).append(span)
+    return length(collectives), length(collectives + others) - length(others)
+
+
+def supported_device() -> list:
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    return [each for each in (ProfilerActivity.CUDA,) if each in supported_activities()]
+
+
+def step_figures(device: str, way: str, shape: tuple, batch: int) -> dict:
+    """Median seconds of a training step, the last loss, and the microseconds of exposed()."""
     import torch
     from torch.nn import functional as F
 
@@ -89,17 +133,25 @@ def step_seconds(device: str, way: str, shape: tuple, batch: int) -> tuple[float
     ids = torch.randint(words, (batch, tokens + 1)).to(device)
     wait = getattr(torch, device).synchronize
     times = []
-    for _ in range(STEPS + WARMUP):
-        wait()
-        start = time.perf_counter()
+
+    def step():
         with torch.autocast(device, torch.bfloat16):
             loss = F.cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         wait()
+        return loss
+
+    for _ in range(STEPS + WARMUP):
+        wait()
+        start = time.perf_counter()
+        loss = step()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[WARMUP:]), loss.item()
+    figures = {"seconds": statistics.median(times[WARMUP:]), "loss": loss.item()}
+    if way != "alone":
+        figures["collectives"], figures["exposed"] = exposed(step)
+    return figures
 
 
 def rank_main(device: str, way: str, net: str, options) -> None:
@@ -110,14 +162,14 @@ def rank_main(device: str, way: str, net: str, options) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if way != "alone":
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    seconds, loss = step_seconds(device, way, SMALL if options.small else NETS[net], options.batch)
+    figures = step_figures(device, way, SMALL if options.small else NETS[net], options.batch)
     if way == "alone" or dist.get_rank() == 0:
-        print(json.dumps({"seconds": seconds, "loss": loss}), flush=True)
+        print(json.dumps(figures), flush=True)
     if way != "alone":
         dist.destroy_process_group()
 
 
-def launch(python: str, device: str, way: str, net: str, options, **env: str) -> float | None:
+def launch(python: str, device: str, way: str, net: str, options, **env: str) -> dict | None:
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
     command = [python, *(several if way != "alone" else []), __file__, "--rank-of", device, way, net]
     command += ["--batch", str(options.batch), *(["--small"] if options.small else [])]
@@ -125,7 +177,7 @@ def launch(python: str, device: str, way: str, net: str, options, **env: str) ->
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
     for line in done.stdout.splitlines():
         if line.startswith('{"seconds"'):
-            return json.loads(line)["seconds"]
+            return json.loads(line)
     print(f"{device}, {way}, {net} gave no result:\n{done.stdout}{done.stderr}", file=sys.stderr)
     return None
 
@@ -146,6 +198,7 @@ def main() -> None:
         platforms += [("CUDA", cuda, "cuda", {}), ("NCCL_P2P_DISABLE=1", cuda, "cuda", {"NCCL_P2P_DISABLE": "1"})]
     print(
         f"{'net':6}{'platform':22}{'way':14}{'alone, ms':>12}{str(options.ranks) + ' ranks, ms':>14}{'efficiency':>12}"
+        f"{'collectives, ms':>17}{'exposed, ms':>13}"
     )
     for net in options.nets:
         for name, python, device, env in platforms:
@@ -153,7 +206,9 @@ def main() -> None:
             for way in options.ways:
                 several = launch(python, device, way, net, options, **env)
                 if alone and several:
-                    cells = f"{1e3 * alone:12.2f}{1e3 * several:14.2f}{alone / several:12.2f}"
+                    one, all_ranks = alone["seconds"], several["seconds"]
+                    cells = f"{1e3 * one:12.2f}{1e3 * all_ranks:14.2f}{one / all_ranks:12.2f}"
+                    cells += f"{several['collectives'] / 1e3:17.2f}{several['exposed'] / 1e3:13.2f}"
                     print(f"{net:6}{name:22}{way:14}{cells}", flush=True)
 
 

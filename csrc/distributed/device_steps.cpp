@@ -1,10 +1,15 @@
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "anymps/shaders/exchange.h"
 #include "distributed/step_executor.h"
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_library.h"
+#include "runtime/address_map.h"
 #include "runtime/device.h"
 #include "runtime/side_stream.h"
 #include "vulkan/buffer.h"
@@ -58,17 +63,15 @@ const shader::ReduceKernel& kernel_of(c10::ScalarType dtype) {
     }
 }
 
-class DeviceSteps final : public StepExecutor {
+// The kernels of steps, for a grid that leaves room for others.
+class ExchangeKernels : public StepExecutor {
   public:
-    DeviceSteps(const SharedMemory& memory, int rank, int ranks)
-        : rank_(rank),
-          ranks_(ranks),
-          buffer_(runtime::device(), memory.segment(0), memory.bytes()),
-          stream_(runtime::device()) {}
+    ExchangeKernels(const vulkan::Buffer& shared, int rank, int ranks)
+        : shared_(shared), rank_(rank), ranks_(ranks) {}
 
     bool on_device() const override { return true; }
     uint64_t segment(int rank) const override {
-        return buffer_.address() + static_cast<uint64_t>(rank) * SharedSegment::kBytes;
+        return shared_.address() + static_cast<uint64_t>(rank) * SharedSegment::kBytes;
     }
     uint64_t address(const HostArgument& argument) const override { return argument.device_address(); }
 
@@ -82,7 +85,7 @@ class DeviceSteps final : public StepExecutor {
                                 .units = units,
                                 .tail = static_cast<uint32_t>(bytes % unit),
                                 .threads = threads.count()},
-               threads);
+               threads, std::array<Access, 2>{{{to, bytes, true}, {from, bytes, false}}});
     }
 
     void reduce(const Reduced& reduced) override {
@@ -96,11 +99,13 @@ class DeviceSteps final : public StepExecutor {
         reduce_range(reduced, whole, count - whole, 1);
     }
 
-    uint64_t submit(uint64_t after, const vulkan::TimelineSemaphore* signal, uint64_t value) override {
-        return stream_.submit(after, signal, value);
-    }
-    bool completed(uint64_t step) const override { return stream_.completed(step); }
-    void wait(uint64_t step) const override { stream_.wait(step); }
+  protected:
+    using Access = runtime::Access;
+
+    virtual void dispatch(const vulkan::Pipeline& pipeline, std::span<const std::byte> push,
+                          runtime::Grid grid, std::span<const Access> accesses) = 0;
+
+    const vulkan::Buffer& shared() const { return shared_; }
 
   private:
     // Of a grid for `items`, each of which one thread does.
@@ -115,16 +120,19 @@ class DeviceSteps final : public StepExecutor {
 
     template <class Kernel, class Args>
     void launch(const Kernel& kernel, const shader::Constants& constants, const Args& args,
-                const Threads& threads) {
+                const Threads& threads, std::span<const Access> accesses) {
         const auto values = constants.values();
-        stream_.dispatch(kernels::pipeline(kernels::kernel_id(kernel.name), values), &args, sizeof(args),
-                         {threads.groups, 1, 1});
+        dispatch(kernels::pipeline(kernels::kernel_id(kernel.name), values),
+                 std::as_bytes(std::span(&args, 1)), {threads.groups, 1, 1}, accesses);
     }
 
     void reduce_range(const Reduced& reduced, uint64_t first, uint64_t count, uint32_t vector) {
         if (count == 0) return;
-        const uint64_t offset = first * c10::elementSize(reduced.dtype);
+        const uint64_t size = c10::elementSize(reduced.dtype), offset = first * size, bytes = count * size;
         const Threads threads(count / vector);
+        std::vector<Access> accesses{{reduced.out + offset, bytes, true},
+                                     {reduced.own + offset, bytes, false}};
+        if (reduced.also != 0) accesses.push_back({reduced.also + offset, bytes, true});
         launch(kernel_of(reduced.dtype),
                {.workgroup = threads.workgroup,
                 .type = kernels::code(reduced.dtype),
@@ -140,12 +148,87 @@ class DeviceSteps final : public StepExecutor {
                                   .ranks = static_cast<uint32_t>(ranks_),
                                   .rank = static_cast<uint32_t>(rank_),
                                   .threads = threads.count()},
-               threads);
+               threads, accesses);
     }
 
+    const vulkan::Buffer& shared_;
     int rank_, ranks_;
-    vulkan::Buffer buffer_;
-    runtime::SideStream stream_;
+};
+
+// Steps among the caller's own commands. What peers have written needs no barrier: the stream waits for them
+// between its submissions.
+class StreamSteps final : public ExchangeKernels {
+  public:
+    using ExchangeKernels::ExchangeKernels;
+
+    Step submit(uint64_t) override { return {runtime::encoder().submit()}; }
+    bool completed(const Step& step) const override { return runtime::encoder().completed(step[0]); }
+    void wait(const Step& step) const override { runtime::encoder().wait(step[0]); }
+
+  protected:
+    void dispatch(const vulkan::Pipeline& pipeline, std::span<const std::byte> push, runtime::Grid grid,
+                  std::span<const Access> accesses) override {
+        runtime::encoder().dispatch(pipeline, push.data(), push.size(), grid, accesses);
+    }
+};
+
+// Steps beside the stream. Copies to the shared memory and from it take the device's engines for copies where
+// it has them, which leave its compute units to the stream.
+class DeviceSteps final : public ExchangeKernels {
+  public:
+    DeviceSteps(std::unique_ptr<const vulkan::Buffer> shared, int rank, int ranks)
+        : ExchangeKernels(*shared, rank, ranks),
+          buffer_(std::move(shared)),
+          engines_(runtime::device().has_copy_queues()),
+          in_stream_(*buffer_, rank, ranks) {}
+
+    void copy(uint64_t to, uint64_t from, size_t bytes) override {
+        const bool out = is_shared(to), in = is_shared(from);
+        if (!engines_ || out == in) return ExchangeKernels::copy(to, from, bytes);
+        streams_[out ? kOut : kIn].copy(range(to, bytes), range(from, bytes), bytes);
+    }
+
+    Step submit(uint64_t after) override {
+        Step step;
+        for (size_t i = 0; i < step.size(); ++i) step[i] = streams_[i].submit(after);
+        return step;
+    }
+    bool completed(const Step& step) const override {
+        for (size_t i = 0; i < step.size(); ++i) {
+            if (step[i] != 0 && !streams_[i].completed(step[i])) return false;
+        }
+        return true;
+    }
+    void wait(const Step& step) const override {
+        for (size_t i = 0; i < step.size(); ++i) {
+            if (step[i] != 0) streams_[i].wait(step[i]);
+        }
+    }
+    StepExecutor* in_stream() override { return runtime::device().has_side_queue() ? &in_stream_ : nullptr; }
+
+  protected:
+    void dispatch(const vulkan::Pipeline& pipeline, std::span<const std::byte> push, runtime::Grid grid,
+                  std::span<const Access>) override {
+        streams_[kSide].dispatch(pipeline, push.data(), push.size(), grid);
+    }
+
+  private:
+    static constexpr size_t kSide = 0, kOut = 1, kIn = 2;
+
+    bool is_shared(uint64_t address) const {
+        return address >= buffer_->address() && address < buffer_->address() + buffer_->bytes();
+    }
+    runtime::BufferRange range(uint64_t address, size_t bytes) const {
+        if (is_shared(address)) return {buffer_.get(), address - buffer_->address()};
+        return runtime::find_buffer(address, bytes);
+    }
+
+    std::unique_ptr<const vulkan::Buffer> buffer_;
+    const bool engines_;
+    StreamSteps in_stream_;
+    runtime::SideStream streams_[3] = {{runtime::device(), vulkan::Lane::Side},
+                                       {runtime::device(), vulkan::Lane::CopyOut},
+                                       {runtime::device(), vulkan::Lane::CopyIn}};
 };
 
 }  // namespace
@@ -153,7 +236,9 @@ class DeviceSteps final : public StepExecutor {
 std::unique_ptr<StepExecutor> device_steps(const SharedMemory& memory, int rank, int ranks) {
     if (!runtime::device().info().external_memory_host) return nullptr;
     try {
-        return std::make_unique<DeviceSteps>(memory, rank, ranks);
+        auto shared =
+            std::make_unique<const vulkan::Buffer>(runtime::device(), memory.segment(0), memory.bytes());
+        return std::make_unique<DeviceSteps>(std::move(shared), rank, ranks);
     } catch (const vulkan::Error&) {
         return nullptr;  // some drivers take anonymous memory only
     }

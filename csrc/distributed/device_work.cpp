@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "distributed/job_thread.h"
@@ -311,6 +312,36 @@ std::exception_ptr explained(std::exception_ptr error, const char* name, const C
     }
 }
 
+void StreamStep::record() {
+    try {
+        serial_ = record_();
+    } catch (...) {
+        serial_ = runtime::encoder().submit();
+        throw;
+    }
+}
+
+bool StreamStep::completed() const {
+    const uint64_t serial = serial_;
+    return serial != 0 && runtime::encoder().completed(serial);
+}
+
+void StreamStep::wait_recorded() const {
+    while (owner_ == Owner::Stream && serial_ == 0) std::this_thread::yield();
+}
+
+// The step comes before whatever waits for collectives that the group ends after this one: it would wait for
+// itself.
+void Signal::hold() const {
+    const std::lock_guard lock(group->mutex);
+    if (step && group->held < number && runtime::current_stream_id() == 0 && step->take_by_stream()) {
+        runtime::hold_stream({{group, &group->arrived}, number});
+        return step->record();
+    }
+    group->held = std::max(group->held, number);
+    runtime::hold_stream({{group, &group->completed}, number});
+}
+
 DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal)
     : Work(rank, type),
       results_(std::move(results)),
@@ -321,7 +352,7 @@ DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t se
 
 // What has come after the signal on the stream finds the work completed.
 bool DeviceWork::isCompleted() {
-    if (!Work::isCompleted() && signal_.semaphore && signal_.semaphore->value() >= signal_.value) {
+    if (!Work::isCompleted() && signal_.raised()) {
         std::unique_lock lock(mutex_);
         cv_.wait(lock, [&] { return completed_; });
     }
@@ -329,7 +360,7 @@ bool DeviceWork::isCompleted() {
 }
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
-    if (!signal_.semaphore) return Work::wait(timeout);
+    if (!signal_.group) return Work::wait(timeout);
     bool ended = timeout != kNoTimeout;
     {
         const std::lock_guard lock(mutex_);
@@ -337,7 +368,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
         held_ |= !ended;
     }
     if (ended) Work::wait(timeout);
-    runtime::hold_stream(signal_.semaphore, signal_.value);
+    signal_.hold();
     return true;
 }
 

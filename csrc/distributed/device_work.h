@@ -3,23 +3,71 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "distributed/host_argument.h"
 #include "distributed/schedule.h"
+#include "vulkan/timeline_semaphore.h"
 
 namespace anymps::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// What of a group's collectives the stream waits for. Thread-safe.
+struct GroupSignals {
+    explicit GroupSignals(const vulkan::Device& device) : arrived(device), completed(device) {}
+
+    // Raised by the group's thread, to the number of a collective: what all ranks give is there, for
+    // collectives that the stream ends; the results are there, for all.
+    vulkan::TimelineSemaphore arrived, completed;
+    std::mutex mutex;   // of waits
+    uint64_t held = 0;  // the last collective whose results the stream waits for
+};
+
+// The last step of a collective, which the stream does itself where it is told to wait before the group's
+// thread has begun the step. Thread-safe.
+class StreamStep {
+  public:
+    // record: records the step, and returns the serial behind it.
+    explicit StreamStep(std::function<uint64_t()> record) : record_(std::move(record)) {}
+
+    // False where the other one has taken it.
+    bool take_by_thread() { return take(Owner::Thread); }
+    bool take_by_stream() { return take(Owner::Stream); }
+    // What who has taken it by the stream calls next.
+    void record();
+    // Whether the stream has done it.
+    bool completed() const;
+    // Waits until nothing is left to record.
+    void wait_recorded() const;
+
+  private:
+    enum class Owner : uint8_t { Nobody, Thread, Stream };
+    bool take(Owner owner) {
+        Owner nobody = Owner::Nobody;
+        return owner_.compare_exchange_strong(nobody, owner);
+    }
+
+    std::function<uint64_t()> record_;
+    std::atomic<Owner> owner_{Owner::Nobody};
+    std::atomic<uint64_t> serial_{0};
+};
+
 // A point that the stream can wait for without the host.
 struct Signal {
-    std::shared_ptr<const vulkan::TimelineSemaphore> semaphore;
-    uint64_t value = 0;
+    std::shared_ptr<GroupSignals> group;  // nullptr where it cannot
+    uint64_t number = 0;                  // the collective's
+    std::shared_ptr<StreamStep> step;     // nullptr where the stream has nothing to do
+
+    bool raised() const { return group && group->completed.value() >= number; }
+    // Has the stream wait.
+    void hold() const;
 };
 
 // The Work of a collective: completed when its results can be used by what is recorded next. wait() blocks

@@ -57,9 +57,9 @@ class HostSteps final : public StepExecutor {
         });
     }
 
-    uint64_t submit(uint64_t, const vulkan::TimelineSemaphore*, uint64_t) override { return 0; }
-    bool completed(uint64_t) const override { return true; }
-    void wait(uint64_t) const override {}
+    Step submit(uint64_t) override { return {}; }
+    bool completed(const Step&) const override { return true; }
+    void wait(const Step&) const override {}
 
   private:
     // Runs work(first, count) over parts of [0, count) in several threads; `unit` bytes each.

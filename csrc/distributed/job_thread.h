@@ -24,6 +24,8 @@ class JobThread {
     // Takes no more jobs. Those that it has are still done.
     void stop();
     bool stopped() const { return stopped_; }
+    // Whether another job waits for the thread: for one that goes on until then.
+    bool waiting() const { return waiting_.load(std::memory_order_acquire); }
     // Stops, and waits for the thread to end. For one thread at a time, and not the thread itself.
     void finish();
 

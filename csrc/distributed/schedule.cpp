@@ -10,7 +10,6 @@ namespace {
 constexpr size_t kLine = 64;              // chunks and parts of them begin at cache lines
 constexpr size_t kChunks = 8;             // that a collective is cut into where it is not large
 constexpr size_t kMinChunk = 1ull << 20;  // of which the bus takes about as long as of a step's round trip
-constexpr size_t kSmall = 256ull << 10;   // that every rank reduces for itself, in fewer hops
 
 size_t lines(size_t bytes) {
     return bytes / kLine * kLine;
@@ -30,15 +29,14 @@ class Copies final : public Schedule {
   public:
     Copies(int rank, std::vector<Part> give, std::vector<Part> take, bool same, size_t largest)
         : Schedule(largest, same ? SharedSegment::kSlotBytes : lines(SharedSegment::kSlotBytes / give.size()),
-                   1),
+                   2, same ? 1 : give.size()),
           rank_(rank),
           give_(std::move(give)),
           take_(std::move(take)),
           same_(same) {}
 
-    void step(uint32_t i, const Scene& scene) const override {
-        if (i < chunks()) write(i, scene);
-        if (i >= depth() && i - depth() < chunks()) read(i - depth(), scene);
+    void phase(int phase, uint32_t chunk, const Scene& scene) const override {
+        phase == 0 ? write(chunk, scene) : read(chunk, scene);
     }
 
   private:
@@ -49,7 +47,7 @@ class Copies final : public Schedule {
             const size_t bytes = size(c, part.bytes);
             if (bytes == 0 || (peer != rank_ && written && same_)) continue;
             const uint64_t from = scene.address(part, begin(c, part.bytes));
-            uint64_t to = scene.slot(rank_, c) + (same_ ? 0 : peer * chunk());
+            uint64_t to = scene.slot(rank_) + (same_ ? 0 : peer * chunk_bytes());
             if (peer == rank_) {
                 // FSDP's inputs are parts of their outputs.
                 to = take_[peer].bytes == 0 ? from : scene.address(take_[peer], begin(c, part.bytes));
@@ -67,7 +65,7 @@ class Copies final : public Schedule {
             if (peer == rank_ || bytes == 0) continue;
             // Who gives all the same writes it to the slot's beginning.
             scene.executor.copy(scene.address(part, begin(c, part.bytes)),
-                                scene.slot(peer, c) + (same_ ? 0 : rank_ * chunk()), bytes);
+                                scene.slot(peer) + (same_ ? 0 : rank_ * chunk_bytes()), bytes);
         }
     }
 
@@ -80,33 +78,38 @@ class ReduceScatter final : public Schedule {
   public:
     ReduceScatter(int rank, std::vector<Part> give, Part out, c10::ScalarType dtype,
                   c10d::ReduceOp::RedOpType op)
-        : Schedule(largest(give), lines(SharedSegment::kSlotBytes / give.size()), 1),
+        : Schedule(largest(give), lines(SharedSegment::kSlotBytes / give.size()), 2, give.size()),
           rank_(rank),
           give_(std::move(give)),
           out_(out),
           dtype_(dtype),
           op_(op) {}
 
-    void step(uint32_t i, const Scene& scene) const override {
-        for (int peer = 0; peer < scene.ranks && i < chunks(); ++peer) {
-            const size_t bytes = size(i, give_[peer].bytes);
+    void phase(int phase, uint32_t chunk, const Scene& scene) const override {
+        phase == 0 ? write(chunk, scene) : reduce(chunk, scene);
+    }
+
+  private:
+    void write(uint32_t c, const Scene& scene) const {
+        for (int peer = 0; peer < scene.ranks; ++peer) {
+            const size_t bytes = size(c, give_[peer].bytes);
             if (peer == rank_ || bytes == 0) continue;
-            scene.executor.copy(scene.slot(rank_, i) + peer * chunk(),
-                                scene.address(give_[peer], begin(i, give_[peer].bytes)), bytes);
+            scene.executor.copy(scene.slot(rank_) + peer * chunk_bytes(),
+                                scene.address(give_[peer], begin(c, give_[peer].bytes)), bytes);
         }
-        if (i < depth() || i - depth() >= chunks()) return;
-        const uint32_t c = i - depth();
+    }
+
+    void reduce(uint32_t c, const Scene& scene) const {
         const Part& own = give_[rank_];
         if (size(c, own.bytes) == 0) return;
         scene.executor.reduce({.dtype = dtype_,
                                .op = op_,
                                .out = scene.address(out_, begin(c, own.bytes)),
                                .own = scene.address(own, begin(c, own.bytes)),
-                               .parts = scene.slot(0, c) + rank_ * chunk(),
+                               .parts = scene.slot(0) + rank_ * chunk_bytes(),
                                .bytes = size(c, own.bytes)});
     }
 
-  private:
     static size_t largest(const std::vector<Part>& parts) {
         size_t most = 0;
         for (const Part& part : parts) most = std::max(most, part.bytes);
@@ -125,12 +128,11 @@ class ReduceScatter final : public Schedule {
 class AllReduce final : public Schedule {
   public:
     AllReduce(int ranks, Part data, c10::ScalarType dtype, c10d::ReduceOp::RedOpType op)
-        : Schedule(data.bytes, room(ranks), 2), data_(data), dtype_(dtype), op_(op) {}
+        : Schedule(data.bytes, room(ranks), 3), data_(data), dtype_(dtype), op_(op) {}
 
-    void step(uint32_t i, const Scene& scene) const override {
-        if (i < chunks()) write(i, scene);
-        if (i >= depth() && i - depth() < chunks()) reduce(i - depth(), scene);
-        if (i >= 2 * depth() && i - 2 * depth() < chunks()) read(i - 2 * depth(), scene);
+    void phase(int phase, uint32_t chunk, const Scene& scene) const override {
+        if (phase == 0) return write(chunk, scene);
+        phase == 1 ? reduce(chunk, scene) : read(chunk, scene);
     }
 
   private:
@@ -150,7 +152,7 @@ class AllReduce final : public Schedule {
         for (const int piece : {0, 2}) {
             const size_t from = ends[piece], count = ends[piece + 1] - from;
             if (count == 0) continue;
-            scene.executor.copy(scene.slot(scene.rank, c) + from,
+            scene.executor.copy(scene.slot(scene.rank) + from,
                                 scene.address(data_, begin(c, data_.bytes) + from), count);
         }
     }
@@ -163,9 +165,9 @@ class AllReduce final : public Schedule {
         scene.executor.reduce({.dtype = dtype_,
                                .op = op_,
                                .out = own,
-                               .also = scene.slot(scene.rank, c + depth()) + room(scene.ranks),
+                               .also = scene.slot(scene.rank) + room(scene.ranks),
                                .own = own,
-                               .parts = scene.slot(0, c) + from,
+                               .parts = scene.slot(0) + from,
                                .bytes = count});
     }
 
@@ -176,7 +178,7 @@ class AllReduce final : public Schedule {
                          count = part(bytes, peer + 1, scene.ranks) - from;
             if (peer == scene.rank || count == 0) continue;
             scene.executor.copy(scene.address(data_, begin(c, data_.bytes) + from),
-                                scene.slot(peer, c + depth()) + room(scene.ranks), count);
+                                scene.slot(peer) + room(scene.ranks), count);
         }
     }
 
@@ -189,15 +191,15 @@ class AllReduce final : public Schedule {
 class SmallAllReduce final : public Schedule {
   public:
     SmallAllReduce(Part data, c10::ScalarType dtype, c10d::ReduceOp::RedOpType op)
-        : Schedule(data.bytes, SharedSegment::kSlotBytes, 1), data_(data), dtype_(dtype), op_(op) {}
+        : Schedule(data.bytes, SharedSegment::kSlotBytes, 2), data_(data), dtype_(dtype), op_(op) {}
 
-    void step(uint32_t i, const Scene& scene) const override {
-        if (i == 0) return scene.executor.copy(scene.slot(scene.rank, 0), scene.address(data_), data_.bytes);
+    void phase(int phase, uint32_t, const Scene& scene) const override {
+        if (phase == 0) return scene.executor.copy(scene.slot(scene.rank), scene.address(data_), data_.bytes);
         scene.executor.reduce({.dtype = dtype_,
                                .op = op_,
                                .out = scene.address(data_),
                                .own = scene.address(data_),
-                               .parts = scene.slot(0, 0),
+                               .parts = scene.slot(0),
                                .bytes = data_.bytes});
     }
 
@@ -209,18 +211,18 @@ class SmallAllReduce final : public Schedule {
 
 class Rendezvous final : public Schedule {
   public:
-    Rendezvous() : Schedule(1, SharedSegment::kSlotBytes, 1) {}
-    void step(uint32_t, const Scene&) const override {}
+    Rendezvous() : Schedule(1, SharedSegment::kSlotBytes, 2) {}
+    void phase(int, uint32_t, const Scene&) const override {}
 };
 
 }  // namespace
 
-Schedule::Schedule(size_t bytes, size_t room, uint32_t hops) {
+Schedule::Schedule(size_t bytes, size_t room, int phases, size_t copies) : phases_(phases) {
     const size_t share = lines(bytes / kChunks) + kLine;
-    chunk_ = std::clamp(share, std::min(least_chunk(), room), room);
-    chunks_ = static_cast<uint32_t>((bytes + chunk_ - 1) / chunk_);
-    depth_ = chunks_ > 1 ? SharedSegment::kMaxDepth : 1;
-    steps_ = chunks_ == 0 ? 0 : chunks_ + hops * depth_;
+    chunk_bytes_ = std::clamp(share, std::min(least_chunk(), room), room);
+    if (bytes * copies <= SharedSegment::kSmallSlotBytes) chunk_bytes_ = lines(bytes + kLine - 1);
+    chunks_ = bytes == 0 ? 0 : static_cast<uint32_t>((bytes + chunk_bytes_ - 1) / chunk_bytes_);
+    needed_ = chunk_bytes_ * copies;
 }
 
 SchedulePtr copies(int rank, std::vector<Part> give, std::vector<Part> take, bool same, size_t largest) {
@@ -233,7 +235,8 @@ SchedulePtr reduce_scatter(int rank, std::vector<Part> give, Part out, c10::Scal
 }
 
 SchedulePtr all_reduce(int ranks, Part data, c10::ScalarType dtype, c10d::ReduceOp::RedOpType op) {
-    if (data.bytes > kSmall) return std::make_unique<AllReduce>(ranks, data, dtype, op);
+    if (data.bytes > SharedSegment::kSmallSlotBytes)
+        return std::make_unique<AllReduce>(ranks, data, dtype, op);
     return std::make_unique<SmallAllReduce>(data, dtype, op);
 }
 

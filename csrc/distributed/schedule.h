@@ -15,16 +15,14 @@ struct Part {
     size_t offset = 0, bytes = 0;
 };
 
-// Where a schedule runs.
+// Where a phase of a chunk is done.
 struct Scene {
     StepExecutor& executor;
     int rank, ranks;
-    uint32_t first;                   // number of the collective's first step
-    std::vector<uint64_t> arguments;  // their addresses
+    size_t slot_offset;                      // of the chunk's slot in every segment
+    const std::vector<uint64_t>& arguments;  // their addresses
 
-    uint64_t slot(int of_rank, uint32_t step) const {
-        return executor.segment(of_rank) + SharedSegment::slot(first + step);
-    }
+    uint64_t slot(int of_rank) const { return executor.segment(of_rank) + slot_offset; }
     uint64_t address(const Part& part, size_t offset = 0) const {
         return arguments[part.argument] + part.offset + offset;
     }
@@ -35,26 +33,31 @@ class Schedule {
   public:
     virtual ~Schedule() = default;
 
-    uint32_t depth() const { return depth_; }
-    uint32_t steps() const { return steps_; }
-    // Has the executor do step `i`, counted from 0, which reads what ranks have written in step i - depth().
-    virtual void step(uint32_t i, const Scene& scene) const = 0;
+    uint32_t chunks() const { return chunks_; }
+    // How many of SharedSegment's phases a chunk passes: two or all. Who reads what comes of the second one
+    // has a third.
+    int phases() const { return phases_; }
+    // Whether it is one chunk that fits into a small slot and passes two phases.
+    bool small() const { return chunks_ == 1 && phases_ == 2 && needed_ <= SharedSegment::kSmallSlotBytes; }
+    // Has the executor do a phase of a chunk.
+    virtual void phase(int phase, uint32_t chunk, const Scene& scene) const = 0;
 
   protected:
-    // Of `bytes` that take a detour of `hops` slots of `room` bytes, cut into chunks: small ones so that the
-    // hops overlap, not so small that a step is all waiting.
-    Schedule(size_t bytes, size_t room, uint32_t hops);
-    size_t chunk() const { return chunk_; }
-    uint32_t chunks() const { return chunks_; }
+    // Of `bytes` of which `room` fit into a slot, each `copies` times, cut into chunks: small ones so that
+    // phases overlap, not so small that a phase is all waiting.
+    Schedule(size_t bytes, size_t room, int phases, size_t copies = 1);
+    size_t chunk_bytes() const { return chunk_bytes_; }
     // The part of `bytes` bytes that a chunk covers.
-    size_t begin(uint32_t chunk, size_t bytes) const { return std::min(bytes, chunk * chunk_); }
+    size_t begin(uint32_t chunk, size_t bytes) const { return std::min(bytes, chunk * chunk_bytes_); }
     size_t size(uint32_t chunk, size_t bytes) const {
-        return std::min(bytes, (chunk + 1) * chunk_) - begin(chunk, bytes);
+        return std::min(bytes, (chunk + 1) * chunk_bytes_) - begin(chunk, bytes);
     }
 
   private:
-    size_t chunk_;
-    uint32_t chunks_, depth_, steps_;
+    size_t chunk_bytes_;
+    uint32_t chunks_;
+    int phases_;
+    size_t needed_;  // of a slot
 };
 
 using SchedulePtr = std::unique_ptr<const Schedule>;

@@ -39,18 +39,21 @@ long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const tim
     return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
 }
 
-bool reached(uint32_t counter, uint32_t step) {
-    return static_cast<int32_t>(counter - step) >= 0;  // counters wrap
+bool reached(const std::atomic<uint32_t>& counter, uint32_t count) {
+    return static_cast<int32_t>(counter.load(std::memory_order_acquire) - count) >= 0;  // counters wrap
 }
 
 }  // namespace
 
 struct SharedSegment::Header {
     uint64_t token[2];
-    std::atomic<uint32_t> done;
-    std::atomic<uint32_t> sleepers;
+    // What peers read and what they write, on cache lines of their own.
+    alignas(64) std::atomic<uint32_t> done[kPhases];
+    std::atomic<uint32_t> done_small;
     std::atomic<uint32_t> failed;
     uint64_t values[kSlots];
+    alignas(64) std::atomic<uint32_t> rings;
+    std::atomic<uint32_t> sleeps;
     static_assert(std::atomic<uint32_t>::is_always_lock_free);
 };
 
@@ -122,42 +125,49 @@ SharedSegment::~SharedSegment() {
     if (file_ >= 0) close(file_);
 }
 
-bool SharedSegment::reached(uint32_t step) const {
-    return distributed::reached(header().done.load(std::memory_order_acquire), step);
+bool SharedSegment::done(int phase, uint32_t count) const {
+    return reached(header().done[phase], count);
 }
 
-void SharedSegment::publish(uint32_t step) const {
-    header().done.store(step);
-    wake();
+bool SharedSegment::done_small(uint32_t count) const {
+    return reached(header().done_small, count);
+}
+
+void SharedSegment::publish(int phase, uint32_t count) const {
+    header().done[phase].store(count, std::memory_order_release);
+}
+
+void SharedSegment::publish_small(uint32_t count) const {
+    header().done_small.store(count, std::memory_order_release);
 }
 
 void SharedSegment::publish_failure() const {
     header().failed.store(1);
-    wake();
 }
 
 bool SharedSegment::failed() const {
     return header().failed.load(std::memory_order_acquire) != 0;
 }
 
-uint64_t& SharedSegment::value(uint32_t step) const {
-    return header().values[step % kSlots];
+uint64_t& SharedSegment::value(uint32_t chunk) const {
+    return header().values[chunk % kSlots];
 }
 
-void SharedSegment::wake() const {
-    if (header().sleepers.load() != 0) futex(&header().done, FUTEX_WAKE, INT_MAX, nullptr);
+uint32_t SharedSegment::rings() const {
+    return header().rings.load();
 }
 
-void SharedSegment::sleep(uint32_t step, std::chrono::milliseconds patience) const {
-    auto& word = header().done;
-    ++header().sleepers;
-    const uint32_t value = word.load();
-    if (!distributed::reached(value, step) && !failed()) {
-        const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(patience).count();
-        const timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-        futex(&word, FUTEX_WAIT, value, &timeout);
-    }
-    --header().sleepers;
+void SharedSegment::ring() const {
+    ++header().rings;
+    if (header().sleeps.load() != 0) futex(&header().rings, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void SharedSegment::sleep(uint32_t seen, std::chrono::microseconds patience) const {
+    header().sleeps.store(1);
+    const auto microseconds = patience.count();
+    const timespec timeout{microseconds / 1'000'000, microseconds % 1'000'000 * 1'000};
+    futex(&header().rings, FUTEX_WAIT, seen, &timeout);  // returns at once where it has changed
+    header().sleeps.store(0);
 }
 
 bool SharedSegment::alive() const {

@@ -15,19 +15,23 @@ namespace anymps::distributed {
 // takes it for what it is only if it holds the record's 128 random bits. The kernel frees it when the last
 // rank has ended, however that ends.
 //
-// Ranks work in steps, which all of them count alike. What a rank does in step s reads of the others' slots
-// what they have written in steps up to s - depth, where depth is 1 or kMaxDepth; it begins when all of them
-// have done step s - depth. So a slot that is written in step s may be written again in step s + kSlots.
+// Ranks cut collectives into chunks, which all of them number alike, and each chunk passes up to kPhases
+// phases in every rank: it is written into the rank's slot for the chunk, combined with what the others have
+// written, and what comes of that is fetched by the others. A phase of a chunk begins in a rank when all
+// ranks have done the phase before; the first one, when all have done the last phase of the chunk that had
+// the slot before. Small chunks, which have a numbering of their own besides, take small slots.
 //
 // Owner: one process group, which keeps the addresses that it maps to. RAII.
 class SharedSegment {
   public:
-    static constexpr uint32_t kMaxDepth = 2;
-    static constexpr uint32_t kSlots = 2 * kMaxDepth;
-    static constexpr size_t kSlotBytes = 12ull << 20;  // taken from the machine when they are first written
-    static constexpr size_t kHeaderBytes = 64 << 10;   // pages of any machine
-    static constexpr size_t kBytes =
-        2 * kHeaderBytes + kSlots * kSlotBytes;  // with a tail that nobody writes
+    static constexpr int kPhases = 3;
+    static constexpr uint32_t kSlots = 8;
+    static constexpr size_t kSlotBytes = 5632ull << 10;  // taken from the machine when they are first written
+    static constexpr uint32_t kSmallSlots = 16;
+    static constexpr size_t kSmallSlotBytes = 256ull << 10;
+    static constexpr size_t kHeaderBytes = 64 << 10;  // pages of any machine
+    static constexpr size_t kBytes = 2 * kHeaderBytes + kSlots * kSlotBytes +
+                                     kSmallSlots * kSmallSlotBytes;  // with a tail that nobody writes
 
     // One of this process, mapped to `at`. Throws std::system_error.
     explicit SharedSegment(std::byte* at);
@@ -40,19 +44,29 @@ class SharedSegment {
     SharedSegment& operator=(const SharedSegment&) = delete;
 
     const std::string& record() const { return record_; }
-    // Where the slot of a step begins in a segment.
-    static size_t slot(uint32_t step) { return kHeaderBytes + step % kSlots * kSlotBytes; }
+    // Where the slot of a chunk begins in a segment, and that of a small chunk by its own number.
+    static size_t slot(uint32_t chunk) { return kHeaderBytes + chunk % kSlots * kSlotBytes; }
+    static size_t small_slot(uint32_t number) {
+        return kHeaderBytes + kSlots * kSlotBytes + number % kSmallSlots * kSmallSlotBytes;
+    }
 
-    // Whether the rank has done a step, and all before it.
-    bool reached(uint32_t step) const;
-    void publish(uint32_t step) const;
+    // Whether the rank has done a phase of the first `count` chunks, or is through with as many small ones.
+    bool done(int phase, uint32_t count) const;
+    bool done_small(uint32_t count) const;
+    void publish(int phase, uint32_t count) const;
+    void publish_small(uint32_t count) const;
     // That the rank has given up, for good.
     void publish_failure() const;
     bool failed() const;
-    // A number that goes with a step, as a slot does.
-    uint64_t& value(uint32_t step) const;
-    // Sleeps until the rank has done a step or failed, at most for `patience`, or less.
-    void sleep(uint32_t step, std::chrono::milliseconds patience) const;
+    // A number that goes with a chunk, as a slot does.
+    uint64_t& value(uint32_t chunk) const;
+
+    // What has happened to the rank: changes with every ring().
+    uint32_t rings() const;
+    // Tells the rank that something has happened which it may wait for.
+    void ring() const;
+    // Sleeps until rings() is not `seen` any more, at most for `patience`.
+    void sleep(uint32_t seen, std::chrono::microseconds patience) const;
     // Whether the process whose memory this is still runs.
     bool alive() const;
 
@@ -61,7 +75,6 @@ class SharedSegment {
 
     Header& header() const;
     void map(int file);
-    void wake() const;
 
     std::string record_;
     std::byte* base_ = nullptr;

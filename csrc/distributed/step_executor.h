@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,10 +12,6 @@
 #include "distributed/host_argument.h"
 #include "distributed/shared_segment.h"
 #include "runtime/command_encoder.h"
-
-namespace anymps::vulkan {
-class TimelineSemaphore;
-}
 
 namespace anymps::distributed {
 
@@ -30,8 +27,11 @@ struct Reduced {
     size_t bytes = 0;    // of a rank
 };
 
+// What a step waits for: serials of an executor's streams, 0 for none.
+using Step = std::array<uint64_t, 3>;
+
 // Addresses are the executor's own: of the device, or of the host. What copy() and reduce() ask for from one
-// submit() to the next is one step, whose parts may be done in any order. Owner: a group's thread.
+// submit() to the next is one step, whose parts may be done in any order. Owner: one thread.
 class StepExecutor {
   public:
     virtual ~StepExecutor() = default;
@@ -43,11 +43,15 @@ class StepExecutor {
     virtual void copy(uint64_t to, uint64_t from, size_t bytes) = 0;
     virtual void reduce(const Reduced& reduced) = 0;
 
-    // Begins the step, of a collective that starts behind the encoder's serial `after`. Of the last one: its
-    // end raises the semaphore to the value. Returns the step's number.
-    virtual uint64_t submit(uint64_t after, const vulkan::TimelineSemaphore* signal, uint64_t value) = 0;
-    virtual bool completed(uint64_t step) const = 0;
-    virtual void wait(uint64_t step) const = 0;
+    // Begins the step, of a collective that starts behind the encoder's serial `after`, which has completed.
+    virtual Step submit(uint64_t after) = 0;
+    virtual bool completed(const Step& step) const = 0;
+    virtual void wait(const Step& step) const = 0;
+
+    // The same steps recorded in the encoder's stream, where the caller's commands are; for one thread at a
+    // time, whichever. nullptr where the executor does not work on the device, or the stream's queue cannot
+    // wait while steps run beside it.
+    virtual StepExecutor* in_stream() { return nullptr; }
 };
 
 // The one for the device where it takes the shared memory and is none of software, else the one for the CPU;

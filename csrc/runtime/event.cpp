@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <deque>
 #include <vector>
 
@@ -70,8 +71,9 @@ Event::~Event() {
     if (timing_ && submission_ != 0) TimestampPool::instance().release(timestamp_);
 }
 
-void Event::record() {
+void Event::record(c10::StreamId id) {
     const std::lock_guard lock(mutex_);
+    waits_ = waits_of(id);
     auto& stream = encoder();
     if (timing_) {
         auto& pool = TimestampPool::instance();
@@ -81,19 +83,32 @@ void Event::record() {
     submission_ = stream.submit();
 }
 
+void Event::block(c10::StreamId stream) const {
+    Waits waits;
+    {
+        const std::lock_guard lock(mutex_);
+        waits = waits_;
+    }
+    for (const StreamWait& wait : waits) hold_stream(wait, stream);
+}
+
 bool Event::query() const {
     const std::lock_guard lock(mutex_);
-    return submission_ == 0 || encoder().completed(submission_);
+    return submission_ == 0 ||
+           (encoder().completed(submission_) && std::ranges::all_of(waits_, &StreamWait::over));
 }
 
 void Event::synchronize() const {
     uint64_t submission;
+    Waits waits;
     {
         const std::lock_guard lock(mutex_);
         submission = submission_;
+        waits = waits_;
     }
     if (submission == 0) return;
     encoder().wait(submission);
+    for (const StreamWait& wait : waits) wait.semaphore->wait(wait.value);
     encoder().check_errors();
 }
 

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "runtime/stream_waits.h"
+
 namespace anymps::runtime {
 
 // Thread-safe. May be recorded again: it then stands for the newer point.
@@ -14,7 +16,10 @@ class Event {
     explicit Event(bool timing);
     ~Event();
 
-    void record();
+    // In a stream, the thread's current one or another.
+    void record(c10::StreamId stream = current_stream_id());
+    // What a stream runs later comes after the event.
+    void block(c10::StreamId stream = current_stream_id()) const;
     // True when it was never recorded, or when everything before the recorded point has completed.
     bool query() const;
     // Waits for the recorded point; raises a pending device assert as torch.AcceleratorError.
@@ -30,6 +35,7 @@ class Event {
     const bool timing_;
     mutable std::mutex mutex_;
     uint64_t submission_ = 0;  // 0: never recorded
+    Waits waits_;              // of the stream, besides
     uint32_t timestamp_ = 0;   // slot of the timestamp pool, when timing_
 };
 

@@ -5,6 +5,7 @@
 #include "runtime/device.h"
 #include "runtime/event.h"
 #include "runtime/stream.h"
+#include "runtime/stream_waits.h"
 
 namespace anymps::runtime {
 
@@ -43,22 +44,27 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
         return capability;
     }
 
-    c10::Stream getStream(c10::Device) const override { return default_stream(); }
+    c10::Stream getStream(c10::Device) const override { return stream_of(current_stream_id()); }
     c10::Stream getDefaultStream(c10::Device) const override { return default_stream(); }
-    c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return default_stream(); }
-    c10::Stream getNewStream(c10::Device, int) const override { return default_stream(); }
-    c10::Stream exchangeStream(c10::Stream) const override { return default_stream(); }
-    bool queryStream(const c10::Stream&) const override { return stream_idle(); }
-    void synchronizeStream(const c10::Stream&) const override { synchronize_device(); }
+    c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+        return stream_of(new_stream_id());
+    }
+    c10::Stream getNewStream(c10::Device, int) const override { return stream_of(new_stream_id()); }
+    c10::Stream exchangeStream(c10::Stream stream) const override {
+        return stream_of(exchange_stream_id(stream.id()));
+    }
+    bool queryStream(const c10::Stream& stream) const override { return stream_idle(stream); }
+    void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(stream); }
     void synchronizeDevice(c10::DeviceIndex) const override { synchronize_device(); }
 
     void record(void** event, const c10::Stream& stream, c10::DeviceIndex device_index,
                 c10::EventFlag flag) const override {
         if (*event == nullptr) *event = new Event(flag == c10::EventFlag::BACKEND_DEFAULT);
-        as_event(*event).record();
+        as_event(*event).record(stream.id());
     }
-    // The one stream is in order: whatever it runs later comes after the event already.
-    void block(void*, const c10::Stream&) const override {}
+    void block(void* event, const c10::Stream& stream) const override {
+        if (event != nullptr) as_event(event).block(stream.id());
+    }
     bool queryEvent(void* event) const override { return event == nullptr || as_event(event).query(); }
     void synchronizeEvent(void* event) const override {
         if (event != nullptr) as_event(event).synchronize();

@@ -136,9 +136,8 @@ void MPSHooks::recordEvent(uint32_t event_id) const {
     EventTable::instance().get(event_id)->record();
 }
 
-// The one stream is in order: later work comes after the event already.
 void MPSHooks::waitForEvent(uint32_t event_id) const {
-    EventTable::instance().get(event_id);
+    EventTable::instance().get(event_id)->block();
 }
 
 void MPSHooks::synchronizeEvent(uint32_t event_id) const {

@@ -20,6 +20,7 @@
 #include "runtime/command_timer.h"
 #include "runtime/device.h"
 #include "runtime/memory_history.h"
+#include "runtime/side_work.h"
 #include "vulkan/device.h"
 
 namespace anymps::runtime {
@@ -28,7 +29,7 @@ namespace {
 using libkineto::ActivityType;
 using libkineto::GenericTraceActivity;
 
-constexpr int32_t kDevice = 0, kQueue = 0;
+constexpr int32_t kDevice = 0, kQueue = 0, kBeside = 1;
 
 // A launch's own number, which joins its two activities and their arrow. Kineto's flows are of 32 bits.
 std::atomic<uint32_t> next_launch{1};
@@ -74,6 +75,7 @@ class Session final : public libkineto::IActivityProfilerSession {
         if (g_mode == Mode::kOff || !device_available()) return;
         try {
             timer_.activate();
+            start_side_works();
         } catch (const c10::Error& error) {
             errors_.emplace_back(error.what_without_backtrace());
             TORCH_WARN("torch.profiler shows nothing of the mps device: ", errors_.back());
@@ -84,6 +86,7 @@ class Session final : public libkineto::IActivityProfilerSession {
         tell_memory(false);
         try {
             timer_.deactivate();
+            side_works_ = stop_side_works();
         } catch (const std::exception& error) {
             errors_.emplace_back(error.what());
         }
@@ -102,6 +105,7 @@ class Session final : public libkineto::IActivityProfilerSession {
             return clock.duration_ns(a.first, b.first) > 0;
         });
         for (const TimedCommand& command : commands_) add(command, logger, linked);
+        for (const SideWork& work : side_works_) add(work, logger, linked);
         for (const HostCall& call : timer_.host_calls()) add(call, logger, linked);
         for (const auto& [user, span] : annotations_) annotate(user, span, logger, linked);
     }
@@ -114,7 +118,9 @@ class Session final : public libkineto::IActivityProfilerSession {
 
     std::vector<libkineto::ResourceInfo> getResourceInfos() override {
         if (commands_.empty()) return {};
-        return {libkineto::ResourceInfo{kQueue, kQueue, kDevice, "queue 0"}};
+        std::vector<libkineto::ResourceInfo> lanes{{kQueue, kQueue, kDevice, "queue 0"}};
+        if (!side_works_.empty()) lanes.emplace_back(kBeside, kBeside, kDevice, "collectives");
+        return lanes;
     }
 
     // What HTA and TensorBoard read. No override: later versions of Kineto may not ask.
@@ -242,6 +248,19 @@ class Session final : public libkineto::IActivityProfilerSession {
         }
     }
 
+    void add(const SideWork& work, libkineto::ActivityLogger& logger,
+             const libkineto::getLinkedActivityCallback& linked) {
+        auto& device = emplace(ActivityType::CONCURRENT_KERNEL, work.name, work.begin, work.end);
+        device.device = kDevice;
+        device.resource = kBeside;
+        device.linked = link(work.origin, linked);
+        device.id = device.linked ? static_cast<int32_t>(next_launch++) : 0;
+        device.addMetadata("device", kDevice);
+        device.addMetadata("stream", kBeside);
+        device.addMetadata("bytes", work.bytes);
+        device.log(logger);
+    }
+
     void add(const HostCall& call, libkineto::ActivityLogger& logger,
              const libkineto::getLinkedActivityCallback& linked) {
         const auto* const link = Session::link(call.origin, linked);
@@ -278,6 +297,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     bool memory_told_ = false;
     std::vector<std::string> errors_;
     std::vector<TimedCommand> commands_;
+    std::vector<SideWork> side_works_;
     std::unique_ptr<libkineto::CpuTraceBuffer> buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     std::map<uint64_t, Span> annotations_;
     uint32_t launch_ = 0;

@@ -2,12 +2,24 @@
 
 #include "runtime/command.h"
 #include "runtime/stream_waits.h"
+#include "vulkan/buffer.h"
 #include "vulkan/check.h"
 #include "vulkan/pipeline.h"
 
 namespace anymps::runtime {
+namespace {
 
-SideStream::SideStream(const vulkan::Device& device) : device_(device), semaphore_(device) {}
+bool copies_alone(const vulkan::Device& device, vulkan::Lane lane) {
+    return device.has_copy_queues() && device.family(lane) == device.family(vulkan::Lane::CopyOut);
+}
+
+}  // namespace
+
+SideStream::SideStream(const vulkan::Device& device, vulkan::Lane lane)
+    : device_(device),
+      lane_(lane),
+      stages_(copies_alone(device, lane) ? VK_PIPELINE_STAGE_TRANSFER_BIT : kDeviceStages),
+      semaphore_(device) {}
 
 SideStream::~SideStream() {
     try {
@@ -19,45 +31,61 @@ SideStream::~SideStream() {
         device_.api().vkDestroyCommandPool(device_.handle(), batch.pool, nullptr);
 }
 
+void SideStream::barrier(VkPipelineStageFlags from, VkPipelineStageFlags to) {
+    VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+    memory.srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT;
+    memory.dstAccessMask = VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
+    device_.api().vkCmdPipelineBarrier(batches_.back().handle, from, to, 0, 1, &memory, 0, nullptr, 0,
+                                       nullptr);
+}
+
 void SideStream::begin() {
+    if (recording_) return;
     if (!batches_.empty() && completed(batches_.front().serial)) {
         batches_.push_back(batches_.front());
         batches_.pop_front();
         VK_CHECK(device_.api().vkResetCommandPool(device_.handle(), batches_.back().pool, 0));
     } else {
-        batches_.push_back({vulkan::create_command_buffer(device_, VK_COMMAND_POOL_CREATE_TRANSIENT_BIT)});
+        batches_.push_back(
+            {vulkan::create_command_buffer(device_, VK_COMMAND_POOL_CREATE_TRANSIENT_BIT, lane_)});
     }
-    const VkCommandBuffer commands = batches_.back().handle;
-    vulkan::begin_command_buffer(device_, commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT);
-    VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
-    memory.srcAccessMask = VK_ACCESS_HOST_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-    memory.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-    device_.api().vkCmdPipelineBarrier(
-        commands, VK_PIPELINE_STAGE_HOST_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &memory, 0, nullptr, 0, nullptr);
-    bound_ = VK_NULL_HANDLE;
+    vulkan::begin_command_buffer(device_, batches_.back().handle,
+                                 VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT);
     recording_ = true;
+    bound_ = VK_NULL_HANDLE;
+    barrier(VK_PIPELINE_STAGE_HOST_BIT | stages_, stages_);
 }
 
 void SideStream::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    if (!recording_) begin();
+    begin();
     const std::span bytes(static_cast<const std::byte*>(push), push_bytes);
     record_command(device_, batches_.back().handle, {Command::Kind::kDispatch, &pipeline, bytes, grid},
                    bound_);
 }
 
-uint64_t SideStream::submit(uint64_t after, const vulkan::TimelineSemaphore* signal, uint64_t value) {
-    if (!recording_) begin();
+void SideStream::copy(BufferRange to, BufferRange from, uint64_t bytes) {
+    if (bytes == 0) return;
+    begin();
+    Command command{Command::Kind::kCopy};
+    command.source = from.buffer->handle();
+    command.source_offset = from.offset;
+    command.target = to.buffer->handle();
+    command.target_offset = to.offset;
+    command.bytes = bytes;
+    record_command(device_, batches_.back().handle, command, bound_);
+}
+
+uint64_t SideStream::submit(uint64_t after) {
+    if (!recording_) return 0;
     recording_ = false;
     Batch& batch = batches_.back();
-    record_barrier(device_, batch.handle, kDeviceStages | VK_PIPELINE_STAGE_HOST_BIT);
+    barrier(stages_, stages_ | VK_PIPELINE_STAGE_HOST_BIT);
     VK_CHECK(device_.api().vkEndCommandBuffer(batch.handle));
     batch.serial = ++serial_;
     const vulkan::SemaphoreValue before[] = {{StreamWaits::instance().timeline().handle(), after}};
-    const vulkan::SemaphoreValue signals[] = {{semaphore_.handle(), serial_},
-                                              {signal ? signal->handle() : VK_NULL_HANDLE, value}};
-    device_.submit(vulkan::Lane::Side, {&batch.handle, 1}, before, {signals, signal ? 2u : 1u});
+    const vulkan::SemaphoreValue done[] = {{semaphore_.handle(), serial_}};
+    device_.submit(lane_, {&batch.handle, 1}, before, done);
     return serial_;
 }
 

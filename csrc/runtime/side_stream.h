@@ -1,10 +1,11 @@
-// A stream beside the encoder's, for work that goes on while the encoder's waits.
+// A stream beside the encoder's, for work that goes on while the encoder's computes or waits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 
+#include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
 #include "vulkan/command_buffer.h"
 #include "vulkan/device.h"
@@ -12,24 +13,27 @@
 
 namespace anymps::runtime {
 
-// Batches of dispatches on the device's side queue. Dispatches of a batch are independent of each other, and
-// so are batches: who needs the results of one waits for it on the host, before it submits the next. That way
-// the queue never waits on the device, so it cannot block other users of it. Each batch sees what the host,
-// other processes and the encoder's stream had written when it was submitted. Owner: one thread.
+// Batches of commands on the queue of one of the device's lanes beside the stream's. Commands of a batch are
+// independent of each other, and so are batches: who needs the results of one waits for it on the host,
+// before it submits the next. That way the queue never waits on the device, so it cannot block other users of
+// it. Each batch sees what the host, other processes and the encoder's stream had written when it was
+// submitted. Owner: one thread.
 class SideStream {
   public:
-    explicit SideStream(const vulkan::Device& device);
+    SideStream(const vulkan::Device& device, vulkan::Lane lane);
     // Waits for all batches.
     ~SideStream();
     SideStream(const SideStream&) = delete;
     SideStream& operator=(const SideStream&) = delete;
 
-    // push: at most 128 bytes. Waits for the driver's compiler where the pipeline is not built.
+    // push: at most 128 bytes. Waits for the driver's compiler where the pipeline is not built. Not for lanes
+    // of copies.
     void dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes, Grid grid);
+    void copy(BufferRange to, BufferRange from, uint64_t bytes);
 
-    // Sends the batch, behind the encoder's serial `after`, which has completed. Returns the batch's serial;
-    // its end raises `signal`, too, where there is one, to `value`.
-    uint64_t submit(uint64_t after, const vulkan::TimelineSemaphore* signal = nullptr, uint64_t value = 0);
+    // Sends the batch, behind the encoder's serial `after`, which has completed. Returns the batch's serial,
+    // 0 where nothing was asked for.
+    uint64_t submit(uint64_t after);
 
     bool completed(uint64_t serial) const { return semaphore_.value() >= serial; }
     void wait(uint64_t serial) const { semaphore_.wait(serial); }
@@ -39,8 +43,11 @@ class SideStream {
         uint64_t serial = 0;  // of its last submission
     };
     void begin();
+    void barrier(VkPipelineStageFlags from, VkPipelineStageFlags to);
 
     const vulkan::Device& device_;
+    const vulkan::Lane lane_;
+    const VkPipelineStageFlags stages_;  // that its queue has
     vulkan::TimelineSemaphore semaphore_;
     std::deque<Batch> batches_;  // oldest submission first; the back one is being recorded
     bool recording_ = false;

@@ -1,5 +1,7 @@
-// What the stream waits for besides its own commands: work that goes on beside it, such as collectives.
+// What streams wait for besides their own commands: work that goes on beside them, such as collectives.
 #pragma once
+
+#include <c10/core/Stream.h>
 
 #include <atomic>
 #include <cstdint>
@@ -12,20 +14,24 @@
 
 namespace anymps::runtime {
 
-// Between the encoder, which submits the stream's commands, and those whose work it waits for. Thread-safe.
+// A value that a semaphore has to come to.
+struct StreamWait {
+    std::shared_ptr<const vulkan::TimelineSemaphore> semaphore;
+    uint64_t value;
+
+    bool over() const { return semaphore->value() >= value; }
+};
+using Waits = std::vector<StreamWait>;
+
+// Between the encoder, which submits the queue's commands, and those whose work it waits for. Thread-safe.
 class StreamWaits {
   public:
-    struct Wait {
-        std::shared_ptr<const vulkan::TimelineSemaphore> semaphore;
-        uint64_t value;
-    };
-
     // Leaked: threads may use it while static objects are destroyed.
     static StreamWaits& instance();
 
-    void add(Wait wait);
+    void add(StreamWait wait);
     // What the next submission waits for.
-    std::vector<Wait> take();
+    Waits take();
     bool empty() const { return !pending_.load(std::memory_order_acquire); }
 
     // The encoder's counter of completed serials.
@@ -41,15 +47,44 @@ class StreamWaits {
     std::mutex mutex_;
     std::atomic<bool> pending_{false};
     std::atomic<bool> failed_{false};
-    std::vector<Wait> waits_;
+    Waits waits_;
     std::exception_ptr failure_;
     const vulkan::TimelineSemaphore* timeline_ = nullptr;
 };
 
-std::vector<vulkan::SemaphoreValue> values_of(const std::vector<StreamWaits::Wait>& waits);
+std::vector<vulkan::SemaphoreValue> values_of(const Waits& waits);
 
-// What is recorded from now on runs once the semaphore has come to the value. Whoever raises it must not need
-// the stream for that, nor the encoder's lock. The semaphore has to outlive the stream's wait.
-void hold_stream(std::shared_ptr<const vulkan::TimelineSemaphore> semaphore, uint64_t value);
+// Streams. The commands of all go to one queue, in the order in which they are recorded, so waiting for each
+// other's commands is already done. But each waits for other work by itself: what a stream beside the default
+// one waits for holds up the queue only when a command is recorded in that stream, or when another stream
+// waits for it. So a collective that is waited for in a stream of its own goes on while the default stream
+// computes.
+
+// Of this thread; 0 is the default stream.
+c10::StreamId current_stream_id();
+// Returns the one before.
+c10::StreamId exchange_stream_id(c10::StreamId id);
+c10::StreamId new_stream_id();
+
+// What is recorded in a stream from now on, the thread's current one or another, runs once the semaphore has
+// come to the value. Whoever raises it must not need the queue for that, nor the encoder's lock. The
+// semaphore has to outlive the wait.
+void hold_stream(const StreamWait& wait, c10::StreamId id = current_stream_id());
+// What a stream beside the default one waits for; nothing for the default one, whose events tell it.
+Waits waits_of(c10::StreamId id);
+
+namespace detail {
+extern std::atomic<bool> some_stream_waits;
+void hold_queue(c10::StreamId id);
+}  // namespace detail
+
+// Before a command is recorded: the queue waits for what the current stream waits for.
+inline void enter_current_stream() {
+    if (detail::some_stream_waits.load(std::memory_order_relaxed)) [[unlikely]]
+        detail::hold_queue(current_stream_id());
+}
+
+// The queue waits for what any stream waits for.
+void hold_for_all_streams();
 
 }  // namespace anymps::runtime

@@ -94,7 +94,10 @@ void Buffer::create(uint64_t size, const void* next) {
     create.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
                    VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT |
                    VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
-    create.sharingMode = VK_SHARING_MODE_EXCLUSIVE;
+    const auto& families = device_.families();
+    create.sharingMode = families.size() > 1 ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE;
+    create.queueFamilyIndexCount = static_cast<uint32_t>(families.size());
+    create.pQueueFamilyIndices = families.data();
     VK_CHECK(device_.api().vkCreateBuffer(device_.handle(), &create, nullptr, &handle_));
 }
 

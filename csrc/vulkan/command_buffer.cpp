@@ -5,12 +5,12 @@
 
 namespace anymps::vulkan {
 
-CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFlags pool_flags) {
+CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFlags pool_flags, Lane lane) {
     const auto& api = device.api();
     CommandBuffer result;
     VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
     pool.flags = pool_flags;
-    pool.queueFamilyIndex = device.info().queue_family;
+    pool.queueFamilyIndex = device.family(lane);
     VK_CHECK(api.vkCreateCommandPool(device.handle(), &pool, nullptr, &result.pool));
     try {
         result.handle = add_command_buffer(device, result.pool);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "vulkan/api.h"
+#include "vulkan/queues.h"
 
 namespace anymps::vulkan {
 
@@ -13,8 +14,9 @@ struct CommandBuffer {
     VkCommandBuffer handle = VK_NULL_HANDLE;
 };
 
-// A primary one. Raises vulkan::Error, and leaves no pool then.
-CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFlags pool_flags = 0);
+// A primary one, for a lane's queue. Raises vulkan::Error, and leaves no pool then.
+CommandBuffer create_command_buffer(const Device& device, VkCommandPoolCreateFlags pool_flags = 0,
+                                    Lane lane = Lane::Stream);
 
 // One more in the pool of another, which goes with it. Raises vulkan::Error.
 VkCommandBuffer add_command_buffer(const Device& device, VkCommandPool pool);

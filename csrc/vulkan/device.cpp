@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -31,11 +32,24 @@ class Chain {
 
 Device::Device(const Instance& instance, const PhysicalDevice& physical)
     : physical_(physical.handle), info_(physical.info), debug_utils_(instance.debug_utils()) {
-    const float priorities[] = {1.0f, 1.0f};
-    VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
-    queue.queueFamilyIndex = info_.queue_family;
-    queue.queueCount = std::min(info_.queues, 2u);
-    queue.pQueuePriorities = priorities;
+    constexpr std::array<float, kLanes> kPriorities = {1.0f, 1.0f, 1.0f, 1.0f};
+    std::vector<VkDeviceQueueCreateInfo> queues;
+    const char* limit = std::getenv("ANYMPS_SIDE_QUEUES");
+    chosen_ = choose_queues(queue_families(physical_), info_.queue_family,
+                            info_.queues == 0 ? "one"
+                            : limit           ? limit
+                                              : "");
+    for (const QueueIndex& wanted : chosen_) {
+        const auto known = std::ranges::find(families_, wanted.family);
+        const size_t i = known - families_.begin();
+        if (known == families_.end()) {
+            families_.push_back(wanted.family);
+            queues.push_back({VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO});
+            queues[i].queueFamilyIndex = wanted.family;
+            queues[i].pQueuePriorities = kPriorities.data();
+        }
+        queues[i].queueCount = std::max(queues[i].queueCount, wanted.index + 1);
+    }
 
     VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomics{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT};
@@ -100,14 +114,14 @@ Device::Device(const Instance& instance, const PhysicalDevice& physical)
         extensions.push_back(name);
 
     VkDeviceCreateInfo create{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features};
-    create.queueCreateInfoCount = 1;
-    create.pQueueCreateInfos = &queue;
+    create.queueCreateInfoCount = static_cast<uint32_t>(queues.size());
+    create.pQueueCreateInfos = queues.data();
     create.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
     create.ppEnabledExtensionNames = extensions.data();
     VK_CHECK(vkCreateDevice(physical_, &create, nullptr, &handle_));
     volkLoadDeviceTable(&api_, handle_);
-    for (uint32_t i = 0; i < 2; ++i)
-        api_.vkGetDeviceQueue(handle_, info_.queue_family, std::min(i, queue.queueCount - 1), &queues_[i]);
+    for (size_t i = 0; i < kLanes; ++i)
+        api_.vkGetDeviceQueue(handle_, chosen_[i].family, chosen_[i].index, &queues_[i]);
     for (MemoryKind kind : {MemoryKind::Device, MemoryKind::Ring, MemoryKind::Staging})
         memory_types_[static_cast<size_t>(kind)] = choose_memory_types(kind);
 
@@ -216,7 +230,8 @@ void Device::submit(Lane lane, std::span<const VkCommandBuffer> commands,
     info.pCommandBuffers = commands.data();
     info.signalSemaphoreCount = timeline.signalSemaphoreValueCount;
     info.pSignalSemaphores = semaphores.data() + after.size();
-    const std::lock_guard lock(queue_mutexes_[has_side_queue() ? index(lane) : 0]);
+    const size_t first = std::ranges::find(queues_, queue(lane)) - queues_;
+    const std::lock_guard lock(queue_mutexes_[first]);
     VK_CHECK(api_.vkQueueSubmit(queue(lane), 1, &info, VK_NULL_HANDLE));
 }
 

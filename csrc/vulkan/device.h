@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vulkan/instance.h"
+#include "vulkan/queues.h"
 
 namespace anymps::vulkan {
 
@@ -21,16 +22,13 @@ enum class MemoryKind {
 
 constexpr uint32_t kPushConstantBytes = 128;  // what every Vulkan device has
 
-// The stream's queue, and one beside it for work that must go on while the stream waits. They are the same
-// where the family has one.
-enum class Lane { Stream, Side };
-
-// Owner: runtime::device, for the life of the process. Immutable after construction.
 // A value of a timeline semaphore.
 struct SemaphoreValue {
     VkSemaphore semaphore;
     uint64_t value;
 };
+
+// Owner: runtime::device, for the life of the process. Immutable after construction.
 
 class Device {
   public:
@@ -43,7 +41,13 @@ class Device {
     const VolkDeviceTable& api() const { return api_; }
     const DeviceInfo& info() const { return info_; }
     VkQueue queue(Lane lane = Lane::Stream) const { return queues_[index(lane)]; }
-    bool has_side_queue() const { return queues_[0] != queues_[1]; }
+    uint32_t family(Lane lane) const { return chosen_[index(lane)].family; }
+    // Whether work beside the stream goes on while the stream's queue waits.
+    bool has_side_queue() const { return queue(Lane::Side) != queue(Lane::Stream); }
+    // Whether copies do not take the compute units.
+    bool has_copy_queues() const { return family(Lane::CopyOut) != family(Lane::Side); }
+    // The families of all lanes, each once: buffers are for all of them.
+    const std::vector<uint32_t>& families() const { return families_; }
     // Has a queue run commands once all of `after` have come to their values, and raise `signals` when
     // they have run. Thread-safe. Throws Error.
     void submit(Lane lane, std::span<const VkCommandBuffer> commands, std::span<const SemaphoreValue> after,
@@ -84,11 +88,13 @@ class Device {
     bool debug_utils_;
     VkDevice handle_ = VK_NULL_HANDLE;
     VolkDeviceTable api_{};
-    VkQueue queues_[2] = {};
-    mutable std::mutex queue_mutexes_[2];  // of one queue: the first
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
     std::array<std::vector<uint32_t>, 3> memory_types_;  // by kind
+    Queues chosen_;
+    std::vector<uint32_t> families_;
+    VkQueue queues_[kLanes] = {};
+    mutable std::mutex queue_mutexes_[kLanes];  // of one queue: its first lane's
 };
 
 }  // namespace anymps::vulkan

@@ -8,6 +8,7 @@
 
 #include "vulkan/check.h"
 #include "vulkan/extensions.h"
+#include "vulkan/queues.h"
 
 namespace anymps::vulkan {
 namespace {
@@ -100,16 +101,12 @@ void read_memory(VkPhysicalDevice handle, DeviceInfo& info) {
 }
 
 bool read_queue_family(VkPhysicalDevice handle, DeviceInfo& info) {
-    uint32_t count = 0;
-    vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, nullptr);
-    std::vector<VkQueueFamilyProperties> families(count);
-    vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, families.data());
+    const auto families = queue_families(handle);
     // A family with graphics is the full-speed one on every known driver; compute alone is the second choice.
     for (VkQueueFlags wanted : {VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT, VK_QUEUE_COMPUTE_BIT + 0}) {
-        for (uint32_t i = 0; i < count; ++i) {
+        for (uint32_t i = 0; i < families.size(); ++i) {
             if ((families[i].queueFlags & wanted) == static_cast<VkQueueFlags>(wanted)) {
                 info.queue_family = i;
-                info.queues = families[i].queueCount;
                 info.timestamp_valid_bits = families[i].timestampValidBits;
                 return true;
             }
@@ -178,7 +175,7 @@ void leave_out_options(DeviceInfo& info, std::string_view caps) {
     if (caps == "no-matrices") return;
     info.float16 = false;
     info.subgroup_size_control = info.external_memory_host = info.memory_budget = false;
-    info.queues = 1;
+    info.queues = 0;
     info.float_controls = {};
     info.subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;
     info.shared_memory_bytes = std::min(info.shared_memory_bytes, kMinSharedMemory);

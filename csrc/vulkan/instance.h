@@ -66,7 +66,7 @@ struct DeviceInfo {
     uint32_t shared_memory_bytes = 0;
     uint32_t push_constant_bytes = 0;
     uint32_t queue_family = 0;
-    uint32_t queues = 1;                    // of the family
+    uint32_t queues = 1;                    // 0: none beside the stream's
     uint64_t host_import_alignment = 4096;  // of memory that external_memory_host takes
     double timestamp_period_ns = 0;         // 0: no timestamps
     uint32_t timestamp_valid_bits = 0;

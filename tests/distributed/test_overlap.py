@@ -1,0 +1,216 @@
+"""Collectives go on beside what the device computes: they wait for what was recorded before them, and for no more."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+
+LONG = 1.0  # seconds of the device's work that a test looks beside
+DELAY = 1.5  # of a rank that comes late
+
+
+def work_of(products: int, side: int):
+    x = torch.full((side, side), 1.0 / side, device="mps")
+    y = x
+    for _ in range(products):
+        y = y @ x
+    return y
+
+
+def products_for(seconds: float, side: int) -> int:
+    """How many of work_of's products take about as long."""
+    count, taken = 4, 0.0
+    while taken < seconds / 8:
+        count *= 2
+        torch.mps.synchronize()
+        start = time.monotonic()
+        work_of(count, side)
+        torch.mps.synchronize()
+        taken = time.monotonic() - start
+    return int(count * seconds / taken) + 1
+
+
+def begin_long_work():
+    """Sends off work of about LONG seconds and returns the event behind it."""
+    side = 256 if json.loads(torch.ops.anymps.device_info())["kind"] == "software" else 4096
+    count = products_for(LONG, side)
+    dist.barrier()
+    work_of(count, side)
+    return torch.mps.current_stream().record_event()
+
+
+def call_behind_long_work():
+    x = torch.full((1 << 18,), 1.0 + dist.get_rank(), device="mps")
+    event = begin_long_work()
+    start = time.monotonic()
+    work = dist.all_reduce(x, async_op=True)
+    taken = time.monotonic() - start
+    computing = not event.query()
+    early = work.is_completed()
+    work.wait()
+    return taken < LONG / 4, computing, early, x.unique().tolist()
+
+
+def test_a_call_does_not_wait_for_what_is_recorded(pair):
+    assert pair.run(call_behind_long_work) == [(True, True, False, [3.0])] * 2
+
+
+def collectives_before_long_work():
+    """Of finished data, sizes of several chunks and of one: ended while the device computes what came later?"""
+    xs = [torch.full((n,), 1.0 + dist.get_rank(), device="mps") for n in (1 << 21, 100, 1 << 18)]
+    torch.mps.synchronize()
+    works = [dist.all_reduce(x, async_op=True) for x in xs]
+    event = begin_long_work()
+    while not all(work.is_completed() for work in works) and not event.query():
+        time.sleep(0.001)
+    beside = not event.query()
+    for work in works:
+        work.wait()
+    return beside, [x.unique().tolist() for x in xs]
+
+
+def test_collectives_end_while_the_device_computes(pair):
+    assert pair.run(collectives_before_long_work) == [(True, [[3.0]] * 3)] * 2
+
+
+def wait_in_a_stream_of_its_own():
+    """The other rank comes late, and this one's default stream goes on meanwhile."""
+    side, current = torch.mps.Stream(), torch.mps.current_stream()
+    x = torch.full((1 << 16,), 1.0 + dist.get_rank(), device="mps")
+    dist.barrier()
+    start = time.monotonic()
+    if dist.get_rank() == 1:
+        time.sleep(DELAY)
+    side.wait_stream(current)
+    with torch.mps.stream(side):
+        dist.all_reduce(x)
+        event = side.record_event()
+    y = (torch.ones(8, device="mps") * 2).tolist()
+    beside = time.monotonic() - start < DELAY / 2, event.query()
+    current.wait_event(event)
+    return beside, (x * 2).unique().tolist(), y
+
+
+def test_a_stream_beside_waits_alone(pair):
+    first, second = pair.run(wait_in_a_stream_of_its_own)
+    assert first == ((True, False), [6.0], [2.0] * 8)
+    assert second[1:] == ([6.0], [2.0] * 8)
+
+
+def commands_in_a_stream_that_waits():
+    """What is recorded in the stream, or launched in it by another group, comes behind the collective."""
+    side, other = torch.mps.Stream(), dist.new_group([0, 1])
+    found = []
+    for size in (100, 1 << 20):
+        x = torch.full((size,), 1.0 + dist.get_rank(), device="mps")
+        side.wait_stream(torch.mps.current_stream())
+        with torch.mps.stream(side):
+            dist.all_reduce(x)
+            dist.all_reduce(x, group=other)
+            x *= 2
+        side.synchronize()
+        found.append(x.unique().tolist())
+        with torch.mps.stream(side):
+            dist.all_reduce(x)
+        torch.mps.synchronize()  # of the device: what any stream waits for
+        found.append(x.unique().tolist())
+    dist.destroy_process_group(other)
+    return found
+
+
+def test_streams_are_in_order(pair):
+    assert pair.run(commands_in_a_stream_that_waits) == [[[12.0], [24.0]] * 2] * 2
+
+
+def many_under_way(seed: int):
+    """Dozens of collectives of all kinds and sizes that nobody waits for until the end."""
+    rank, generator = dist.get_rank(), torch.Generator().manual_seed(seed)
+    works, checks = [], []
+    for number in range(40):
+        size = int(torch.randint(1, 1 << int(torch.randint(4, 22, (), generator=generator)), (), generator=generator))
+        x = torch.full((2 * size,), float(number + rank), device="mps")
+        kind = number % 4
+        if kind == 0:
+            works.append(dist.all_reduce(x, async_op=True))
+            checks.append((x, 2 * number + 1))
+        elif kind == 1:
+            out = torch.empty(4 * size, device="mps")
+            works.append(dist.all_gather_into_tensor(out, x, async_op=True))
+            checks += [(out[: 2 * size], number), (out[2 * size :], number + 1)]
+        elif kind == 2:
+            out = torch.empty(size, device="mps")
+            works.append(dist.reduce_scatter_tensor(out, x, async_op=True))
+            checks.append((out, 2 * number + 1))
+        else:
+            out, splits = torch.empty(2 * (rank + 1) * 3, device="mps"), [3, 6]
+            works.append(
+                dist.all_to_all_single(out, x[:1].expand(9).contiguous(), [3 * (rank + 1)] * 2, splits, async_op=True)
+            )
+            checks += [(out[: 3 * (rank + 1)], number), (out[3 * (rank + 1) :], number + 1)]
+    for work in works if seed % 2 else reversed(works):
+        work.wait()
+    return [bool((x == value).all()) for x, value in checks]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_under_way(ranks, seed):
+    for found in ranks.run(many_under_way, seed):
+        assert len(found) == 60 and all(found)
+
+
+def small_ones():
+    """More than there are small slots for, waited for at once, late, never, and in the order of the calls or not."""
+    rank, xs, works = dist.get_rank(), [], []
+    for number in range(60):
+        x = torch.full((number + 1,), float(number + rank), device="mps")
+        work = dist.all_reduce(x, async_op=True)
+        if number % 3 == 0:
+            work.wait()
+            x = x * 1
+        xs.append(x)
+        works.append(work)
+    for work in reversed(works):
+        work.wait()
+    return [x.unique().tolist() == [2.0 * number + 1] for number, x in enumerate(xs)]
+
+
+def test_small_ones(ranks):
+    assert ranks.run(small_ones) == [[True] * 60] * 2
+
+
+def late_small_ones():
+    x = torch.ones(16, device="mps")
+    if dist.get_rank() == 1:
+        time.sleep(0.2)
+    dist.all_reduce(x)
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+def test_three_ranks():
+    with Ranks(3) as three:
+        assert three.run(late_small_ones) == [[9.0] * 16] * 3
+
+
+def traced(folder: str):
+    """Names, bytes and lanes of what a trace shows beside the queue."""
+    x = torch.ones(1000, device="mps")
+    dist.all_reduce(x)
+    with torch.profiler.profile() as trace:
+        y = x * 2
+        dist.all_reduce(y)
+        torch.mps.synchronize()
+    path = f"{folder}/{dist.get_rank()}.json"
+    trace.export_chrome_trace(path)
+    with open(path) as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("name") == "anymps:all_reduce"]
+    return [(event["cat"], event["tid"], event["args"]["bytes"], event["dur"] > 0) for event in events]
+
+
+def test_traces_show_collectives(pair, tmp_path):
+    assert pair.run(traced, str(tmp_path)) == [[("kernel", 1, 4000, True)]] * 2
