@@ -208,6 +208,33 @@ PyObject* empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
     });
 }
 
+PyObject* are_at(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    if (count != 3 || !PyList_Check(args[0]) || !PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) ||
+        PyTuple_Size(args[1]) != PyTuple_Size(args[2])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "are_at() takes a list of tensors, a tuple of indices and one of as many addresses");
+        return nullptr;
+    }
+    return translated([&]() -> PyObject* {
+        const Py_ssize_t number = PyTuple_Size(args[1]);
+        for (Py_ssize_t k = 0; k < number; ++k) {
+            const Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GetItem(args[1], k));
+            if (i == -1 && PyErr_Occurred()) return nullptr;
+            PyObject* object = PyList_GetItem(args[0], i);  // with IndexError where there is none
+            if (!object) return nullptr;
+            if (!is_tensor(object)) {
+                PyErr_Format(PyExc_TypeError, "item %zd must be a tensor, not %s", i, type_name(object));
+                return nullptr;
+            }
+            const unsigned long long address = PyLong_AsUnsignedLongLong(PyTuple_GetItem(args[2], k));
+            if (address == -1ull && PyErr_Occurred()) return nullptr;
+            const void* data = tensor_of(object).const_data_ptr();
+            if (reinterpret_cast<uint64_t>(data) != address) return PyBool_FromLong(0);
+        }
+        return PyBool_FromLong(1);
+    });
+}
+
 PyMethodDef methods[] = {
     {"make", make, METH_VARARGS,
      "make(handle, launch_function, tensors, written, ints, grid, rows_per_group) -> callable\n\n"
@@ -226,6 +253,10 @@ PyMethodDef methods[] = {
      "empty_strided(sizes: tuple, strides: tuple, dtype) -> Tensor\n\n"
      "torch.empty_strided(sizes, strides, dtype=dtype, device='mps') without the dispatcher: modes and "
      "subclasses do not see it."},
+    {"are_at", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(are_at)), METH_FASTCALL,
+     "are_at(tensors: list, indices: tuple, addresses: tuple) -> bool\n\n"
+     "Whether the tensors of these indices have these data_ptr(), in 20 ns each. Raises TypeError where an "
+     "item is no tensor, IndexError where there is none."},
     {"launch_user_kernel", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch_user_kernel)),
      METH_FASTCALL, launch_user_kernel_doc},
     {nullptr, nullptr, 0, nullptr}};

@@ -4,6 +4,7 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,11 +27,8 @@ bool may_replay() {
 // The tensors of one captured graph. For one thread at a time.
 class GraphMemory final : public torch::CustomClassHolder {
   public:
-    // fixed: inputs that the graph reads and writes where they are. outputs: as captured, none of them a view
-    // of an input.
-    GraphMemory(const std::vector<at::Tensor>& fixed, std::vector<at::Tensor> outputs)
-        : outputs_(std::move(outputs)) {
-        for (const auto& tensor : fixed) fixed_.push_back(tensor.const_data_ptr());
+    // outputs: as captured, none of them a view of an input.
+    explicit GraphMemory(std::vector<at::Tensor> outputs) : outputs_(std::move(outputs)) {
         for (const auto& tensor : outputs_) {
             const auto found = std::find_if(storages_.begin(), storages_.end(), [&](const Given& g) {
                 return g.captured.is_alias_of(tensor.storage());
@@ -40,13 +38,22 @@ class GraphMemory final : public torch::CustomClassHolder {
         }
     }
 
-    // Whether a replay is possible now, and reads and writes these tensors.
-    bool matches(const std::vector<at::Tensor>& fixed) const {
-        return may_replay() && std::equal(fixed.begin(), fixed.end(), fixed_.begin(), fixed_.end(),
-                                          [](const at::Tensor& tensor, const void* address) {
-                                              return tensor.const_data_ptr() == address;
-                                          });
+    // Tensors over the memory of the captured outputs, which they keep alive: what the next replay writes.
+    // Those that were given out before and still live get memory of their own first; nullopt, and nothing has
+    // changed, where that is more than max_moved bytes.
+    std::optional<std::vector<at::Tensor>> take(int64_t max_moved) {
+        const int64_t living = living_bytes();
+        if (living > max_moved) return std::nullopt;
+        if (living > 0) move_out();
+        return give();
     }
+
+  private:
+    struct Given {
+        c10::Storage captured;
+        // Of the tensors last given out.
+        c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
+    };
 
     // Of outputs that were given out and still live: what the next replay would overwrite.
     int64_t living_bytes() const {
@@ -72,7 +79,6 @@ class GraphMemory final : public torch::CustomClassHolder {
         }
     }
 
-    // Tensors over the memory of the captured outputs, which they keep alive.
     std::vector<at::Tensor> give() {
         std::vector<c10::Storage> fresh;
         for (Given& given : storages_) {
@@ -96,13 +102,6 @@ class GraphMemory final : public torch::CustomClassHolder {
         return result;
     }
 
-  private:
-    struct Given {
-        c10::Storage captured;
-        // Of the tensors last given out.
-        c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
-    };
-    std::vector<const void*> fixed_;
     std::vector<at::Tensor> outputs_;
     std::vector<Given> storages_;
     std::vector<size_t> index_;  // of an output's storage
@@ -111,11 +110,8 @@ class GraphMemory final : public torch::CustomClassHolder {
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("may_replay() -> bool", may_replay);
     m.class_<GraphMemory>("GraphMemory")
-        .def(torch::init<std::vector<at::Tensor>, std::vector<at::Tensor>>())
-        .def("matches", &GraphMemory::matches)
-        .def("living_bytes", &GraphMemory::living_bytes)
-        .def("move_out", &GraphMemory::move_out)
-        .def("give", &GraphMemory::give);
+        .def(torch::init<std::vector<at::Tensor>>())
+        .def("take", &GraphMemory::take);
 }
 
 }  // namespace

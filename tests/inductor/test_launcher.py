@@ -230,3 +230,17 @@ def test_empty_strided():
         _launcher.empty_strided((2,), (1,), torch.float64)
     with pytest.raises(RuntimeError):
         _launcher.empty_strided((-2,), (1,), torch.float32)
+
+
+def test_where_tensors_are():
+    x = torch.zeros(8, device="mps")
+    tensors = [x, 3, x[2:], torch.empty(0, device="mps")]
+    at = tuple(tensors[i].data_ptr() for i in (0, 2, 3))
+    assert _launcher.are_at(tensors, (0, 2, 3), at) is True and _launcher.are_at(tensors, (), ()) is True
+    assert _launcher.are_at(tensors, (2, 0), (at[1], at[0] + 4)) is False
+    assert _launcher.are_at([x.clone()], (0,), (at[0],)) is False
+    for wrong in [((x,), (0,), (1,)), (tensors, (0,), ()), (tensors, (1,), (1,)), (tensors, (0,), ("a",)), (tensors,)]:
+        with pytest.raises(TypeError):
+            _launcher.are_at(*wrong)
+    with pytest.raises(IndexError):
+        _launcher.are_at(tensors, (4,), (1,))

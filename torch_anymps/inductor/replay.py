@@ -21,6 +21,8 @@ from torch._inductor.compile_fx import (
     static_input,
 )
 
+from .runtime import launcher
+
 MAX_CAPTURES = 8  # of one function: each has memory of its own
 MAX_KEYS = 64  # of which a function remembers that they were there before
 MAX_MOVED_BYTES = 16 << 20  # of outputs that still live; a run without a replay is cheaper than a longer copy
@@ -163,24 +165,31 @@ class _Capture:
                 self.template.append(_GIVEN)
             else:
                 self.template.append(_Alias(i, x, inputs[i]))
-        self.memory = torch.classes.anymps.GraphMemory(fixed, captured)
+        self.fixed_indices, self.fixed_addresses = tuple(self.fixed), tuple(self.addresses.values())
+        self.gives_all = all(x is _GIVEN for x in self.template)
+        self.memory = torch.classes.anymps.GraphMemory(captured)
         for x in captured:
             _captured_by[x.untyped_storage().data_ptr()] = function
 
     def matches(self, inputs: list) -> bool:
-        return self.memory.matches([inputs[i] for i in self.fixed])
+        return torch.ops.anymps.may_replay() and launcher().are_at(inputs, self.fixed_indices, self.fixed_addresses)
 
     def run(self, inputs: list) -> list:
-        living = self.memory.living_bytes()
-        if living > MAX_MOVED_BYTES:
+        outputs = self.memory.take(MAX_MOVED_BYTES)
+        if outputs is None:
             return self.function.model(inputs)
-        if living:
-            self.memory.move_out()
         if self.copied:
-            with torch.no_grad():
-                self._copy([inputs[i] for i in self.copied])
+            copied = [inputs[i] for i in self.copied]
+            if torch.is_grad_enabled():
+                with torch.no_grad():
+                    self._copy(copied)
+            else:
+                self._copy(copied)
         self.graph.replay()
-        given = iter(self.memory.give())
+        if self.gives_all:
+            inputs.clear()
+            return outputs
+        given = iter(outputs)
         result = []
         for x in self.template:
             if x is _GIVEN:

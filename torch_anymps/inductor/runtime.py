@@ -10,7 +10,7 @@ from torch_anymps.compiler import compiler_library, compiler_version, launcher
 
 from .device import device_config
 
-__all__ = ["compiler_library", "compiler_version", "empty_strided", "kernel", "launcher", "prepare", "start"]
+__all__ = ["compiler_library", "compiler_version", "kernel", "launcher", "prepare", "start"]
 
 
 @functools.cache
@@ -48,8 +48,3 @@ def kernel(name: str, config: tuple, messages: tuple[str, ...], source: str):
 
 def _with_slots(launch, slots, *args):
     launch(*args, *slots)
-
-
-def empty_strided(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """torch.empty_strided on mps, without the dispatcher."""
-    return launcher().empty_strided(sizes, strides, dtype)

@@ -63,8 +63,9 @@ class SlangWrapper(PythonWrapperCodegen):
 
     def write_header(self) -> None:
         super().write_header()
-        self.header.writeline("from torch_anymps.inductor.runtime import empty_strided as empty_strided_mps")
         self.header.writeline("from torch_anymps.inductor.runtime import kernel as mps_kernel")
+        self.header.writeline("from torch_anymps.inductor.runtime import launcher as mps_launcher")
+        self.header.writeline("empty_strided_mps = mps_launcher().empty_strided")
 
     def make_allocation(self, name, device, dtype, shape, stride, allocation_shape=None, is_pinned=False):
         if device.type != "mps" or (allocation_shape is not None and tuple(allocation_shape) != tuple(shape)):
