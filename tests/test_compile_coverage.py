@@ -52,7 +52,15 @@ def test_store_counts_by_file_and_reason():
 
 def test_sources_lose_what_they_say_of_metal():
     text = 'def xfail_if_mps(fn):\n    old\nx = TestFailure(\n    ("cpu", "mps"), is_skip=True)\ny = ("mps",)\n'
-    assert adapted(text, "mps") == (
+    assert adapted("test_torchinductor.py", text, "mps") == (
         "def xfail_if_mps(fn):\n    return fn\n\n\ndef _xfail_if_metal(fn):\n    old\n"
         'x = TestFailure(\n    ("cpu", "metal"), is_skip=True)\ny = ("mps",)\n'
     )
+
+
+def test_sources_of_graphs_name_the_device():
+    text = 'if TEST_CUDA_GRAPH:\n    x = y.cuda().to("cuda:0")\n    torch.cuda.synchronize()\n'
+    assert adapted("test_cudagraph_trees.py", text, "mps") == (
+        'if True:\n    x = y.to("mps").to("mps:0")\n    torch.mps.synchronize()\n'
+    )
+    assert adapted("test_foreach.py", text, "mps") == text

@@ -1,5 +1,6 @@
 """tools/gen_registration.py: what a source's markers make, and what it says about mistakes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 import gen_registration  # noqa: E402
-from anymps_codegen import registration  # noqa: E402
+from anymps_codegen import c_shims, registration  # noqa: E402
 from anymps_codegen.markers import scan_text  # noqa: E402
 from anymps_codegen.schema import CodegenError, torch_version  # noqa: E402
 
@@ -59,10 +60,20 @@ def test_structured_group_and_plain_function(run):
 def test_unchanged_files_keep_their_time(run):
     _, out = run({"a.cpp": "Tensor ANYMPS_FUNC(view)()", "b.cpp": "Tensor ANYMPS_FUNC(linear)()"})
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*")}
-    assert len(before) == 2 + registration.REGISTRATIONS
+    assert len(before) == 2 + registration.REGISTRATIONS + len(c_shims.outputs())
     run({"b.cpp": "Tensor ANYMPS_FUNC(linear)() ANYMPS_FUNC(alias)"})
     changed = {p.name for p in out.rglob("*.*") if p.stat().st_mtime_ns != before[p]}
     assert changed == {"b_ops.h", Path(registration_of("b")).name}
+
+
+def test_c_shims_of_what_inductor_calls(run):
+    _, out = run({"a.cpp": "Tensor ANYMPS_FUNC(view)()"})
+    header, *sources = [(out / name).read_text() for name in c_shims.outputs()]
+    definitions = "".join(sources)
+    names = set(re.findall(r"AOTI_TORCH_EXPORT AOTITorchError (aoti_torch_mps_\w+)\(", header))
+    assert {"aoti_torch_mps_mm_out", "aoti_torch_mps_convolution", "aoti_torch_mps_sort_stable"} <= names
+    assert len(names) >= 150 and all(f"AOTITorchError {name}(" in definitions for name in names)
+    assert definitions.count("below_autograd;") == len(names)
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def test_activation_of_a_product(shape, dtype):
         for self in (torch.randn(n).to(dtype), torch.randn(m, n).to(dtype), None):
             sum_ = mat1.float() @ mat2.float() + (0 if self is None else self.float())
             summand = None if self is None else self.to("mps")
-            result, kept = ops.addmm_activation(summand, mat1.to("mps"), mat2.to("mps"), name, True)
+            result, kept = ops.addmm_activation_and_input(summand, mat1.to("mps"), mat2.to("mps"), name)
             close(kept, sum_, dtype)
             close(result, function(sum_), dtype)
-            (alone,) = ops.addmm_activation(summand, mat1.to("mps"), mat2.to("mps"), name, False)
+            alone = ops.addmm_activation(summand, mat1.to("mps"), mat2.to("mps"), name)
             assert torch.equal(alone, result)
 
 
@@ -64,7 +64,7 @@ def test_ends_of_the_range():
     x = torch.tensor([[-float("inf"), -1e30, -100.0, -0.0, 0.0, 100.0, 1e30, float("nan")]])
     one = torch.ones(1, 1)
     for name, function in ACTIVATIONS.items():
-        (result,) = ops.addmm_activation(x.to("mps"), one.to("mps"), torch.zeros(1, 8, device="mps"), name, False)
+        result = ops.addmm_activation(x.to("mps"), one.to("mps"), torch.zeros(1, 8, device="mps"), name)
         expected = function(x)
         assert_close(result.cpu()[:, 1:], expected[:, 1:], equal_nan=True)
         grad = ops.mm_activation_backward(one.to("mps"), torch.ones(1, 8, device="mps"), x.to("mps"), name)
@@ -76,16 +76,16 @@ def test_ends_of_the_range():
 def test_errors():
     a, b = torch.ones(2, 3, device="mps"), torch.ones(3, 4, device="mps")
     with pytest.raises(ValueError, match="expected an activation out of relu, gelu and gelu_tanh, but got sigmoid"):
-        ops.addmm_activation(None, a, b, "sigmoid", False)
+        ops.addmm_activation(None, a, b, "sigmoid")
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        ops.addmm_activation(None, b, b, "relu", False)
+        ops.addmm_activation(None, b, b, "relu")
     with pytest.raises(RuntimeError, match="one dtype"):
         ops.mm_activation_backward(a, b.half(), a, "relu")
     with pytest.raises(RuntimeError, match="floating point"):
-        ops.addmm_activation(None, a.int(), b.int(), "relu", False)
+        ops.addmm_activation(None, a.int(), b.int(), "relu")
     with pytest.raises(RuntimeError, match="must match the existing size"):
         ops.mm_activation_backward(a, b, torch.ones(3, 4, device="mps"), "gelu")
     with pytest.raises(RuntimeError, match="on the same device"):
-        ops.addmm_activation(a[0, 0], a.cpu(), b, "relu", False)
+        ops.addmm_activation(a[0, 0], a.cpu(), b, "relu")
     with pytest.raises(RuntimeError, match="on the same device"):
         ops.mm_activation_backward(a, b, torch.ones(2, 4), "gelu")

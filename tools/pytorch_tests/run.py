@@ -83,6 +83,7 @@ FILES_OF_INDUCTOR = [
     "inductor/test_combo_kernels",
     "inductor/test_compiled_optimizers",
     "inductor/test_control_deps",
+    "inductor/test_cudagraph_trees",
     "inductor/test_control_flow",
     "inductor/test_cooperative_reductions",
     "inductor/test_custom_lowering",

@@ -134,6 +134,9 @@ def register_decompositions() -> None:
     post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
     lowering.lowerings[aten.mm.dtype] = _wide_product(lowering.lowerings[aten.mm.dtype])
 
+    for op in (aten.grid_sampler_3d.default, aten.grid_sampler_3d_backward.default):
+        if op not in lowering.lowerings:
+            lowering.make_fallback(op, warn=False)  # an operator of mps alone: PyTorch's list of called ones lacks it
     lowering.unsupported_input_tensor = _without_float8(lowering.unsupported_input_tensor)
     big_gpu = utils.is_big_gpu
     utils.is_big_gpu = lambda device=0: getattr(device, "type", "") != "mps" and big_gpu(device)  # would warn

@@ -20,6 +20,7 @@ CALLED = {
     aten.baddbmm.default,
     aten.convolution.default,
     anymps.addmm_activation.default,
+    anymps.addmm_activation_and_input.default,
     anymps.mm_activation_backward.default,
 }
 RESHAPES = {aten.view.default, aten.reshape.default}
@@ -147,12 +148,14 @@ def _activate(graph: fx.Graph, node: fx.Node) -> None:
     sum_ = product.node
     users = _chain_users(node, sum_)
     with graph.inserting_before(sum_):
-        arguments = (product.summand, product.mat1, product.mat2, _activation_name(node), bool(users))
-        both = graph.call_function(anymps.addmm_activation.default, arguments)
-        both.meta["val"] = [sum_.meta["val"]] * (1 + bool(users))
-        result = _new(graph, sum_, operator.getitem, both, 0)
+        arguments = (product.summand, product.mat1, product.mat2, _activation_name(node))
         if users:
+            both = graph.call_function(anymps.addmm_activation_and_input.default, arguments)
+            both.meta["val"] = (sum_.meta["val"], sum_.meta["val"])
+            result = _new(graph, sum_, operator.getitem, both, 0)
             sum_.replace_all_uses_with(_new(graph, sum_, operator.getitem, both, 1))
+        else:
+            result = _new(graph, sum_, anymps.addmm_activation.default, *arguments)
     _replace(graph, readers, result)
 
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "gemm/activation.h"
 #include "gemm/gemm.h"
@@ -63,17 +63,27 @@ void run(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Tenso
     gemm.run();
 }
 
-// activation(self + mat1 @ mat2), and with keep_input also what it is computed from. self broadcasts to the
-// product.
-std::vector<Tensor> addmm_activation(const std::optional<Tensor>& self, const Tensor& mat1,
-                                     const Tensor& mat2, std::string_view activation, bool keep_input) {
+Tensor checked_product(const Tensor& self, const Tensor& mat1, const Tensor& mat2) {
+    check("addmm_activation", mat1, mat2, self);
+    return empty_product(mat1, mat2);
+}
+
+// activation(self + mat1 @ mat2). self broadcasts to the product.
+Tensor addmm_activation(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& mat2,
+                        std::string_view activation) {
     const Tensor summand = self.value_or(Tensor());
-    check("addmm_activation", mat1, mat2, summand);
-    std::vector<Tensor> results{empty_product(mat1, mat2)};
-    if (keep_input) results.push_back(empty_product(mat1, mat2));
-    run(summand, mat1, mat2, results[0],
-        {activation_of(activation), false, keep_input ? &results[1] : nullptr});
-    return results;
+    const Tensor result = checked_product(summand, mat1, mat2);
+    run(summand, mat1, mat2, result, {activation_of(activation), false, nullptr});
+    return result;
+}
+
+// The same, and what it is computed from.
+std::tuple<Tensor, Tensor> addmm_activation_and_input(const std::optional<Tensor>& self, const Tensor& mat1,
+                                                      const Tensor& mat2, std::string_view activation) {
+    const Tensor summand = self.value_or(Tensor());
+    const Tensor result = checked_product(summand, mat1, mat2), input = empty_product(mat1, mat2);
+    run(summand, mat1, mat2, result, {activation_of(activation), false, &input});
+    return {result, input};
 }
 
 // mat1 @ mat2 as the gradient of activation(input): the gradient of the input, which is shaped as the
@@ -86,11 +96,14 @@ Tensor mm_activation_backward(const Tensor& mat1, const Tensor& mat2, const Tens
     return out;
 }
 
-std::vector<Tensor> addmm_activation_meta(const std::optional<Tensor>&, const Tensor& mat1,
-                                          const Tensor& mat2, std::string_view, bool keep_input) {
-    std::vector<Tensor> results{empty_product(mat1, mat2)};
-    if (keep_input) results.push_back(empty_product(mat1, mat2));
-    return results;
+Tensor addmm_activation_meta(const std::optional<Tensor>&, const Tensor& mat1, const Tensor& mat2,
+                             std::string_view) {
+    return empty_product(mat1, mat2);
+}
+
+std::tuple<Tensor, Tensor> addmm_activation_and_input_meta(const std::optional<Tensor>&, const Tensor& mat1,
+                                                           const Tensor& mat2, std::string_view) {
+    return {empty_product(mat1, mat2), empty_product(mat1, mat2)};
 }
 
 Tensor mm_activation_backward_meta(const Tensor& mat1, const Tensor& mat2, const Tensor&, std::string_view) {
@@ -98,17 +111,20 @@ Tensor mm_activation_backward_meta(const Tensor& mat1, const Tensor& mat2, const
 }
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def("addmm_activation(Tensor? self, Tensor mat1, Tensor mat2, str activation) -> Tensor");
     m.def(
-        "addmm_activation(Tensor? self, Tensor mat1, Tensor mat2, str activation, bool keep_input) -> "
-        "Tensor[]");
+        "addmm_activation_and_input(Tensor? self, Tensor mat1, Tensor mat2, str activation) -> "
+        "(Tensor, Tensor)");
     m.def("mm_activation_backward(Tensor mat1, Tensor mat2, Tensor input, str activation) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(anymps, MPS, m) {
     m.impl("addmm_activation", TORCH_FN(addmm_activation));
+    m.impl("addmm_activation_and_input", TORCH_FN(addmm_activation_and_input));
     m.impl("mm_activation_backward", TORCH_FN(mm_activation_backward));
 }
 TORCH_LIBRARY_IMPL(anymps, Meta, m) {
     m.impl("addmm_activation", TORCH_FN(addmm_activation_meta));
+    m.impl("addmm_activation_and_input", TORCH_FN(addmm_activation_and_input_meta));
     m.impl("mm_activation_backward", TORCH_FN(mm_activation_backward_meta));
 }
 
