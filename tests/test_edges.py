@@ -133,6 +133,22 @@ def test_linear_of_size_0(rows, inner, outer, bias, mps):
         agree(F.linear, torch.randn(shape), weight, *([offset] if bias else []))
 
 
+@pytest.mark.parametrize("rows", [(4,), (2, 2), (2, 2, 2), (1, 2, 1), (2, 0), ()])
+@pytest.mark.parametrize("bias", [(), (1,), (3,), (2, 3), (1, 3), (4, 3), (8, 3), (2, 1, 3), (2, 2, 1)])
+def test_linear_with_a_bias_of_any_shape(rows, bias, mps):
+    """It is broadcast over the rows as they are, not over all of them in one dimension."""
+    if len(rows) == 1 and len(bias) > 2:
+        return  # the error names torch.FloatTensor, or MPSFloatType
+    x, w, b = (torch.randint(-3, 4, shape).float() for shape in ((*rows, 8), (3, 8), bias))
+    same_outcome(lambda device: F.linear(x.to(device), w.to(device), b.to(device)))
+
+    def gradients(device):
+        leaves = [t.to(device, copy=True).requires_grad_() for t in (x, w, b)]
+        return torch.autograd.grad(F.linear(*leaves).square().sum(), leaves)
+
+    same_outcome(gradients)
+
+
 INDEXED = {
     "index_select": lambda x, i: x.index_select(0, i),
     "index_fill": lambda x, i: x.index_fill(0, i, 7),

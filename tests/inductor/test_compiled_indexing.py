@@ -64,3 +64,57 @@ def test_embedding_bags(mps, mode, include_last):
         return torch.nn.functional.embedding_bag(indices, weight, offsets, mode=mode, include_last_offset=include_last)
 
     compiled_agrees(function, torch.randn(6, 4, requires_grad=True), indices, offsets, backward=True)
+
+
+def narrowed(i):
+    """Positions as dtypes that cannot hold them all."""
+    yield i.bool().long()
+    yield (i - 8).to(torch.uint8) // 2
+    yield ((i * 20).to(torch.int8) > 0).long()
+    yield i.to(torch.uint8).float()
+    yield (i * 100).half().long()
+    yield i.bfloat16().long()
+    yield (i * 2**20).float().long() + 1
+    yield (i * 100_000_000).int().long()
+
+
+def wide(i):
+    """Products of positions that need more than 32 bits."""
+    yield i * 100_000_000
+    yield (i * 2654435761) % 1000003
+    yield (i - 500) * 10_000_000 // 7
+    yield (i * 10_000_019).clamp(max=5 * 10**9)
+    yield (i * 10_000_000).float()
+    yield i.view(-1, 1) * i[:3] * 10_000_019
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("values", [narrowed, wide])
+def test_positions_as_values(mps, values, dynamic):
+    """Inductor knows positions without computing them; what a dtype makes of them it must not leave out."""
+
+    def function(x):
+        return [v + x[0] for v in values(torch.arange(x.numel(), device=x.device))]
+
+    compiled_agrees(function, torch.zeros(1000, dtype=torch.long), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_elements_at_products_of_positions(mps, dynamic):
+    """Of more than 32 bits before a remainder brings them into range."""
+
+    def function(x):
+        i = torch.arange(x.numel(), device=x.device)
+        return [x[(i * 10_000_019) % 1000], x.gather(0, i * 10_000_000 // 7 % 1000), x[(i * 3 + 1) % 1000]]
+
+    compiled_agrees(function, torch.randn(1000), dynamic=dynamic)
+
+
+def test_a_narrow_range_wraps(mps):
+    """arange of uint8, in arithmetic beyond 255."""
+
+    def function(x):
+        i = torch.arange(16, device=x.device, dtype=torch.uint8)
+        return [torch.logical_and(x, i + 250), (i + 250) // 7, (i * 20).float(), torch.where((i - 5).bool(), 1, 2)]
+
+    compiled_agrees(function, torch.ones(16, dtype=torch.bool))

@@ -18,7 +18,7 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import choices, config, cpp_wrapper
+    from . import choices, config, cpp_wrapper, index_values
     from .device import device_config
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
@@ -37,6 +37,7 @@ def register() -> None:
     if "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" not in os.environ:
         inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()
+    index_values.install()
     if inductor_config.pre_grad_custom_pass is None:
         inductor_config.pre_grad_custom_pass = GeluFormula()
     if inductor_config.cudagraph_policy is None:

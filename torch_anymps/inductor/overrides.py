@@ -10,6 +10,7 @@ from torch._inductor.codegen.common import CSEVariable, IndentedBuffer, OpOverri
 from torch._inductor.utils import generate_assert, get_bounds_index_expr, sympy_index_symbol, sympy_subs
 from torch._inductor.virtualized import V
 
+from . import index_values
 from .dtypes import NARROW, REGISTER, common_type, converted, integer_of, number, operand, register_type, wrapped
 from .rows import ROW, expressions, rows
 
@@ -88,11 +89,15 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def index_expr(expr, dtype):
-        # Positions fit the kernel's index type; values made of sizes and other numbers of the graph need not.
+        # Positions fit the kernel's index type; values made of sizes and other numbers of the graph need not, nor do
+        # products of positions.
         index = V.kernel.rename_indexing(V.kernel.prepare_indexing(expr))
         given = set(V.kernel.args.sizevars.values())
         numbers = (s for s in index.free_symbols if s.name in given and s.is_integer)
         wide = {s: sympy.Symbol(f"{s}_wide", **s.assumptions0) for s in numbers}
+        if not index_values.fits_index(index, V.kernel):
+            positions = (s for s in index.free_symbols if s.name not in given)
+            wide |= {s: sympy.Symbol(f"int64_t({s})", **s.assumptions0) for s in positions}
         text = V.kernel.kexpr(sympy_subs(index, wide))
         kind = REGISTER[dtype]
         text = wrapped(f"{kind}({text})", dtype)

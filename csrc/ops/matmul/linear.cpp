@@ -42,15 +42,16 @@ constexpr auto kComposite = &at::compositeimplicitautograd::linear;
 
 bool fits(const Tensor& input, const Tensor& weight, const Tensor& bias) {
     return input.dim() > 0 && (weight.dim() == 1 || weight.dim() == 2) && input.size(-1) == weight.size(-1) &&
-           input.dtype() == weight.dtype() && (!bias.defined() || bias.dtype() == weight.dtype());
+           input.dtype() == weight.dtype() &&
+           (!bias.defined() || (bias.dtype() == weight.dtype() && bias.dim() <= 1));
 }
 
 }  // namespace
 
-// input [..., in], weight [out, in] or [in], bias broadcast to [rows, out] -> [..., out] or [...].
+// input [..., in], weight [out, in] or [in], bias [out], [1] or [] -> [..., out] or [...].
 Tensor ANYMPS_FUNC(linear)(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias_opt) {
     const Tensor bias = bias_opt.value_or(Tensor());
-    // PyTorch's errors, whose words depend on its version
+    // PyTorch's errors, whose words depend on its version; and a bias for each row
     if (!fits(input, weight, bias)) return kComposite(input, weight, bias);
     const Tensor weights = weight.dim() == 2 ? weight : weight.unsqueeze(0);
     std::vector<int64_t> sizes(input.sizes().begin(), input.sizes().end() - 1);
@@ -132,7 +133,8 @@ namespace {
 // of second derivatives does not conjugate.
 Tensor differentiable_linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                              const std::optional<Tensor>& bias) {
-    if (input.is_complex()) return kComposite(input, weight, bias);
+    const bool has_bias_of_rows = bias.has_value() && bias->defined() && bias->dim() > 1;
+    if (input.is_complex() || has_bias_of_rows) return kComposite(input, weight, bias);
     return at::_ops::linear::redispatch(keys.add(c10::DispatchKey::AutogradNestedTensor), input, weight,
                                         bias);
 }
