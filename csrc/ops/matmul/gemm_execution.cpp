@@ -18,6 +18,7 @@
 #include "ops/matmul/pack.h"
 #include "ops/matmul/scaled_fragments.h"
 #include "ops/matmul/scaled_rows.h"
+#include "ops/matmul/simt_lanes.h"
 #include "ops/matmul/tuning.h"
 #include "runtime/device.h"
 #include "runtime/dispatch_time.h"
@@ -198,7 +199,7 @@ class Execution {
                                    (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute_));
         const shaders::matmul::Constants constants{
             .workgroup = tile.workgroup,
-            .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,
+            .subgroup = matrix ? matrix_subgroup(info) : simt_lanes(info),
             .type_a = kernels::code(g.a.tensor->scalar_type()),
             .type_b = kernels::code(g.b.tensor->scalar_type()),
             .type_out = kernels::code(g.out.tensor->scalar_type()),

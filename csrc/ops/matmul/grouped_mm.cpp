@@ -7,6 +7,7 @@
 
 #include "kernels/flat_grid.h"
 #include "ops/matmul/block_layout.h"
+#include "ops/matmul/simt_lanes.h"
 #include "ops/matmul/tiles.h"
 #include "runtime/device.h"
 #include "runtime/dispatch_time.h"
@@ -77,7 +78,7 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
     runtime::note_dispatch({.operations = 2.0 * args.m * args.n * args.k});
     kernel
         .call({.workgroup = tile.workgroup,
-               .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,
+               .subgroup = matrix ? matrix_subgroup(info) : simt_lanes(info),
                .type = kernels::code(type),
                .layout_a = layout_of(matrix, args.a_m, args.a_k),
                .layout_b = layout_of(matrix, args.b_n, args.b_k),
