@@ -85,7 +85,8 @@ def test_every_dispatch_is_printed():
     lines = report("fallbacks,dispatch")
     products = [line for line in lines if line.startswith("ANYMPS_LOG dispatch: matmul_")]
     assert len(products) == 3
-    form = r"ANYMPS_LOG dispatch: \w+\[(\d+,?)*\], grid (\d+ x \d+ x \d+|in memory), \d+ bytes of arguments"
+    form = r"ANYMPS_LOG dispatch: \w+\[(\d+,?)*\], grid (\d+ x \d+ x \d+|in memory), \d+ bytes of arguments, "
+    form += r"\d+ us on a slow device"
     assert all(re.fullmatch(form, line) for line in lines[:-1])
     assert lines[-1].startswith("ANYMPS_LOG fallbacks: ")
 

@@ -16,6 +16,7 @@
 #include "gemm/pack.h"
 #include "gemm/scaled_fragments.h"
 #include "gemm/scaled_rows.h"
+#include "gemm/simt_lanes.h"
 #include "gemm/tuning.h"
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_call.h"
@@ -196,7 +197,7 @@ class Execution {
                                    (matrix ? suffix(plan.arithmetic) : kernels::suffix(compute_));
         const shaders::matmul::Constants constants{
             .workgroup = tile.workgroup,
-            .subgroup = matrix ? matrix_subgroup(info) : info.subgroup_size,
+            .subgroup = matrix ? matrix_subgroup(info) : simt_lanes(info),
             .type_a = kernels::code(g.a.tensor->scalar_type()),
             .type_b = kernels::code(g.b.tensor->scalar_type()),
             .type_out = kernels::code(g.out.tensor->scalar_type()),

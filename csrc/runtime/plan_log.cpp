@@ -1,11 +1,13 @@
 #include "runtime/plan_log.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <unordered_set>
 
+#include "runtime/device.h"
 #include "runtime/launch.h"
 #include "vulkan/pipeline.h"
 
@@ -56,7 +58,9 @@ void log_dispatch(const Launch& launch) {
     std::string line = "ANYMPS_LOG dispatch: " + launch.pipeline.name() + ", grid ";
     line += (launch.grid_address != 0 ? "in memory"
                                       : number(grid.x) + " x " + number(grid.y) + " x " + number(grid.z));
-    line += ", " + std::to_string(launch.args.size()) + " bytes of arguments\n";
+    line += ", " + std::to_string(launch.args.size()) + " bytes of arguments, ";
+    const double seconds = dispatch_seconds(device_info(), launch.accesses, launch.work);
+    line += std::to_string(static_cast<uint64_t>(std::ceil(1e6 * seconds))) + " us on a slow device\n";
     print(line);
 }
 

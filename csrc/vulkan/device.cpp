@@ -181,9 +181,7 @@ std::vector<uint32_t> Device::choose_memory_types(MemoryKind kind) const {
             add(kMapped, 0);
             break;
     }
-    if (chosen.empty())
-        throw Error(VK_ERROR_FEATURE_NOT_PRESENT, info_.name + " has no memory type that is needed.");
-    return chosen;
+    return chosen;  // of null devices, which only compile, none: Buffer raises
 }
 
 bool Device::mapped(MemoryKind kind, uint32_t memory_type) const {

@@ -78,16 +78,10 @@ constexpr Exclusion kOnAmd[] = {
     {"matmul_scaled_fragments_32x64_*", "a tile of software drivers"},
 };
 
-// By ANV's compiler, Mesa 25.0: 16 lanes share 4 KiB of registers. A result of the largest SIMT tile takes an
-// estimated 527 cycles, with spills, and 317 with the next.
-constexpr Exclusion kOnXe2[] = {
+// By ANV's compiler, Mesa 25.0: 16 lanes share 4 KiB of registers.
+constexpr Exclusion kOnIntel[] = {
     {"softmax_long_*_persistent", "a thread has no registers left for a part of a row"},
     {"group_gradients_7_*", "a thread needs 87 registers"},
-};
-constexpr Exclusion kOnXe[] = {
-    kOnXe2[0],
-    kOnXe2[1],
-    {"matmul_shared_128x128_*", "spills registers"},
 };
 
 // docs/adding_a_gpu.md walks through a row.
@@ -144,21 +138,21 @@ constexpr DeviceProfile kProfiles[] = {
      .registers = 128,
      .costs = &kHopperCosts,
      .rates = kHopperRates,
-     .excluded = kOnXe2},
+     .excluded = kOnIntel},
     {.name = "Intel Xe-HPG",
      .match = {.vendor_id = kIntel, .discrete = true},
      .subgroup_size = 16,
      .registers = 64,
      .costs = &kHopperCosts,
      .rates = kHopperRates,
-     .excluded = kOnXe},
+     .excluded = kOnIntel},
     {.name = "Intel Gen9",  // to Xe-LP
      .match = {.vendor_id = kIntel},
      .subgroup_size = 16,
      .registers = 64,
      .costs = &kHopperCosts,
      .rates = kHopperRates,
-     .excluded = kOnXe},
+     .excluded = kOnIntel},
     {.name = "Qualcomm Adreno",
      .match = {.vendor_id = kQualcomm},
      .costs = &kHopperCosts,

@@ -6,6 +6,7 @@
 #include <ATen/native/GroupedMMUtils.h>
 
 #include "gemm/block_layout.h"
+#include "gemm/simt_lanes.h"
 #include "gemm/tiles.h"
 #include "kernels/flat_grid.h"
 #include "runtime/device.h"
@@ -80,7 +81,7 @@ void multiply_groups(const Tensor& a, const Tensor& b, const Tensor& ends, const
     runtime::note_dispatch({.operations = 2.0 * args.m * args.n * args.k});
     kernel
         .call({.workgroup = tile.workgroup,
-               .subgroup = matrix ? gemm::matrix_subgroup(info) : info.subgroup_size,
+               .subgroup = matrix ? gemm::matrix_subgroup(info) : gemm::simt_lanes(info),
                .type = kernels::code(type),
                .layout_a = layout_of(matrix, args.a_m, args.a_k),
                .layout_b = layout_of(matrix, args.b_n, args.b_k),

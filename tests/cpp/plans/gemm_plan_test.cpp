@@ -121,7 +121,7 @@ TEST(GemmPlan, ChoicesOfFamilies) {
     EXPECT_EQ(text("AMD RDNA3 navi31", few_columns), "matrix_128x128x32_f16 128 x 128, split-K 3");
     const GemmCall f32 = call_of(1, 2048, 2048, 2048, Arithmetic::Simt);
     EXPECT_EQ(text("NVIDIA Turing RTX 2060", f32), "shared_128x128 128 x 128, split-K 1");
-    EXPECT_EQ(text("Intel Gen9 UHD", f32), "shared_64x64 64 x 64, split-K 1");
+    EXPECT_EQ(text("Intel Gen9 UHD", f32), "shared_128x128 128 x 128, split-K 1");
     EXPECT_EQ(text("Intel Xe2 B580", f32), "shared_128x128 128 x 128, split-K 1");
     EXPECT_EQ(text("software", f32), "register 16 x 32, split-K 1");
     GemmCall one_row = call_of(1, 1, 4096, 4096, Arithmetic::F16);

@@ -49,9 +49,8 @@ TEST(DeviceProfile, ExcludesKernelsByName) {
     EXPECT_TRUE(amd.excludes("conv_wgrad_3x3_64x144_f16"));
     EXPECT_FALSE(amd.excludes("conv_wgrad_pack_image"));
     const DeviceProfile& intel = *made_up("Intel Xe-HPG A770").profile;
-    EXPECT_TRUE(intel.excludes("matmul_shared_128x128_f32"));
+    EXPECT_FALSE(intel.excludes("matmul_shared_128x128_f32"));
     EXPECT_FALSE(intel.excludes("conv_shared_128x128_f32"));
-    EXPECT_FALSE(made_up("Intel Xe2 B580").profile->excludes("matmul_shared_128x128_f32"));
     EXPECT_TRUE(made_up("Intel Xe2 B580").profile->excludes("softmax_long_forward_f32_persistent"));
     for (const DeviceProfile& profile : device_profiles()) {
         for (const Exclusion& exclusion : profile.excluded)
