@@ -28,12 +28,24 @@ else()
     endforeach()
 endif()
 
-file(GLOB SHADERS CONFIGURE_DEPENDS shaders/*.slang)
-file(GLOB_RECURSE SHADER_LIBRARY CONFIGURE_DEPENDS shaders/lib/*.slang)
+# SHADERS have kernels, SHADER_LIBRARY is what they import: all of lib, and modules beside the shaders of their family.
+file(GLOB_RECURSE SHADERS CONFIGURE_DEPENDS shaders/*.slang)
+file(GLOB SHADER_RUN_TIME_LIBRARY CONFIGURE_DEPENDS shaders/lib/*.slang)  # what kernels made at run time import
+set(SHADER_LIBRARY ${SHADER_RUN_TIME_LIBRARY})
+set(SHADER_MODULES "")
+foreach(file ${SHADERS})
+    file(STRINGS ${file} module REGEX "^(module|implementing) [a-zA-Z0-9_]+;" LIMIT_COUNT 1)
+    if(module)
+        list(APPEND SHADER_MODULES ${file})
+    endif()
+endforeach()
+list(APPEND SHADER_LIBRARY ${SHADER_MODULES})
+list(REMOVE_DUPLICATES SHADER_LIBRARY)
+list(REMOVE_ITEM SHADERS ${SHADER_LIBRARY})
 
-# What C++ knows of shaders: <anymps/shaders/NAME.h>, <anymps/shaders/lib/NAME.h>. A few seconds for all of them; ninja
-# (restat) rebuilds only what includes a header whose text has changed.
-set(SHADER_HEADERS ${SHADERS} ${SHADER_LIBRARY})
+# What C++ knows of shaders: <anymps/shaders/FAMILY/NAME.h>. A few seconds for all of them; ninja (restat) rebuilds only
+# what includes a header whose text has changed.
+set(SHADER_HEADERS ${SHADERS} ${SHADER_MODULES})
 list(TRANSFORM SHADER_HEADERS REPLACE "^${CMAKE_SOURCE_DIR}/(.*)\\.slang$" "${GENERATED_DIR}/anymps/\\1.h")
 add_custom_command(
     OUTPUT ${SHADER_HEADERS}

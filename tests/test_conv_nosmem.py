@@ -1,4 +1,4 @@
-"""Convolutions large enough for the tiles without shared memory (shaders/lib/conv_nosmem.slang, conv_wgrad_3x3,
+"""Convolutions large enough for the tiles without shared memory (shaders/conv/conv_nosmem_tile.slang, conv_wgrad_3x3,
 conv_wgrad_1x1); on software drivers, which lack these, small ones by other kernels."""
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-MANY = 1 << 18  # as many as csrc/ops/search.cpp builds a tree for
+MANY = 1 << 18  # as many as csrc/ops/sort/search.cpp builds a tree for
 
 
 def sorted_row(length, dtype):

@@ -19,6 +19,8 @@ LAYERS = ("spirv", "vulkan", "compiler", "runtime", "kernels", "gemm", "ops", "d
 APART = {"compiler": ("vulkan",), "aoti": ("distributed",)}  # but not these
 # Families of operators that do not include each other: what they share is below them.
 FAMILIES = ("attention", "conv", "matmul")
+# Folders of shaders/ that import nothing but these and themselves; other folders import themselves and all of these.
+SHADER_LAYERS = ("lib", "gemm")
 WITHOUT_TORCH = ("spirv", "vulkan", "compiler")
 MOST_LINES = {".cpp": 600, ".h": 600, ".slang": 300, ".py": 400}
 MOST_COLUMNS = 120
@@ -57,6 +59,7 @@ LISTS_OF_WORDS = {"tools/check_structure.py", "tests/test_structure.py"}
 
 _WORDS = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{old})" for i, old in enumerate(REFUSED)) + r")\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+_IMPORT = re.compile(r'^\s*(?:(?:__exported\s+)?import\s+([\w.]+);|#\s*include\s+"([\w./]+)")', re.MULTILINE)
 _TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 
 
@@ -64,13 +67,17 @@ def check(root: Path) -> list[str]:
     """All violations in the tree, as `path:line: sentence`."""
     found = []
     tests: dict[str, Path] = {}
+    shaders: dict[str, Path] = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in LONG_LINES_CHECKED | CHECKED_FOR_WORDS and path.is_file():
                 name = path.relative_to(root)
                 text = path.read_text()
-                rules = (*_lengths(path, text), *_includes(name, text), *_words(name, text))
+                rules = (*_lengths(path, text), *_includes(name, text), *_imports(name, text), *_words(name, text))
                 found += [f"{name}:{line}: {what}" for line, what in rules]
+                # Headers' namespaces are named by files alone.
+                if folder == "shaders" and (other := shaders.setdefault(path.stem, name)) != name:
+                    found.append(f"{name}:1: {other} has the same name; names of shaders are unique.")
                 # pytest imports test files by their names alone.
                 if path.match("test_*.py") and (other := tests.setdefault(path.name, name)) != name:
                     found.append(f"{name}:1: {other} has the same name, and pytest collects one of the two.")
@@ -104,6 +111,18 @@ def _includes(name: Path, text: str) -> Iterator[tuple[int, str]]:
             yield line, f"csrc/{layer} includes {target} of csrc/{other}; neither knows of the other."
         if layer in WITHOUT_TORCH and _TORCH.match(target):
             yield line, f"csrc/{layer} includes {target}; it has no PyTorch headers."
+
+
+def _imports(name: Path, text: str) -> Iterator[tuple[int, str]]:
+    if len(name.parts) < 2 or name.parts[0] != "shaders":
+        return
+    own = name.parts[1] if len(name.parts) > 2 else ""
+    allowed = SHADER_LAYERS[: SHADER_LAYERS.index(own) + 1] if own in SHADER_LAYERS else (*SHADER_LAYERS, own)
+    for match in _IMPORT.finditer(text):
+        target = match.group(1) or match.group(2).replace("/", ".").removesuffix(".slang")
+        if target.rpartition(".")[0] not in allowed:
+            line = text.count("\n", 0, match.start(match.lastindex)) + 1
+            yield line, f"shaders/{own} imports {target}; what several families import is in shaders/lib or gemm."
 
 
 def _words(name: Path, text: str) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@
 
 namespace anymps::gemm {
 
-// Twin: shaders/lib/gemm_activation.slang.
+// Twin: shaders/gemm/gemm_activation.slang.
 enum class Activation : uint32_t { None = 0, Relu = 1, Gelu = 2, GeluTanh = 3 };
 constexpr uint32_t kActivationGradient = 8;  // beside one of them
 

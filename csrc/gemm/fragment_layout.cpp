@@ -1,6 +1,6 @@
 // How a subgroup holds a fragment of matrix units is left to the driver: it is measured, once a process.
 #include <ATen/ops/empty.h>
-#include <anymps/shaders/fragment_layout.h>
+#include <anymps/shaders/attention/fragment_layout.h>
 
 #include <optional>
 
@@ -12,7 +12,7 @@
 namespace anymps::gemm {
 namespace {
 
-// Twin of element_row and element_column in shaders/lib/attention_dropout.slang.
+// Twin of element_row and element_column in shaders/attention/attention_dropout.slang.
 int place(int lane, int e) {
     return (lane / 4 + e / 2 % 2 * 8) * 16 + lane % 4 * 2 + e % 2 + e / 4 * 8;
 }

@@ -5,8 +5,8 @@
 
 namespace anymps::gemm {
 
-// Whether subgroups of 32 hold fragments of this type as shaders/lib/flash.slang says; swapped: with rows and
-// columns that are 8 apart in the other order.
+// Whether subgroups of 32 hold fragments of this type as shaders/attention/flash.slang says; swapped: with
+// rows and columns that are 8 apart in the other order.
 struct FragmentLayout {
     bool known = false, acc_swapped = false, a_swapped = false;
     bool b_known = false, b_swapped = false;

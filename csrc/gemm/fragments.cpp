@@ -1,6 +1,6 @@
 #include "gemm/fragments.h"
 
-#include <anymps/shaders/matmul_fragments.h>
+#include <anymps/shaders/gemm/matmul_fragments.h>
 
 #include <ATen/ops/empty.h>
 

@@ -1,4 +1,4 @@
-// Fragment-packed copies of 16-bit operands (shaders/matmul_fragments.slang).
+// Fragment-packed copies of 16-bit operands (shaders/gemm/matmul_fragments.slang).
 #pragma once
 
 #include "gemm/block_layout.h"

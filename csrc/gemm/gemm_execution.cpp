@@ -1,9 +1,9 @@
 #include "gemm/gemm_execution.h"
 
-#include <anymps/shaders/matmul.h>
-#include <anymps/shaders/matmul_fragments.h>
-#include <anymps/shaders/matmul_packed.h>
-#include <anymps/shaders/matmul_scaled.h>
+#include <anymps/shaders/gemm/matmul.h>
+#include <anymps/shaders/gemm/matmul_fragments.h>
+#include <anymps/shaders/gemm/matmul_packed.h>
+#include <anymps/shaders/gemm/matmul_scaled.h>
 
 #include <ATen/ops/empty.h>
 
@@ -32,8 +32,8 @@ using kernels::Compute;
 using kernels::Grid;
 using kernels::KernelCall;
 
-using shaders::lib::gemm_scheduler::GemmArgs;
-using shaders::lib::gemm_scheduler::TailSplitArgs;
+using shaders::gemm_scheduler::GemmArgs;
+using shaders::gemm_scheduler::TailSplitArgs;
 using shaders::matmul::MatmulArgs;
 using shaders::matmul::ReduceSplitKArgs;
 using shaders::matmul_fragments::MatmulFragmentsArgs;

@@ -70,7 +70,7 @@ bool worth_aligned_copy(const vulkan::DeviceProfile& profile, uint64_t others, d
 bool worth_scaled_f16(const vulkan::DeviceInfo& device, double batch, double m, double n, double k);
 
 // Sizes of packed operands, in elements of the operand's type (f32 where terms of f16 are packed).
-struct PackedRows {                        // shaders/matmul_pack.slang
+struct PackedRows {                        // shaders/gemm/matmul_pack.slang
     static constexpr uint64_t kStep = 32;  // padding of k
     uint64_t granules;                     // of 8 k, of a row
     uint64_t norms;                        // before the rows
@@ -81,7 +81,7 @@ struct PackedRows {                        // shaders/matmul_pack.slang
 };
 PackedRows packed_rows(uint64_t copies, uint64_t rows, uint64_t k, uint32_t terms, bool follows_k);
 
-struct PackedScaledFragments {              // shaders/matmul_scaled_pack.slang
+struct PackedScaledFragments {              // shaders/gemm/matmul_scaled_pack.slang
     static constexpr uint64_t kPanel = 64;  // rows, and k is padded to as many
     uint64_t norms;                         // before the panels
     uint64_t steps;                         // of 16 k
@@ -91,7 +91,7 @@ struct PackedScaledFragments {              // shaders/matmul_scaled_pack.slang
 };
 PackedScaledFragments packed_scaled_fragments(uint64_t copies, uint64_t rows, uint64_t k, uint32_t terms);
 
-struct PackedFragments {                               // shaders/matmul_fragments.slang
+struct PackedFragments {                               // shaders/gemm/matmul_fragments.slang
     static constexpr uint64_t kPanel = 64;             // rows, and k, of a workgroup that packs
     static constexpr uint64_t kStep = 16;              // k that products have at once
     static constexpr uint64_t kRead = kPanel * kStep;  // elements that products read behind the last one

@@ -1,6 +1,6 @@
 #include "gemm/scaled_fragments.h"
 
-#include <anymps/shaders/matmul_scaled_pack.h>
+#include <anymps/shaders/gemm/matmul_scaled_pack.h>
 
 #include <ATen/ops/empty.h>
 
@@ -20,14 +20,14 @@ namespace {
 
 using kernels::ceil_div;
 
-// As in shaders/matmul_scaled_pack.slang.
+// As in shaders/gemm/matmul_scaled_pack.slang.
 constexpr int64_t kPanel = PackedScaledFragments::kPanel;
 constexpr int64_t kRowsAlong = 16, kRowsLargest = 32, kDeep = 128;  // of a workgroup
 constexpr uint32_t kSubgroups = 8;
 
 namespace shader = shaders::matmul_scaled_pack;
 using shader::ScaledPackArgs;
-using shaders::lib::scaled_pack::ScaledOperand;
+using shaders::scaled_pack::ScaledOperand;
 
 // How much of rows that follow k the threads of a workgroup keep in registers.
 struct Held {

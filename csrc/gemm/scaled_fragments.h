@@ -1,4 +1,5 @@
-// Row-scaled f16 copies of f32 operands, as fragments of matrix units (shaders/matmul_scaled_pack.slang).
+// Row-scaled f16 copies of f32 operands, as fragments of matrix units
+// (shaders/gemm/matmul_scaled_pack.slang).
 #pragma once
 
 #include "gemm/gemm.h"

@@ -1,6 +1,6 @@
 #include "gemm/scaled_rows.h"
 
-#include <anymps/shaders/matmul_pack.h>
+#include <anymps/shaders/gemm/matmul_pack.h>
 
 #include <ATen/ops/empty.h>
 
@@ -19,7 +19,7 @@ using kernels::ceil_div;
 
 namespace shader = shaders::matmul_pack;
 
-// As in shaders/matmul_pack.slang.
+// As in shaders/gemm/matmul_pack.slang.
 constexpr uint32_t kThreads = 256, kPrefetch = 8, kRows = 32, kDeep = 128;
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Row-scaled f16 copies of f32 operands for matrix units (shaders/matmul_pack.slang).
+// Row-scaled f16 copies of f32 operands for matrix units (shaders/gemm/matmul_pack.slang).
 #pragma once
 
 #include "gemm/gemm.h"

@@ -1,6 +1,6 @@
 // The rows of tile tables beside the kernels that they name.
-#include <anymps/shaders/conv.h>
-#include <anymps/shaders/matmul.h>
+#include <anymps/shaders/conv/conv.h>
+#include <anymps/shaders/gemm/matmul.h>
 
 #include <initializer_list>
 #include <span>

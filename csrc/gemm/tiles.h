@@ -23,7 +23,7 @@ enum class TileKind : uint32_t {
     Vector,    // few rows, 16 columns
 };
 
-// GEMM kernel and its cost: shaders/lib/gemm.slang (register, subgroup), gemm_simt.slang (shared),
+// GEMM kernel and its cost: shaders/gemm/gemm.slang (register, subgroup), gemm_simt.slang (shared),
 // gemm_coopmat.slang (matrix).
 struct Tile {
     const char* kernel;   // part of kernel names: matmul_<kernel>_f32, conv_<kernel>_f32, ...
@@ -35,8 +35,8 @@ struct Tile {
     bool fragments = false;       // operands are packed into fragments by a pass before
     uint32_t prologue_k = 0;      // extra start-up time of a workgroup, in k
     uint32_t max_tail_split = 1;  // most workgroups that can share one tail tile, by rows and by k
-    uint32_t panel = 64;          // rows of a panel of B: twin of right_panel in lib/gemm_fragments.slang
-    // Software pipeline of vec8 loads, whole blocks of k only (shaders/lib/gemm_pipelined.slang).
+    uint32_t panel = 64;          // rows of a panel of B: twin of right_panel in gemm/gemm_fragments.slang
+    // Software pipeline of vec8 loads, whole blocks of k only (shaders/gemm/gemm_pipelined.slang).
     bool pipelined = false;
     TileKind kind = TileKind::Block;
     uint32_t registers = 0;  // 32-bit registers of a thread, where that is more than any device has
@@ -64,8 +64,8 @@ bool uses_shared_memory(const vulkan::DeviceInfo& device);
 bool is_small(const vulkan::DeviceInfo& device, uint64_t products);
 
 // Implicit-GEMM algorithm of a convolution: operands staged in shared memory, or loaded to registers without
-// it (shaders/lib/conv_nosmem.slang) from an NC/16HWc16 activation, from one whose positions are contiguous,
-// or from the same as bf16x2.
+// it (shaders/conv/conv_nosmem_tile.slang) from an NC/16HWc16 activation, from one whose positions are
+// contiguous, or from the same as bf16x2.
 enum class ConvAlgo : uint32_t { Staged, NoSmemBlocked, NoSmemFlat, NoSmemBf16x2 };
 
 struct GemmProblem {

@@ -1,6 +1,6 @@
 #include "kernels/channel_norm.h"
 
-#include <anymps/shaders/channel_norm.h>
+#include <anymps/shaders/norm/channel_norm.h>
 
 #include <algorithm>
 #include <array>

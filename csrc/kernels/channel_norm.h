@@ -1,4 +1,4 @@
-// Host side of shaders/channel_norm.slang: what batch and group norm do to every element.
+// Host side of shaders/norm/channel_norm.slang: what batch and group norm do to every element.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -41,7 +41,7 @@ struct ChannelStatistics {
 void channel_norm_statistics(const ChannelStatistics& statistics);
 
 // For kernels that find the moments, too: these are results then.
-using StatisticsWords = shaders::lib::statistics::Statistics;
+using StatisticsWords = shaders::statistics::Statistics;
 StatisticsWords words_of(const ChannelStatistics& statistics);
 void write_statistics(KernelCall& call, const ChannelStatistics& statistics);
 

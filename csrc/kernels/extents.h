@@ -12,8 +12,8 @@
 
 namespace anymps::kernels {
 
-constexpr size_t kMaxSlots = shaders::lib::extents::kMaxSlots;  // tensors
-constexpr size_t kMaxDims = 64;                                 // as ATen
+constexpr size_t kMaxSlots = shaders::extents::kMaxSlots;  // tensors
+constexpr size_t kMaxDims = 64;                            // as ATen
 
 struct Extent {
     int64_t size;
@@ -29,7 +29,7 @@ using Extents = c10::SmallVector<Extent, 8>;
 void collapse(Extents& extents, bool keep_order = false);
 
 // What kernels read.
-using shaders::lib::extents::Dim;
+using shaders::extents::Dim;
 
 // Writes the dimensions behind one another at `out`; returns the end.
 char* write_dims(const Extents& extents, char* out);

@@ -10,7 +10,7 @@ namespace anymps::kernels {
 // Division by a number fixed at dispatch: multiply and shift instead of divide. Exact for every 32-bit
 // dividend (Granlund and Montgomery 1994, figure 4.1). divisor: 1 <= divisor < 2^32; 0 is taken as 1 (an
 // empty dimension).
-struct FastDivider : shaders::lib::geometry::FastDivider {
+struct FastDivider : shaders::geometry::FastDivider {
     FastDivider() : FastDivider(1) {}
     explicit FastDivider(uint32_t d);
 

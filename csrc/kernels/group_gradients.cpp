@@ -1,6 +1,6 @@
 #include "kernels/group_gradients.h"
 
-#include <anymps/shaders/group_gradients.h>
+#include <anymps/shaders/norm/group_gradients.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>

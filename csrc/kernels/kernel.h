@@ -1,5 +1,5 @@
-// Kernels as their shaders declare them. <anymps/shaders/NAME.h>, generated from shaders/NAME.slang, has a
-// Kernel for each name, the structs of their arguments and the specialization constants by name:
+// Kernels as their shaders declare them. <anymps/shaders/FAMILY/NAME.h>, generated from the .slang file
+// there, has a Kernel for each name, the structs of their arguments and the specialization constants by name:
 //
 //     namespace softmax = shaders::softmax_rows;
 //     const softmax::SoftmaxRows args{.x = address(self), .y = address(out), .rows = rows, .size = size};

@@ -16,7 +16,7 @@
 
 namespace anymps::kernels {
 
-using shaders::lib::multi_tensor::MultiTensor;  // first member of the arguments; filled in by the launcher
+using shaders::multi_tensor::MultiTensor;  // first member of the arguments; filled in by the launcher
 
 // How the tensors of one list are used; a list may be empty (its address is then 0), or be words in place of
 // tensors: a value a row.

@@ -1,6 +1,6 @@
 #include "kernels/reduce_nc_hw.h"
 
-#include <anymps/shaders/reduce_nc_hw.h>
+#include <anymps/shaders/reduction/reduce_nc_hw.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "kernels/reduce_outer.h"
 
 #include <ATen/mps/EmptyTensor.h>
-#include <anymps/shaders/reduce_outer.h>
+#include <anymps/shaders/reduction/reduce_outer.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "kernels/reduce_small_inner.h"
 
-#include <anymps/shaders/reduce_small_inner.h>
+#include <anymps/shaders/reduction/reduce_small_inner.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>

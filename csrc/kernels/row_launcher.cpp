@@ -21,7 +21,7 @@ uint32_t checked(int64_t count) {
 
 RowLaunch::RowLaunch(int64_t dim, std::initializer_list<RowTensor> tensors, std::array<float, 4> params) {
     const at::TensorBase& shape = tensors.begin()->tensor;
-    shaders::lib::team::RowArgs& header = args_.header;
+    shaders::team::RowArgs& header = args_.header;
     header = {};
     header.params = params;
     header.size = 1;
@@ -75,8 +75,8 @@ void RowLaunch::dispatch(Call call, std::initializer_list<RowTensor> tensors) co
     for (const auto& [tensor, use, one_a_row] : tensors) {
         use == RowTensor::kWrite ? call.write(tensor) : call.read(tensor);
     }
-    const shaders::lib::team::RowArgs& header = args_.header;
-    call.dispatch_prefix(header, offsetof(shaders::lib::team::RowArgs, kept) + header.dims * sizeof(Dim),
+    const shaders::team::RowArgs& header = args_.header;
+    call.dispatch_prefix(header, offsetof(shaders::team::RowArgs, kept) + header.dims * sizeof(Dim),
                          Grid::linear(groups_));
 }
 

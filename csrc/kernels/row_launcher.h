@@ -23,7 +23,7 @@ struct RowTensor {
 // The arguments of such a kernel, and the constants of shaders/lib/team.slang.
 class RowLaunch {
   public:
-    using Call = TypedCall<shaders::lib::team::RowArgs, Arguments::kByPointer>;
+    using Call = TypedCall<shaders::team::RowArgs, Arguments::kByPointer>;
 
     RowLaunch(int64_t dim, std::initializer_list<RowTensor> tensors, std::array<float, 4> params);
 
@@ -49,7 +49,7 @@ class RowLaunch {
     std::array<uint32_t, kMaxSlots> type_{};
     uint64_t groups_;
     struct {
-        shaders::lib::team::RowArgs header;
+        shaders::team::RowArgs header;
         std::array<Dim, kMaxDims - 1> rest;  // of header.kept
     } args_;
 };
@@ -57,8 +57,8 @@ class RowLaunch {
 // Runs a kernel over the rows along `dim` of tensors of one shape (the first one's; 0-d is one row of one
 // element). params and the constants besides those of shaders/lib/team.slang are the kernel's own.
 template <class Constants>
-void launch_rows(const Kernel<shaders::lib::team::RowArgs, Constants, Arguments::kByPointer>& kernel,
-                 int64_t dim, std::initializer_list<RowTensor> tensors, std::array<float, 4> params,
+void launch_rows(const Kernel<shaders::team::RowArgs, Constants, Arguments::kByPointer>& kernel, int64_t dim,
+                 std::initializer_list<RowTensor> tensors, std::array<float, 4> params,
                  std::type_identity_t<Constants> constants) {
     if (tensors.begin()->tensor.numel() == 0) return;
     const RowLaunch launch(dim, tensors, params);

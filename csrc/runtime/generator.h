@@ -11,7 +11,7 @@
 namespace anymps::runtime {
 
 // What a kernel needs to draw numbers: block i of a draw is Philox(key = seed, counter = offset + i).
-using PhiloxState = shaders::lib::philox::PhiloxState;
+using PhiloxState = shaders::philox::PhiloxState;
 
 // In an offset: the seed is the address of the PhiloxState to which the rest of the offset is added.
 inline constexpr uint64_t kPhiloxInMemory = 1ull << 63;

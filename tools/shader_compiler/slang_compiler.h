@@ -74,7 +74,7 @@ class SlangCompiler {
 
     Options options_;
     ComPtr<slang::IGlobalSession> global_;
-    ComPtr<slang::ISession> session_;  // keeps the modules of shaders/lib from one file to the next
+    ComPtr<slang::ISession> session_;  // keeps modules from one file to the next
 };
 
 }  // namespace anymps::shader_compiler

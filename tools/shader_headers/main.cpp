@@ -1,7 +1,9 @@
 // Writes the C++ headers of all shaders. A program of its own: the shader compiler's cache is valid for one
 // build of it, and a change of what headers look like compiles no kernel again.
 #include <cstdio>
+#include <regex>
 
+#include "files.h"
 #include "header_writer.h"
 
 namespace anymps::shader_compiler {
@@ -9,6 +11,22 @@ namespace anymps::shader_compiler {
 namespace {
 
 constexpr const char* kUsage = "usage: shader_headers --include DIR --output DIR SHADER...\n";
+
+// Files that begin as modules or parts of them, by stem: headers' namespaces are named so.
+std::map<std::string, std::filesystem::path> modules_below(const std::filesystem::path& folder) {
+    const std::regex declaration(R"((^|\n)(module|implementing) \w+;)");
+    std::map<std::string, std::filesystem::path> result;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
+        if (file.path().extension() != ".slang" || !std::regex_search(read_file(file.path()), declaration))
+            continue;
+        const auto [other, is_new] =
+            result.try_emplace(file.path().stem().string(), file.path().lexically_relative(folder));
+        if (!is_new)
+            throw CompileError(file.path().string() + " has the name of shaders/" + other->second.string() +
+                               ".");
+    }
+    return result;
+}
 
 int run(int count, char** values) {
     std::filesystem::path include, output;
@@ -21,13 +39,12 @@ int run(int count, char** values) {
             shaders.push_back(name);
     }
     if (include.empty() || output.empty() || shaders.empty()) throw CompileError(kUsage);
+    const auto libraries = modules_below(include);
     SlangCompiler compiler({{include.string()}, {}});
     std::vector<std::pair<std::filesystem::path, FileReflection>> files;
     for (const auto& shader : shaders)
-        files.emplace_back(shader, reflect(compiler.check(shader), shader.string()));
-    std::vector<std::string> libraries;
-    for (const auto& file : std::filesystem::directory_iterator(include / "lib"))
-        if (file.path().extension() == ".slang") libraries.push_back(file.path().stem().string());
+        files.emplace_back(shader.lexically_proximate(include),
+                           reflect(compiler.check(shader), shader.string(), libraries));
     write_headers(output, files, libraries);
     return 0;
 }

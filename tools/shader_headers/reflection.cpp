@@ -64,10 +64,11 @@ std::string args_name(const std::string& entry) {
     return result + "Args";
 }
 
-// "team" for lib/team.slang; empty for files that are no part of a library.
-std::string library_module(slang::IModule* module) {
-    const std::filesystem::path file = module->getFilePath();
-    return file.parent_path().filename() == "lib" ? file.stem().string() : "";
+// "team" for lib/team.slang; empty for files that have kernels.
+std::string library_module(slang::IModule* module,
+                           const std::map<std::string, std::filesystem::path>& libraries) {
+    const std::string name = std::filesystem::path(module->getFilePath()).stem().string();
+    return libraries.contains(name) ? name : "";
 }
 
 bool same(const Struct& a, const Struct& b) {
@@ -79,7 +80,8 @@ bool same(const Struct& a, const Struct& b) {
 // Collects what the entry points of one module say.
 class Reflector {
   public:
-    Reflector(slang::ISession* session, slang::IModule* module, std::string file);
+    Reflector(slang::ISession* session, slang::IModule* module, std::string file,
+              const std::map<std::string, std::filesystem::path>& libraries);
     // Structs that the source names by `//! struct NAME`, as pointers lead to them.
     void add_marked(slang::ProgramLayout* linked, const std::string& source);
     void add_entry(slang::ProgramLayout* linked, const CheckedFile::Entry& checked);
@@ -110,11 +112,12 @@ class Reflector {
     std::vector<std::pair<slang::TypeReflection*, std::string>> struct_modules_;
 };
 
-Reflector::Reflector(slang::ISession* session, slang::IModule* module, std::string file)
+Reflector::Reflector(slang::ISession* session, slang::IModule* module, std::string file,
+                     const std::map<std::string, std::filesystem::path>& libraries)
     : session_(session), file_(std::move(file)) {
     for (SlangInt i = 0; i < session->getLoadedModuleCount(); ++i) {
         slang::IModule* loaded = session->getLoadedModule(i);
-        const std::string name = library_module(loaded);
+        const std::string name = library_module(loaded, libraries);
         if (!name.empty())
             read_module(loaded, result_.modules.emplace_back(ModuleReflection{name, {}, {}, {}}));
     }
@@ -216,7 +219,7 @@ std::string Reflector::add_struct(slang::TypeLayoutReflection* type, const std::
     if (module == from || module.empty()) return name;
     auto& imports = module_named(from).imports;
     if (std::ranges::find(imports, module) == imports.end()) imports.push_back(module);
-    return "lib::" + module + "::" + name;
+    return "shaders::" + module + "::" + name;
 }
 
 // The default of `const uint kType = kF32`, too, which reflection does not compute.
@@ -239,7 +242,7 @@ uint64_t Reflector::default_of(slang::VariableLayoutReflection* constant) const 
         }
     }
     throw CompileError(file_ + ": the default of the specialization constant " + constant->getName() +
-                       " is neither a number nor the name of one in shaders/lib.");
+                       " is neither a number nor the name of one in a module.");
 }
 
 // An id has one name in a file and all that it imports: hosts set constants by name.
@@ -346,8 +349,9 @@ FileReflection Reflector::finish() {
 
 }  // namespace
 
-FileReflection reflect(const CheckedFile& checked, const std::string& file) {
-    Reflector reflector(checked.session, checked.module, file);
+FileReflection reflect(const CheckedFile& checked, const std::string& file,
+                       const std::map<std::string, std::filesystem::path>& libraries) {
+    Reflector reflector(checked.session, checked.module, file, libraries);
     for (const CheckedFile::Entry& entry : checked.entries)
         reflector.add_entry(entry.linked->getLayout(), entry);
     if (!checked.entries.empty())

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,7 @@ struct Field {
 
 // Offsets and sizes as Slang lays the struct out in memory; bytes: with the padding at its end.
 struct Struct {
-    std::string module;  // of shaders/lib; empty: the shader file itself
+    std::string module;  // that has it; empty: the shader file itself
     std::string name;
     std::vector<Field> fields;
     size_t bytes, alignment;
@@ -59,14 +61,14 @@ struct ModuleReflection {
 
 struct FileReflection {
     ModuleReflection own;
-    std::vector<ModuleReflection>
-        modules;  // of shaders/lib that are loaded; structs: those that own ones reach
+    std::vector<ModuleReflection> modules;          // that are loaded; structs: those that own ones reach
     std::vector<SpecializationConstant> constants;  // by id, those that hosts set
     std::vector<KernelSignature> kernels;
     std::vector<Instances> instances;
 };
 
-// Throws CompileError where C++ cannot say the same.
-FileReflection reflect(const CheckedFile& checked, const std::string& file);
+// libraries: modules by name. Throws CompileError where C++ cannot say the same.
+FileReflection reflect(const CheckedFile& checked, const std::string& file,
+                       const std::map<std::string, std::filesystem::path>& libraries);
 
 }  // namespace anymps::shader_compiler

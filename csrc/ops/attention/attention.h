@@ -19,7 +19,7 @@ struct Attention {
     bool causal;                   // key j counts for query i where j <= i
     double scale;
     double dropout;               // probability to drop
-    runtime::PhiloxState random;  // what is dropped: shaders/lib/dropped.slang
+    runtime::PhiloxState random;  // what is dropped: shaders/attention/attention_dropout.slang
 
     int64_t z() const { return batch * heads; }
     int64_t l() const { return query.size(2); }

@@ -1,7 +1,7 @@
 // The arguments of attention kernels.
 #pragma once
 
-#include <anymps/shaders/lib/attention_call.h>
+#include <anymps/shaders/attention/attention_call.h>
 
 #include <initializer_list>
 
@@ -9,8 +9,8 @@
 
 namespace anymps::ops {
 
-using shaders::lib::attention_call::HeadTensor;
-using CallArgs = shaders::lib::attention_call::AttentionCall;
+using shaders::attention_call::HeadTensor;
+using CallArgs = shaders::attention_call::AttentionCall;
 
 // Whether all strides have 32 bits.
 bool strides_fit(const Attention& a);

@@ -5,8 +5,8 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <anymps/ops/reduction_rows.h>
-#include <anymps/shaders/attention.h>
-#include <anymps/shaders/attention_keep.h>
+#include <anymps/shaders/attention/attention.h>
+#include <anymps/shaders/attention/attention_keep.h>
 
 #include <algorithm>
 #include <cmath>

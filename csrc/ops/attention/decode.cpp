@@ -1,6 +1,6 @@
-// Few queries over many keys: the launches of shaders/attention_decode.slang.
+// Few queries over many keys: the launches of shaders/attention/attention_decode.slang.
 #include <ATen/ops/empty.h>
-#include <anymps/shaders/attention_decode.h>
+#include <anymps/shaders/attention/attention_decode.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,9 +1,9 @@
-// Fused attention on matrix units: the tiles, and the launches of shaders/flash_forward.slang and
+// Fused attention on matrix units: the tiles, and the launches of shaders/attention/flash_forward.slang and
 // flash_backward*.slang.
-#include <anymps/shaders/flash_backward.h>
-#include <anymps/shaders/flash_backward_key.h>
-#include <anymps/shaders/flash_backward_query.h>
-#include <anymps/shaders/flash_forward.h>
+#include <anymps/shaders/attention/flash_backward.h>
+#include <anymps/shaders/attention/flash_backward_key.h>
+#include <anymps/shaders/attention/flash_backward_query.h>
+#include <anymps/shaders/attention/flash_forward.h>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty_like.h>

@@ -19,7 +19,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/masked_softmax.h"
+#include "ops/softmax/masked_softmax.h"
 
 namespace anymps::ops {
 namespace {

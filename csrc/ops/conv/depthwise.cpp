@@ -1,6 +1,6 @@
 #include "ops/conv/depthwise.h"
 
-#include <anymps/shaders/conv_depthwise.h>
+#include <anymps/shaders/conv/conv_depthwise.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "ops/conv/depthwise_strips.h"
 
-#include <anymps/shaders/conv_depthwise_strips.h>
-#include <anymps/shaders/conv_depthwise_weight.h>
+#include <anymps/shaders/conv/conv_depthwise_strips.h>
+#include <anymps/shaders/conv/conv_depthwise_weight.h>
 
 #include <algorithm>
 #include <limits>
@@ -15,8 +15,8 @@ namespace {
 
 using kernels::ceil_div;
 using kernels::FastDivider;
-using shaders::lib::conv_depthwise::StripAxis;
-using shaders::lib::conv_depthwise::StripLayout;
+using shaders::conv_strip::StripAxis;
+using shaders::conv_strip::StripLayout;
 namespace strips = shaders::conv_depthwise_strips;
 namespace weight_strips = shaders::conv_depthwise_weight;
 

@@ -1,5 +1,5 @@
 // Depthwise convolutions in two dimensions of 3, 5 or 7 taps along an axis, by strips of results
-// (shaders/conv_depthwise_strips.slang, shaders/conv_depthwise_weight.slang).
+// (shaders/conv/conv_depthwise_strips.slang, shaders/conv/conv_depthwise_weight.slang).
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 #include "ops/conv/implicit_gemm.h"
 #include "gemm/fragment_layout.h"
 
-#include <anymps/shaders/conv.h>
-#include <anymps/shaders/conv_nosmem.h>
+#include <anymps/shaders/conv/conv.h>
+#include <anymps/shaders/conv/conv_nosmem.h>
 #include <anymps/shaders/lib/product.h>
 #include <c10/util/StringUtil.h>
 
@@ -28,11 +28,11 @@ using kernels::FastDivider;
 using kernels::Grid;
 
 using shaders::conv::ConvArgs;
-using shaders::lib::conv_operand::CoordinateSizes;
-using shaders::lib::conv_operand::Im2colArgs;
-using CoordinateStrideArgs = shaders::lib::conv_operand::CoordinateStrides;
+using shaders::conv_operand::CoordinateSizes;
+using shaders::conv_operand::Im2colArgs;
+using CoordinateStrideArgs = shaders::conv_operand::CoordinateStrides;
 
-constexpr uint32_t kBf16x2 = shaders::lib::product::kBf16x2;
+constexpr uint32_t kBf16x2 = shaders::product::kBf16x2;
 
 constexpr size_t kMaxPhases = 128;  // of one dispatch, in the argument ring
 

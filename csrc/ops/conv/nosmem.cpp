@@ -1,6 +1,6 @@
 #include "ops/conv/nosmem.h"
 
-#include <anymps/shaders/conv_nosmem_pack.h>
+#include <anymps/shaders/conv/conv_nosmem_pack.h>
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Convolutions on matrix units without shared memory: shaders/conv_nosmem.slang.
+// Convolutions on matrix units without shared memory: shaders/conv/conv_nosmem.slang.
 #pragma once
 
 #include "ops/conv/direction.h"

@@ -1,7 +1,7 @@
 #include "ops/conv/pack.h"
 
-#include <anymps/shaders/conv_amax.h>
-#include <anymps/shaders/conv_pack.h>
+#include <anymps/shaders/conv/conv_amax.h>
+#include <anymps/shaders/conv/conv_pack.h>
 
 #include <algorithm>
 #include <bit>

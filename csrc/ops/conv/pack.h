@@ -11,7 +11,7 @@ namespace anymps::ops {
 // memory is left as it is.
 ConvTensor add_packed(PlanBuilder& builder, const ConvTensor& image, Form form);
 
-// NC/16HWc16 copy of an image of one group, of whole blocks, for shaders/lib/conv_nosmem_activation.slang:
+// NC/16HWc16 copy of an image of one group, of whole blocks, for shaders/conv/conv_nosmem_activation.slang:
 // [outer, channels / 16, position, 16]. Floats are scaled f16 in this layout where all scales are valid; else
 // bf16x2 as add_packed has them.
 ConvTensor add_blocked(PlanBuilder& builder, const ConvTensor& image, bool scaled);

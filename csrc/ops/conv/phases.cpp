@@ -1,6 +1,6 @@
 #include "ops/conv/phases.h"
 
-#include <anymps/shaders/conv_phases.h>
+#include <anymps/shaders/conv/conv_phases.h>
 
 #include <bit>
 #include <limits>

@@ -1,7 +1,7 @@
 // Specialization of the convolution kernels for an implicit GEMM.
 #pragma once
 
-#include <anymps/shaders/lib/conv_iterator.h>
+#include <anymps/shaders/conv/conv_iterator.h>
 
 #include <cstdint>
 #include <span>
@@ -13,9 +13,9 @@ namespace anymps::ops {
 
 // How the im2col operand's k leads through memory.
 enum class IteratorMode : uint32_t {
-    Coordinates = shaders::lib::conv_iterator::kByCoordinates,
-    Linear = shaders::lib::conv_iterator::kLinear,
-    Taps = shaders::lib::conv_iterator::kByTaps,
+    Coordinates = shaders::conv_iterator::kByCoordinates,
+    Linear = shaders::conv_iterator::kLinear,
+    Taps = shaders::conv_iterator::kByTaps,
 };
 
 struct Variant {

@@ -1,7 +1,7 @@
 #include "ops/conv/wgrad.h"
 
-#include <anymps/shaders/conv_wgrad.h>
-#include <anymps/shaders/conv_wgrad_pack.h>
+#include <anymps/shaders/conv/conv_wgrad.h>
+#include <anymps/shaders/conv/conv_wgrad_pack.h>
 
 #include <c10/util/StringUtil.h>
 
@@ -17,9 +17,9 @@ namespace {
 using kernels::ceil_div;
 using kernels::FastDivider;
 
+using shaders::conv_wgrad_1x1::Wgrad1x1Args;
+using shaders::conv_wgrad_3x3::Wgrad3x3Args;
 using shaders::conv_wgrad_pack::WgradPackArgs;
-using shaders::lib::conv_wgrad_1x1::Wgrad1x1Args;
-using shaders::lib::conv_wgrad_3x3::Wgrad3x3Args;
 
 struct WgradTile {
     int64_t rows, columns;

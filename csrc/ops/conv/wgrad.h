@@ -1,5 +1,5 @@
-// Weight gradients (wgrad) on matrix units without shared memory: shaders/conv_wgrad.slang. Split-K keeps
-// sums near kLongestSum positions, unless that takes too many slices.
+// Weight gradients (wgrad) on matrix units without shared memory: shaders/conv/conv_wgrad.slang. Split-K
+// keeps sums near kLongestSum positions, unless that takes too many slices.
 #pragma once
 
 #include "ops/conv/direction.h"

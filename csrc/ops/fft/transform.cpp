@@ -1,7 +1,7 @@
 #include "ops/fft/transform.h"
 
-#include <anymps/shaders/fft.h>
-#include <anymps/shaders/fft_line.h>
+#include <anymps/shaders/fft/fft.h>
+#include <anymps/shaders/fft/fft_line.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -27,7 +27,7 @@ using at::Tensor;
 
 using kernels::KernelFamily;
 using shaders::fft::FftArgs;
-namespace flag = shaders::lib::fft_line_io;
+namespace flag = shaders::fft_line_io;
 
 constexpr std::array kRadices{2u, 3u, 4u, 5u, 7u, 8u, 16u};
 constexpr KernelFamily kRadix(shaders::fft::kernels_with<FftArgs>, {"fft_radix"},
@@ -47,7 +47,7 @@ FftArgs neutral_args() {
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
 
-// Of shaders/fft_line.slang.
+// Of shaders/fft/fft_line.slang.
 constexpr uint32_t kLinePoints = 4096, kMinLinePoints = 32, kLineShared = 17920;
 constexpr uint32_t kPointsAThread = 16, kLineThreads = 256, kMinLineThreads = 64;
 

@@ -7,7 +7,7 @@
 
 namespace anymps::ops {
 
-// What a line of the input holds; codes of shaders/fft.slang.
+// What a line of the input holds; codes of shaders/fft/fft.slang.
 enum class FftSource : uint32_t { Complex = 0, Real, Hermitian, RealPairs, HermitianPairs };
 
 struct LineTransform {

@@ -1,7 +1,7 @@
 // embedding_bag with its gradients, and the renormalisation of embeddings.
 #include <anymps/ops/indexing/embedding_bag_ops.h>
 #include <anymps/ops/reduction_rows.h>
-#include <anymps/shaders/embedding_bag.h>
+#include <anymps/shaders/indexing/embedding_bag.h>
 
 #include <ATen/TensorUtils.h>
 #include <ATen/native/NonSymbolicBC.h>

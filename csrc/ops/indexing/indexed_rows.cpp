@@ -1,6 +1,6 @@
 #include "ops/indexing/indexed_rows.h"
 
-#include <anymps/shaders/indexing.h>
+#include <anymps/shaders/indexing/indexing.h>
 
 #include <ATen/Context.h>
 

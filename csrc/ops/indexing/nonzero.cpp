@@ -1,6 +1,6 @@
 // Positions of the elements that are not zero, and elements beside them: one synchronization for the size.
 #include <anymps/ops/indexing/nonzero_ops.h>
-#include <anymps/shaders/nonzero.h>
+#include <anymps/shaders/indexing/nonzero.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -13,12 +13,12 @@
 
 #include "kernels/extents.h"
 #include "kernels/launch_config.h"
-#include "ops/scan.h"
+#include "ops/reduction/scan.h"
 
 namespace anymps::ops {
 namespace {
 
-constexpr uint64_t kAThread = 16;  // elements of a tile; as in shaders/nonzero.slang
+constexpr uint64_t kAThread = 16;  // elements of a tile; as in shaders/indexing/nonzero.slang
 
 namespace shader = shaders::nonzero;
 

@@ -1,7 +1,7 @@
 #include "ops/indexing/segment_sum.h"
 
 #include <ATen/ops/empty.h>
-#include <anymps/shaders/segment_sum.h>
+#include <anymps/shaders/indexing/segment_sum.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,8 +9,8 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
-#include "ops/radix_sort.h"
-#include "ops/sort_order.h"
+#include "ops/sort/radix_sort.h"
+#include "ops/sort/sort_order.h"
 
 namespace anymps::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include "ops/linalg/blocks.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
-#include <anymps/shaders/solve.h>
+#include <anymps/shaders/linalg/solve.h>
 
 #include <algorithm>
 

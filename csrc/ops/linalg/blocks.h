@@ -3,14 +3,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <anymps/shaders/lib/field.h>
+#include <anymps/shaders/linalg/field.h>
 
 #include <array>
 #include <cstdint>
 
 namespace anymps::ops {
 
-constexpr int64_t kBlock = shaders::lib::field::kBlock;
+constexpr int64_t kBlock = shaders::field::kBlock;
 
 // Strides of batch, row and column in bytes, as kernels take them.
 inline std::array<int64_t, 3> strides_of(const at::Tensor& matrices) {

@@ -1,6 +1,6 @@
 // Cholesky factors, and systems solved by them.
 #include <anymps/ops/linalg/cholesky_ops.h>
-#include <anymps/shaders/cholesky.h>
+#include <anymps/shaders/linalg/cholesky.h>
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>

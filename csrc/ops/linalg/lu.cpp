@@ -1,6 +1,6 @@
 // LU factors with partial pivoting, what they unpack to, and systems solved by them.
 #include <anymps/ops/linalg/lu_ops.h>
-#include <anymps/shaders/lu.h>
+#include <anymps/shaders/linalg/lu.h>
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>

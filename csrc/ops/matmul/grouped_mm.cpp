@@ -1,7 +1,7 @@
 // _grouped_mm: products of groups of rows, columns or k with a matrix each. The ends of the groups stay on
 // the device.
 #include <anymps/ops/matmul/grouped_mm_ops.h>
-#include <anymps/shaders/grouped_mm.h>
+#include <anymps/shaders/matmul/grouped_mm.h>
 
 #include <ATen/native/GroupedMMUtils.h>
 

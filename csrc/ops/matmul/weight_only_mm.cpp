@@ -1,7 +1,7 @@
 // _weight_int8pack_mm, _weight_int4pack_mm, _convert_weight_to_int4pack: products of floating activations
 // with weights of 8 and 4 bits.
 #include <anymps/ops/matmul/weight_only_mm_ops.h>
-#include <anymps/shaders/weight_only_mm.h>
+#include <anymps/shaders/matmul/weight_only_mm.h>
 
 #include <ATen/ops/empty.h>
 

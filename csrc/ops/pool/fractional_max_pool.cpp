@@ -1,6 +1,6 @@
 // fractional_max_pool2d, fractional_max_pool3d and their gradients.
 #include <anymps/ops/pool/fractional_max_pool_ops.h>
-#include <anymps/shaders/fractional_max_pool.h>
+#include <anymps/shaders/pool/fractional_max_pool.h>
 
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/ops/empty.h>

@@ -1,7 +1,7 @@
 #include "ops/pool/windows.h"
 
-#include <anymps/shaders/pool.h>
-#include <anymps/shaders/pool_gradient.h>
+#include <anymps/shaders/pool/pool.h>
+#include <anymps/shaders/pool/pool_gradient.h>
 
 #include <algorithm>
 #include <limits>

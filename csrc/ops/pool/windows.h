@@ -24,7 +24,7 @@ struct Windows {
     static Windows adapting(int64_t spatial);
 };
 
-// Kernels of shaders/pool.slang. Tensors are [channels, ...] or [batch, channels, ...], of any strides.
+// Kernels of shaders/pool/pool.slang. Tensors are [channels, ...] or [batch, channels, ...], of any strides.
 // indices (i64, undefined for averages) are positions in the plane of the input.
 // Raise NotImplementedError naming `op` for types without arithmetic there: bool, complex, and for averages
 // and gradients integers other than int64 (averages alone).

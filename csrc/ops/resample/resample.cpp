@@ -1,6 +1,6 @@
 #include "ops/resample/resample.h"
 
-#include <anymps/shaders/resample.h>
+#include <anymps/shaders/resample/resample.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>

@@ -10,7 +10,7 @@
 
 namespace anymps::ops {
 
-// The codes of shaders/resample.slang.
+// The codes of shaders/resample/resample.slang.
 enum class ResampleMode : uint32_t {
     Nearest = 0,
     NearestExact,

@@ -1,5 +1,5 @@
 #include <anymps/ops/matmul/linear_ops.h>
-#include <anymps/shaders/rnn_backward.h>
+#include <anymps/shaders/rnn/rnn_backward.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
 #include <anymps/ops/matmul/linear_ops.h>
-#include <anymps/shaders/rnn_forward.h>
+#include <anymps/shaders/rnn/rnn_forward.h>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>

@@ -1,6 +1,6 @@
 #include "ops/rnn/steps.h"
 
-#include <anymps/shaders/rnn_pack.h>
+#include <anymps/shaders/rnn/rnn_pack.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <anymps/shaders/lib/recurrent.h>
+#include <anymps/shaders/rnn/recurrent.h>
 
 #include <cstdint>
 #include <vector>
@@ -10,11 +10,11 @@
 namespace anymps::ops {
 
 enum class Cell : uint32_t {
-    Projection = shaders::lib::recurrent::kProjection,
-    Tanh = shaders::lib::recurrent::kTanh,
-    Relu = shaders::lib::recurrent::kRelu,
-    Lstm = shaders::lib::recurrent::kLstm,
-    Gru = shaders::lib::recurrent::kGru,
+    Projection = shaders::recurrent::kProjection,
+    Tanh = shaders::recurrent::kTanh,
+    Relu = shaders::recurrent::kRelu,
+    Lstm = shaders::recurrent::kLstm,
+    Gru = shaders::recurrent::kGru,
 };
 
 // Rows of the weights for each unit.
@@ -32,7 +32,7 @@ struct Step {
 // batch_sizes: rows of each time step, which never grow.
 std::vector<Step> steps_of(at::IntArrayRef batch_sizes, bool reverse);
 
-// Tile of a step's product: shaders/lib/recurrent.slang, or recurrent_coopmat.slang.
+// Tile of a step's product: shaders/rnn/recurrent.slang, or recurrent_coopmat.slang.
 struct StepTile {
     uint32_t number;            // in the kernels' families
     uint32_t m, n;              // results of a workgroup
@@ -52,7 +52,7 @@ const StepTile& step_tile(at::ScalarType type, int64_t rows, int64_t columns);
 uint32_t step_subgroup(const StepTile& tile);
 
 // A factor has whole panels of columns, which are whole tiles, and k in multiples of kDepthPad.
-constexpr int64_t kPanel = shaders::lib::recurrent::kPanel, kDepthPad = shaders::lib::recurrent::kDepthPad;
+constexpr int64_t kPanel = shaders::recurrent::kPanel, kDepthPad = shaders::recurrent::kDepthPad;
 inline int64_t padded(int64_t size, int64_t to) {
     return (size + to - 1) / to * to;
 }
@@ -62,7 +62,7 @@ inline uint64_t bytes_of(const at::Tensor& t, int64_t elements) {
     return static_cast<uint64_t>(elements * t.element_size());
 }
 
-// The factor [n, k] with these strides as steps read it (shaders/lib/recurrent.slang), zero where nothing is,
+// The factor [n, k] with these strides as steps read it (shaders/rnn/recurrent.slang), zero where nothing is,
 // in as many copies. gates above 1: column 4 * unit + gate is row gate * (n / gates) + unit.
 struct StepFactor {
     at::Tensor tensor;  // [copies, panels, depth, kPanel]

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ops/indexing/segment_sum.h"
-#include "ops/sort_order.h"
+#include "ops/sort/sort_order.h"
 #include "runtime/sparse_members.h"
 
 namespace anymps::ops {

@@ -1,5 +1,5 @@
 // Sampled products: the lanes of an element read its terms, which lie together.
-#include <anymps/shaders/sddmm.h>
+#include <anymps/shaders/sparse/sddmm.h>
 
 #include <ATen/ops/empty.h>
 

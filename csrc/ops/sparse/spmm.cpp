@@ -1,6 +1,6 @@
 #include "ops/sparse/spmm.h"
 
-#include <anymps/shaders/spmm.h>
+#include <anymps/shaders/sparse/spmm.h>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>

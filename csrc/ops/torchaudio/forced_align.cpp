@@ -1,7 +1,7 @@
 // torchaudio::forced_align, for when torchaudio is there: its schemas are its own, only the kernels are ours.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <anymps/shaders/forced_align.h>
+#include <anymps/shaders/torchaudio/forced_align.h>
 #include <torch/library.h>
 
 #include "kernels/launch_config.h"

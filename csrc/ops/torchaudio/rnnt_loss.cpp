@@ -1,7 +1,7 @@
 // torchaudio::rnnt_loss_forward, for when torchaudio is there: its schemas are its own, only the kernels are
 // ours.
 #include <anymps/ops/reduction_rows.h>
-#include <anymps/shaders/rnnt_loss.h>
+#include <anymps/shaders/torchaudio/rnnt_loss.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

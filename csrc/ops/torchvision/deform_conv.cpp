@@ -5,7 +5,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <anymps/shaders/deform_conv.h>
+#include <anymps/shaders/torchvision/deform_conv.h>
 #include <torch/library.h>
 
 #include <limits>

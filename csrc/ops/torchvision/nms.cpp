@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
-#include <anymps/shaders/nms.h>
+#include <anymps/shaders/torchvision/nms.h>
 #include <torch/library.h>
 
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <anymps/shaders/roi_pooling.h>
+#include <anymps/shaders/torchvision/roi_pooling.h>
 #include <torch/library.h>
 
 #include <algorithm>

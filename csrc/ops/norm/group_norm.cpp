@@ -1,0 +1,178 @@
+// Group norm and its gradients.
+#include <anymps/ops/norm/group_norm_ops.h>
+#include <anymps/ops/reduction_rows.h>
+
+#include <ATen/mps/EmptyTensor.h>
+#include <ATen/ops/group_norm_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/native_group_norm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+#include <torch/library.h>
+
+#include "kernels/channel_norm.h"
+#include "kernels/group_gradients.h"
+#include "ops/default_dispatch.h"
+
+namespace anymps::ops {
+
+namespace {
+
+using kernels::ChannelNorm;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+struct Groups {
+    int64_t samples, channels, inner, groups;
+    int64_t depth() const { return channels / groups; }
+    int64_t statistics() const { return samples * groups; }
+};
+
+Tensor empty_floats(const Tensor& like, IntArrayRef shape) {
+    return Tensor(at::detail::empty_mps(shape, like.options().dtype(at::kFloat)));
+}
+
+Tensor dense(const std::optional<Tensor>& tensor) {
+    return tensor && tensor->defined() ? tensor->contiguous() : Tensor();
+}
+
+void check(const Tensor& input, const Tensor& weight, const Tensor& bias, const Groups& g) {
+    TORCH_CHECK(g.groups > 0, "Expected num groups to be greater than 0, got ", g.groups);
+    TORCH_CHECK(g.channels % g.groups == 0,
+                "Expected number of channels in input to be divisible by num_groups, but got input of shape ",
+                input.sizes(), " and num_groups=", g.groups);
+    const auto is_parameter = [&](const Tensor& t) {
+        return !t.defined() || (t.dim() == 1 && t.numel() == g.channels);
+    };
+    TORCH_CHECK(
+        is_parameter(weight),
+        "Expected weight to be a vector of size equal to the number of channels in input, but got weight of "
+        "shape ",
+        weight.sizes(), " and input of shape ", input.sizes());
+    TORCH_CHECK(is_parameter(bias),
+                "Expected bias to be a vector of size equal to the number of channels in input, but got bias "
+                "of shape ",
+                bias.sizes(), " and input of shape ", input.sizes());
+}
+
+ChannelNorm norm_of(const Groups& g, const Tensor& mean, const Tensor& rstd, const Tensor& weight) {
+    ChannelNorm norm{g.channels, g.inner, g.depth()};
+    norm.mean = mean;
+    norm.deviation = rstd;
+    norm.weight = weight;
+    return norm;
+}
+
+// Sums over the channels of each group of values (samples, channels), times the weight.
+Tensor group_sums(const Tensor& values, const Tensor& weight, const Groups& g) {
+    Tensor result = empty_floats(values, {g.statistics()});
+    const Tensor view = values.view({g.samples, g.groups, g.depth()});
+    const Tensor out = result.view({g.samples, g.groups});
+    const auto dims = kernels::dim_mask(view, 2);
+    if (weight.defined()) {
+        const Tensor w = weight.view({1, g.groups, g.depth()}).expand(view.sizes());
+        kernels::reduce(rows::dot, {view, w}, dims, {out});
+    } else {
+        kernels::reduce(rows::sum, view, dims, {out});
+    }
+    return result;
+}
+
+}  // namespace
+
+// input: (N, C, HxW). -> (output, mean, rstd); the output is channels-last where the input is, the statistics
+// are (N, group), float32.
+Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optional<Tensor>& weight_opt,
+                                     const std::optional<Tensor>& bias_opt, int64_t N, int64_t C, int64_t HxW,
+                                     int64_t group, double eps) {
+    const Groups g{N, C, HxW, group};
+    const Tensor weight = dense(weight_opt), bias = dense(bias_opt);
+    check(input_any, weight, bias, g);
+    const Tensor input = input_any.contiguous();
+    Tensor out(at::detail::empty_mps(input.sizes(), input.options()));
+    Tensor mean = empty_floats(input, {N, group}), rstd = empty_floats(input, {N, group});
+    const Tensor variance = empty_floats(input, {N, group});
+    const Tensor view = input.view({N, group, g.depth() * HxW});
+    kernels::reduce(rows::moments, view, kernels::dim_mask(view, 2), {variance, mean});
+    kernels::ChannelStatistics statistics;
+    statistics.variance = variance;
+    statistics.rstd = rstd;
+    statistics.eps = eps;
+    kernels::channel_norm_statistics(statistics);
+    ChannelNorm norm = norm_of(g, mean, rstd, weight);
+    norm.bias = bias;
+    kernels::channel_norm_forward(norm, input, out);
+    return {out.contiguous(input_any.suggest_memory_format()), mean, rstd};
+}
+
+Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tensor& input_any,
+                                              const Tensor& mean_any, const Tensor& rstd_any,
+                                              const std::optional<Tensor>& weight_opt, int64_t N, int64_t C,
+                                              int64_t HxW, int64_t group, std::array<bool, 3> output_mask) {
+    const Groups g{N, C, HxW, group};
+    if (input_any.numel() == 0) {  // the sums of no elements
+        const Tensor& parameter = weight_opt && weight_opt->defined() ? *weight_opt : input_any;
+        const auto zeros = [&](bool wanted, const Tensor& like, IntArrayRef sizes) {
+            return wanted ? at::zeros(sizes, like.options()) : Tensor();
+        };
+        return {zeros(output_mask[0], input_any, input_any.sizes()), zeros(output_mask[1], parameter, {C}),
+                zeros(output_mask[2], parameter, {C})};
+    }
+    const Tensor grad = grad_any.contiguous(), input = input_any.contiguous(), weight = dense(weight_opt);
+    const Tensor mean = mean_any.contiguous(), rstd = rstd_any.contiguous();
+    // Per sample and channel: sums of the gradient, and of its products with the normalised input.
+    const Tensor products = empty_floats(input, {N, C}), sums = empty_floats(input, {N, C});
+    Tensor grad_input, grad_weight, grad_bias;
+    if (output_mask[0]) grad_input = Tensor(at::detail::empty_mps(input.sizes(), input.options()));
+    const auto count = [](int64_t n) { return static_cast<uint64_t>(n); };
+    if (!kernels::group_gradients({grad, input, mean, rstd, weight, products, sums, grad_input, count(N * C),
+                                   count(HxW), count(g.depth()), count(C)})) {
+        const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
+        const auto spread = [&](const Tensor& t) {
+            return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW});
+        };
+        const Tensor x = split(input);
+        kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)},
+                        kernels::dim_mask(x, 3),
+                        {products.view({N, group, g.depth()}), sums.view({N, group, g.depth()})});
+        if (output_mask[0]) {
+            ChannelNorm norm = norm_of(g, mean, rstd, weight);
+            norm.sums = group_sums(sums, weight, g);
+            norm.products = group_sums(products, weight, g);
+            norm.inverse_size = 1.0 / static_cast<double>(g.depth() * HxW);
+            kernels::channel_norm_backward(norm, grad, input, grad_input);
+        }
+    }
+    const auto over_samples = [&](const Tensor& values) {
+        Tensor result(at::detail::empty_mps({C}, (weight.defined() ? weight : input).options()));
+        kernels::reduce(rows::sum, values, kernels::dim_mask(values, 0), {result});
+        return result;
+    };
+    if (output_mask[1]) grad_weight = over_samples(products);
+    if (output_mask[2]) grad_bias = over_samples(sums);
+    return {grad_input, grad_weight, grad_bias};
+}
+
+namespace {
+
+using at::compositeimplicitautograd::group_norm;
+
+// PyTorch's own group_norm keeps channels-last on the CPU only.
+Tensor channels_last_group_norm(const Tensor& input, int64_t groups, const std::optional<Tensor>& weight,
+                                const std::optional<Tensor>& bias, double eps, bool cudnn_enabled) {
+    const auto format = input.suggest_memory_format();
+    if (format == MemoryFormat::Contiguous)
+        return group_norm(input, groups, weight, bias, eps, cudnn_enabled);
+    const int64_t N = input.size(0), C = input.size(1);
+    return std::get<0>(at::native_group_norm(input.contiguous(format), weight, bias, N, C,
+                                             c10::multiply_integers(input.sizes().slice(2)), groups, eps));
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+    m.impl("group_norm", channels_last_group_norm);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
+    m.impl("group_norm", TORCH_FN((DefaultDispatchOr<&channels_last_group_norm, &group_norm>::call)));
+}
+
+}  // namespace
+
+}  // namespace anymps::ops

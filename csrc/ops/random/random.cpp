@@ -1,0 +1,324 @@
+// Tensors of random numbers. Checks and their texts come from ATen's templates; the numbers from Philox, in
+// the order of memory, so that one seed gives one tensor on every device.
+#include <anymps/ops/random/random_ops.h>
+#include <anymps/shaders/random/random.h>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/min.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <ATen/native/DistributionTemplates.h>
+
+#include <cmath>
+
+#include "kernels/flat_grid.h"
+#include "ops/check_real.h"
+#include "runtime/generator.h"
+
+namespace anymps::ops {
+namespace {
+
+using kernels::Grid;
+namespace shader = shaders::random;
+using runtime::PhiloxState;
+
+constexpr uint32_t kWorkgroup = 128;
+
+Grid grid_of(uint64_t threads) {
+    return kernels::flat_grid(threads, kWorkgroup);
+}
+
+uint64_t blocks_of(uint64_t count, uint64_t per_block) {
+    return (count + per_block - 1) / per_block;
+}
+
+bool aligned(const at::TensorBase& tensor) {
+    return kernels::address(tensor) % (4 * tensor.element_size()) == 0;
+}
+
+// Calls draw with a dense tensor of self's shape: self, or a temporary that is copied into it.
+template <class Draw>
+void draw_into(const at::TensorBase& self, Draw draw) {
+    if (self.is_non_overlapping_and_dense()) {
+        draw(self);
+        return;
+    }
+    const Tensor dense = at::empty_like(Tensor(self), at::MemoryFormat::Contiguous);
+    draw(dense);
+    Tensor(self).copy_(dense);
+}
+
+void draw_floats(const shader::DrawF32Kernel& kernel, const at::TensorBase& self,
+                 shader::Parameters parameters, const std::optional<Generator>& generator) {
+    draw_into(self, [&](const at::TensorBase& out) {
+        const auto count = static_cast<uint64_t>(out.numel());
+        const PhiloxState random = runtime::reserve_philox(generator, count);
+        kernel
+            .call(
+                {.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type()), .aligned = aligned(out)})
+            .write(out)
+            .dispatch({.out = kernels::address(out), .random = random, .count = count, .p = parameters},
+                      grid_of(blocks_of(count, 4 * shader::kBlocks)));
+    });
+}
+
+// Integers of [base, base + range); range 0 stands for 2^64.
+void draw_integers(const at::TensorBase& self, uint64_t range, int64_t base,
+                   const std::optional<Generator>& generator) {
+    // Numbers of 2^20 values take 32 random bits each, of 2^32 values 64, others 128.
+    const bool small = range != 0 && range <= uint64_t{1} << 20;
+    const bool narrow = range != 0 && range <= uint64_t{1} << 32;
+    draw_into(self, [&](const at::TensorBase& out) {
+        const auto count = static_cast<uint64_t>(out.numel());
+        const uint64_t blocks = blocks_of(count, small ? 4 : narrow ? 2 : 1);
+        const PhiloxState random = runtime::reserve_philox(generator, blocks * runtime::kNumbersPerBlock);
+        (small    ? shader::random_integer_small
+         : narrow ? shader::random_integer
+                  : shader::random_integer_wide)
+            .call(
+                {.workgroup = kWorkgroup, .type = kernels::code(out.scalar_type()), .aligned = aligned(out)})
+            .write(out)
+            .dispatch({.out = kernels::address(out),
+                       .random = random,
+                       .count = count,
+                       .base = base,
+                       .range = range},
+                      grid_of(blocks));
+    });
+}
+
+// The range of random_() without bounds: every number that the dtype holds without a gap, from 0.
+uint64_t natural_range(ScalarType type) {
+    switch (type) {
+        case at::kBool:
+            return 2;
+        case at::kByte:
+            return uint64_t{1} << 8;
+        case at::kChar:
+            return uint64_t{1} << 7;
+        case at::kShort:
+            return uint64_t{1} << 15;
+        case at::kInt:
+            return uint64_t{1} << 31;
+        case at::kLong:
+            return uint64_t{1} << 63;
+        case at::kUInt16:
+            return uint64_t{1} << 16;
+        case at::kUInt32:
+            return uint64_t{1} << 32;
+        case at::kUInt64:
+            return 0;
+        case at::kHalf:
+            return (uint64_t{1} << 11) + 1;
+        case at::kBFloat16:
+            return (uint64_t{1} << 8) + 1;
+        case at::kFloat:
+            return (uint64_t{1} << 24) + 1;
+        default:
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"random_\" not implemented for '", type, "'");
+    }
+}
+
+// What ATen's templates call after their checks. The second parameter of theirs, the generator's class, has
+// no use here.
+template <class>
+struct UniformKernel {
+    void operator()(at::TensorIteratorBase& iter, double from, double to,
+                    const std::optional<Generator>& generator) {
+        // The kernel rounds to the dtype before it compares, so the end must be a number of the dtype too.
+        const double end = at::scalar_tensor(to, iter.dtype()).item<double>();
+        draw_floats(shader::random_uniform, iter.tensor_base(0),
+                    {static_cast<float>(from), static_cast<float>(to - from), static_cast<float>(end)},
+                    generator);
+    }
+};
+
+template <class>
+struct NormalKernel {
+    void operator()(const Tensor& self, double mean, double std, const std::optional<Generator>& generator) {
+        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
+                                    "\"normal\" not implemented for '", self.scalar_type(), "'");
+        draw_floats(shader::random_normal, self, {static_cast<float>(mean), static_cast<float>(std)},
+                    generator);
+    }
+};
+
+template <class>
+struct LogNormalKernel {
+    void operator()(at::TensorIteratorBase& iter, double mean, double std,
+                    const std::optional<Generator>& generator) {
+        check_real("log_normal_cpu", iter.tensor_base(0));
+        draw_floats(shader::random_log_normal, iter.tensor_base(0),
+                    {static_cast<float>(mean), static_cast<float>(std)}, generator);
+    }
+};
+
+template <class>
+struct ExponentialKernel {
+    void operator()(at::TensorIteratorBase& iter, double lambda, const std::optional<Generator>& generator) {
+        TORCH_CHECK(at::isFloatingType(iter.dtype()),
+                    "Exponential distribution is a continuous probability distribution. dtype must be a "
+                    "floating point but you specified ",
+                    iter.dtype());
+        draw_floats(shader::random_exponential, iter.tensor_base(0), {0, static_cast<float>(1 / lambda)},
+                    generator);
+    }
+};
+
+template <class>
+struct CauchyKernel {
+    void operator()(at::TensorIteratorBase& iter, double median, double sigma,
+                    const std::optional<Generator>& generator) {
+        draw_floats(shader::random_cauchy, iter.tensor_base(0),
+                    {static_cast<float>(median), static_cast<float>(sigma)}, generator);
+    }
+};
+
+template <class>
+struct GeometricKernel {
+    void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
+        check_real("geometric_cpu", iter.tensor_base(0));
+        draw_floats(shader::random_geometric, iter.tensor_base(0),
+                    {0, static_cast<float>(1 / std::log1p(-p))}, generator);
+    }
+};
+
+template <class>
+struct BernoulliKernel {
+    void operator()(const Tensor& self, double p, const std::optional<Generator>& generator) {
+        check_real("bernoulli_scalar_cpu_", self);
+        draw_floats(shader::random_bernoulli, self, {static_cast<float>(p)}, generator);
+    }
+    void operator()(const Tensor& self, const Tensor& p, const std::optional<Generator>& generator) {
+        check_real("bernoulli_tensor_cpu_self_", self);
+        check_real("bernoulli_tensor_cpu_p_", p);
+        draw_into(self, [&](const at::TensorBase& out) {
+            // The kernel walks both tensors in the order of memory.
+            Tensor probabilities = p.to(out.device()).expand(out.sizes());
+            if (probabilities.strides() != out.strides()) {
+                probabilities = at::empty_strided(out.sizes(), out.strides(), probabilities.options())
+                                    .copy_(probabilities);
+            }
+            const auto count = static_cast<uint64_t>(out.numel());
+            const PhiloxState random = runtime::reserve_philox(generator, count);
+            shader::random_bernoulli_tensor
+                .call({.workgroup = kWorkgroup,
+                       .type = kernels::code(out.scalar_type()),
+                       .aligned = aligned(out) && aligned(probabilities),
+                       .other_type = kernels::code(probabilities.scalar_type())})
+                .read(probabilities)
+                .write(out)
+                .dispatch({.out = kernels::address(out),
+                           .random = random,
+                           .count = count,
+                           .probabilities = kernels::address(probabilities)},
+                          grid_of(blocks_of(count, 4)));
+        });
+    }
+};
+
+template <class>
+struct RandomKernel {
+    void operator()(at::TensorIteratorBase& iter, const std::optional<Generator>& generator) {
+        draw_integers(iter.tensor_base(0), natural_range(iter.dtype()), 0, generator);
+    }
+};
+
+template <class>
+struct RandomFromToKernel {
+    void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t from,
+                    const std::optional<Generator>& generator) {
+        draw_integers(iter.tensor_base(0), range, from, generator);
+    }
+    // The whole range of int64.
+    void operator()(at::TensorIteratorBase& iter, const std::optional<Generator>& generator) {
+        draw_integers(iter.tensor_base(0), 0, std::numeric_limits<int64_t>::lowest(), generator);
+    }
+};
+
+namespace templates = at::native::templates;
+using Philox = runtime::MPSGeneratorImpl;
+
+}  // namespace
+
+Tensor& ANYMPS_FUNC(uniform_)(Tensor& self, double from, double to, std::optional<Generator> generator) {
+    return templates::uniform_impl_<UniformKernel, Philox>(self, from, to, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(normal_)(Tensor& self, double mean, double std, std::optional<Generator> generator) {
+    return templates::normal_impl_<NormalKernel, Philox>(self, mean, std, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(normal_Tensor_float_out)(const Tensor& mean, double std,
+                                             std::optional<Generator> generator, Tensor& out) {
+    return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(normal_float_Tensor_out)(double mean, const Tensor& std,
+                                             std::optional<Generator> generator, Tensor& out) {
+    return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(normal_Tensor_Tensor_out)(const Tensor& mean, const Tensor& std,
+                                              std::optional<Generator> generator, Tensor& out) {
+    return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
+}
+
+Tensor ANYMPS_FUNC(normal_Tensor_float)(const Tensor& mean, double std, std::optional<Generator> generator) {
+    return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
+}
+
+Tensor ANYMPS_FUNC(normal_float_Tensor)(double mean, const Tensor& std, std::optional<Generator> generator) {
+    return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
+}
+
+Tensor ANYMPS_FUNC(normal_Tensor_Tensor)(const Tensor& mean, const Tensor& std,
+                                         std::optional<Generator> generator) {
+    return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(log_normal_)(Tensor& self, double mean, double std, std::optional<Generator> generator) {
+    return templates::log_normal_impl_<LogNormalKernel, Philox>(self, mean, std, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(exponential_)(Tensor& self, double lambda, std::optional<Generator> generator) {
+    return templates::exponential_impl_<ExponentialKernel, Philox>(self, lambda, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(cauchy_)(Tensor& self, double median, double sigma, std::optional<Generator> generator) {
+    return templates::cauchy_impl_<CauchyKernel, Philox>(self, median, sigma, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(geometric_)(Tensor& self, double p, std::optional<Generator> generator) {
+    return templates::geometric_impl_<GeometricKernel, Philox>(self, p, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(bernoulli__float)(Tensor& self, double p, std::optional<Generator> generator) {
+    return templates::bernoulli_impl_<BernoulliKernel, Philox>(self, p, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(bernoulli__Tensor)(Tensor& self, const Tensor& p, std::optional<Generator> generator) {
+    return templates::bernoulli_impl_<BernoulliKernel, Philox>(self, p, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(bernoulli_out)(const Tensor& self, std::optional<Generator> generator, Tensor& out) {
+    return templates::bernoulli_out_impl<BernoulliKernel, Philox>(out, self, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(random_)(Tensor& self, std::optional<Generator> generator) {
+    return templates::random_impl<RandomKernel, Philox>(self, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(random__from)(Tensor& self, int64_t from, std::optional<int64_t> to,
+                                  std::optional<Generator> generator) {
+    return templates::random_from_to_impl<RandomFromToKernel, Philox>(self, from, to, std::move(generator));
+}
+
+Tensor& ANYMPS_FUNC(random__to)(Tensor& self, int64_t to, std::optional<Generator> generator) {
+    return templates::random_from_to_impl<RandomFromToKernel, Philox>(self, 0, to, std::move(generator));
+}
+
+}  // namespace anymps::ops

@@ -1,0 +1,191 @@
+// softmax, log_softmax and their gradients: one kernel each way, any dimension, any strides.
+#include <ATen/WrapDimUtils.h>
+#include <anymps/ops/softmax/softmax_ops.h>
+#include <anymps/shaders/softmax/softmax.h>
+#include <anymps/shaders/softmax/softmax_long.h>
+#include <anymps/shaders/softmax/softmax_rows.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+#include "kernels/launch_config.h"
+#include "kernels/route.h"
+#include "kernels/row_launcher.h"
+#include "runtime/device.h"
+#include "vulkan/instance.h"
+
+namespace anymps::ops {
+
+namespace {
+
+namespace long_rows = shaders::softmax_long;
+constexpr auto kWrite = kernels::RowTensor::kWrite;
+
+void check_floating(const Tensor& self, bool log) {
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", log ? "log_" : "",
+                                "softmax_kernel_impl\" not implemented for '", self.scalar_type(), "'");
+}
+
+// Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
+bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
+    const at::TensorBase& first = *tensors.begin();
+    if (kernels::launch_config().software || first.dim() == 0 || dim != first.dim() - 1) return false;
+    const int64_t size = first.size(dim);
+    if (size <= 2048 || (size % 4 == 0 && size <= 8192) || size > UINT32_MAX) return false;
+    return std::all_of(tensors.begin(), tensors.end(), [&](const at::TensorBase& t) {
+        return t.is_contiguous() && t.scalar_type() == first.scalar_type() &&
+               (kernels::address(t) - kernels::address(first)) % 16 == 0;
+    });
+}
+
+constexpr kernels::KernelFamily kLongRows(long_rows::kernels_with<long_rows::LongRows>,
+                                          {"softmax_long_forward", "softmax_long_backward"},
+                                          {"_f32", "_f32_persistent", "_16"});
+
+decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool log) {
+    constexpr uint32_t kThreads = 512, kMaxThreads = 1024;
+    constexpr int64_t kKept = 7 * 4;  // floats of a thread: words of kernels _f32_persistent by four
+    const auto& device = runtime::device().info();
+    const auto& t = kernels::launch_config();
+    const bool floats = like.scalar_type() == at::kFloat;
+    const bool kept = floats && !device.profile->excludes(kLongRows(backward, 1).name);
+    // Twice as many threads keep twice as much.
+    const bool wide = kept && device.profile->row_threads >= kMaxThreads &&
+                      like.size(-1) > kThreads * kKept && device.max_workgroup_size >= kMaxThreads;
+    const uint32_t most = wide ? kMaxThreads : kThreads;
+    const uint32_t workgroup = device.max_workgroup_size >= most ? most : t.workgroup;
+    return kLongRows(backward, kept     ? 1
+                               : floats ? 0
+                                        : 2)
+        .call({.workgroup = workgroup,
+               .subgroup = t.subgroup,
+               .type0 = kernels::code(like.scalar_type()),
+               .lanes = workgroup,
+               .log = log});
+}
+
+// The forward pass, or with `output` the backward one of grad.
+struct SoftmaxProblem {
+    const Tensor& input;   // self, or grad
+    const Tensor* output;  // of the forward pass
+    int64_t dim;
+    const Tensor& result;
+    bool log;
+};
+
+std::string to_text(const SoftmaxProblem& p) {
+    return c10::str(p.input.scalar_type(), " ", p.input.sizes(), " dim ", p.dim, p.output ? " backward" : "");
+}
+
+constexpr uint64_t kWordsOfLane = 2;  // of persistent_subgroup, where a row has few
+
+// Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers.
+bool fits_a_subgroup(const SoftmaxProblem& p) {
+    constexpr int64_t kMaxOfRow = 64;  // elements of a lane
+    const auto& t = kernels::launch_config();
+    const Tensor& self = p.input;
+    if (t.software || p.output != nullptr || self.element_size() != 2 || self.dim() == 0 ||
+        p.dim != self.dim() - 1)
+        return false;
+    const int64_t size = self.size(p.dim);
+    if (size % 8 != 0 || size == 0 || size > kMaxOfRow * t.subgroup || self.numel() / size > UINT32_MAX)
+        return false;
+    const auto in_words = [&](const Tensor& tensor) {
+        return tensor.is_contiguous() && tensor.scalar_type() == self.scalar_type() &&
+               kernels::address(tensor) % 16 == 0;
+    };
+    return in_words(self) && in_words(p.result);
+}
+
+void launch_subgroup(const SoftmaxProblem& p) {
+    const auto& t = kernels::launch_config();
+    const int64_t size = p.input.size(p.dim);
+    const shaders::softmax_rows::SoftmaxRows args{.x = kernels::address(p.input),
+                                                  .y = kernels::address(p.result),
+                                                  .rows = static_cast<uint32_t>(p.input.numel() / size),
+                                                  .size = static_cast<uint32_t>(size)};
+    const uint64_t words = args.size / 8;
+    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, kWordsOfLane), t.subgroup);
+    const auto of_lane = static_cast<uint32_t>(kernels::ceil_div(words, lanes));
+    shaders::softmax_rows::softmax_rows
+        .call({.workgroup = t.workgroup,
+               .subgroup = t.subgroup,
+               .type0 = kernels::code(p.input.scalar_type()),
+               .lanes = lanes,
+               .cached = of_lane,
+               .log = p.log})
+        .read(p.input)
+        .write(p.result)
+        .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, t.workgroup / lanes)));
+}
+
+bool has_long_rows(const SoftmaxProblem& p) {
+    return p.output ? are_long_rows(p.dim, {p.input, *p.output, p.result})
+                    : are_long_rows(p.dim, {p.input, p.result});
+}
+
+void launch_workgroup(const SoftmaxProblem& p) {
+    long_rows::LongRows args{.size = static_cast<uint32_t>(p.input.size(p.dim))};
+    args.x = kernels::address(p.input);
+    args.y = kernels::address(p.output ? *p.output : p.result);
+    if (p.output) args.grad = kernels::address(p.result);
+    auto call = long_rows_call(p.output != nullptr, p.input, p.log);
+    call.read(p.input);
+    if (p.output) call.read(*p.output);
+    call.write(p.result).dispatch(args, kernels::Grid::linear(p.input.numel() / p.input.size(p.dim)));
+}
+
+void launch_row_team(const SoftmaxProblem& p) {
+    if (p.output) {
+        kernels::launch_rows(shaders::softmax::softmax_backward, p.dim,
+                             {{p.input}, {*p.output}, {p.result, kWrite}}, {}, {.log = p.log});
+    } else {
+        kernels::launch_rows(shaders::softmax::softmax_forward, p.dim, {{p.input}, {p.result, kWrite}}, {},
+                             {.log = p.log});
+    }
+}
+
+constexpr kernels::Route<SoftmaxProblem> kRoutes[] = {
+    {"persistent_subgroup", fits_a_subgroup, launch_subgroup},
+    {"long_rows", has_long_rows, launch_workgroup},
+    {"row_team", kernels::always, launch_row_team},
+};
+
+void forward(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
+    check_floating(self, log);
+    if (self.numel() == 0) return;
+    kernels::launch_first<SoftmaxProblem>(log ? "log_softmax" : "softmax", kRoutes,
+                                          {self, nullptr, at::maybe_wrap_dim(dim, self.dim()), out, log});
+}
+
+void backward(const Tensor& grad, const Tensor& output, int64_t dim, const Tensor& grad_input, bool log) {
+    check_floating(grad, log);
+    kernels::launch_first<SoftmaxProblem>(
+        log ? "log_softmax" : "softmax", kRoutes,
+        {grad, &output, at::maybe_wrap_dim(dim, grad.dim()), grad_input, log});
+}
+
+}  // namespace
+
+// half_to_float: f16 in, f32 out; the kernel converts as it stores.
+TORCH_IMPL_FUNC(_softmax_out)(const Tensor& self, int64_t dim, bool half_to_float, const Tensor& out) {
+    forward(self, dim, out, false);
+}
+
+TORCH_IMPL_FUNC(_log_softmax_out)(const Tensor& self, int64_t dim, bool half_to_float, const Tensor& out) {
+    forward(self, dim, out, true);
+}
+
+TORCH_IMPL_FUNC(_softmax_backward_data_out)
+(const Tensor& grad_output, const Tensor& output, int64_t dim, ScalarType input_dtype,
+ const Tensor& grad_input) {
+    backward(grad_output, output, dim, grad_input, false);
+}
+
+TORCH_IMPL_FUNC(_log_softmax_backward_data_out)
+(const Tensor& grad_output, const Tensor& output, int64_t dim, ScalarType input_dtype,
+ const Tensor& grad_input) {
+    backward(grad_output, output, dim, grad_input, true);
+}
+
+}  // namespace anymps::ops
