@@ -82,6 +82,28 @@ def test_writes_into_expanded_memory(name, dtype, mps):
     same_outcome(lambda device: EXPANDED[name](torch.zeros(1, 3, dtype=dtype, device=device).expand(4, 3)))
 
 
+SCANS = ("cumsum", "cumprod", "logcumsumexp")
+OVERLAPS = {
+    "shifted": lambda x: (x[:9].view(3, 3), x[1:10].view(3, 3)),
+    "transposed": lambda x: (x[:9].view(3, 3), x[:9].view(3, 3).t()),
+    "expanded": lambda x: (x[:9].view(3, 3), x[9:].expand(3, 3)),
+    "itself": lambda x: (x[:9].view(3, 3), x[:9].view(3, 3)),
+    "beside": lambda x: (x[:4].view(2, 2), x[4:8].view(2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_scans_into_memory_that_they_read(name, overlap, mps):
+    def call(device):
+        x = torch.arange(10.0, device=device)
+        source, out = OVERLAPS[overlap](x)
+        getattr(torch, name)(source, 1, out=out)
+        return x.to(torch.int32)
+
+    same_outcome(call)
+
+
 FACTORIES = {
     "arange": lambda out: torch.arange(3, out=out),
     "arange, resized": lambda out: torch.arange(4, out=out),
