@@ -25,8 +25,8 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);  // with collectives that run when the interpreter ends
 
-// How long a caller looks for the end before it sleeps, from which it wakes some 50 us late; a software driver
-// needs the core.
+// How long a caller looks for the end before it sleeps, from which it wakes some 50 us late; a software
+// driver needs the core.
 std::chrono::microseconds spin() {
     return std::chrono::microseconds(runtime::device_info().runs_on_cpu ? 0 : 200);
 }
