@@ -135,6 +135,32 @@ def test_convolutions_with_batch_norm_without_gradients(dtype, groups, format):
     assert kernel_count(codes) <= 2  # scales and shifts of channels
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_of_two_convolutions(dtype):
+    """ResNet's blocks that change their size; and the beginning of a network, which a pool follows."""
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(3))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+            self.last = nn.Conv2d(8, 8, 1)
+
+        def forward(self, x):
+            first, main, shortcut = (norm(conv(y)) for norm, conv, y in self.steps(x))
+            return self.last(F.relu(main + shortcut)) + first.mean()
+
+        def steps(self, x):
+            pooled = F.max_pool2d(F.relu(self.norms[0](self.convs[0](x))), 2)
+            return zip(self.norms, self.convs, (x, pooled, pooled))
+
+    torch.manual_seed(0)
+    codes = infer(Network().to("mps", dtype), torch.randn(2, 8, 8, 8, device="mps", dtype=dtype))
+    assert calls(codes, "['add', 'relu'], ") == 1
+    assert calls(codes, "['relu'], None)") == 1
+    assert calls(codes, "[], None)") >= 1
+
+
 def test_convolutions_under_autocast():
     torch.manual_seed(0)
     model, x = ConvBlock().to("mps").eval(), torch.randn(2, 16, 8, 8, device="mps")

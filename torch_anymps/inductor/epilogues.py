@@ -25,6 +25,12 @@ from .product_passes import CALLED, is_for_called, is_mps
 aten, anymps = torch.ops.aten, torch.ops.anymps
 
 MAX_STEPS = 4
+# They read an element several times: Inductor lets them read memory.
+POOLS = {
+    aten.max_pool2d_with_indices.default,
+    aten.avg_pool2d.default,
+    torch.ops.prims._low_memory_max_pool_with_offsets.default,
+}
 
 
 def add_epilogues(graph: fx.Graph) -> None:
@@ -33,10 +39,15 @@ def add_epilogues(graph: fx.Graph) -> None:
     Results that are in memory in any case, as operators that are called read them, are stored at once; what lies
     between is never stored. Other than without it, it is not rounded to 16 bits either.
     """
+    branches: dict[fx.Node, Branch] = {}
+    for node in graph.nodes:
+        if (source := _source_of(node)) is not None and source.is_convolution:
+            value, channel_steps = _after_channel_steps(source)
+            branches[value] = Branch(source, channel_steps)
     for node in list(graph.nodes):
-        if not node.users or (source := _source_of(node)) is None:
+        if node._erased or not node.users or (source := _source_of(node)) is None:
             continue
-        found = _longest(source)
+        found = _longest(source, branches)
         if found is not None:
             _replace(graph, source, found)
 
@@ -96,24 +107,38 @@ def _with_summand(node: fx.Node, summand: fx.Node, factors: tuple[fx.Node, ...])
     return Source(node, summand, factors) if summand.meta["val"].dtype == node.meta["val"].dtype else None
 
 
+@dataclass(frozen=True)
+class Branch:
+    """A convolution and what of each channel follows it: where both are summed, one is stored and the other adds it."""
+
+    source: Source
+    channel_steps: list[ChannelStep]
+
+
 @dataclass
 class Found:
     channel_steps: list[ChannelStep]
     steps: list[Step]
     readers: list[fx.Node]  # that are to read the results, of the source's dtype
-    keep: bool  # what the steps begin with is read by others, too
+    keep: bool = False  # what the steps begin with is read by others, too
+    branch: Branch | None = None  # which the operand comes from
 
 
-def _longest(source: Source) -> Found | None:
+def _after_channel_steps(source: Source) -> tuple[fx.Node, list[ChannelStep]]:
+    value, steps = source.node, []
+    while source.is_convolution and (step := next_channel_step(value, source.dtype, source.node)) is not None:
+        steps.append(step)
+        value = step.node
+    return value, steps
+
+
+def _longest(source: Source, branches: dict[fx.Node, Branch]) -> Found | None:
     """The longest chain of steps whose result is in memory in any case."""
-    dtype, value = source.dtype, source.node
-    channel_steps: list[ChannelStep] = []
-    if source.is_convolution:
-        while (channel_step := next_channel_step(value, dtype, source.node)) is not None:
-            channel_steps.append(channel_step)
-            value = channel_step.node
+    dtype = source.dtype
+    value, channel_steps = _after_channel_steps(source)
     steps: list[Step] = []
-    best = _found(source, value, channel_steps, steps, False) if channel_steps or _has_bias(source) else None
+    branch = None
+    best = _found(source, value, channel_steps, steps) if channel_steps or _has_bias(source) else None
     keep, has_operand = False, False
     while len(steps) < MAX_STEPS and (step := next_step(value, dtype, source.node)) is not None:
         others = set(uses(value, dtype)) - step.consumed
@@ -121,12 +146,16 @@ def _longest(source: Source) -> Found | None:
             break
         keep = keep or bool(others)
         if step.operand is not None:
-            if has_operand or not _is_operand(step, source, keep):
+            if has_operand:
                 break
+            if not _is_operand(step, source, keep):
+                branch = branches.get(step.operand)
+                if branch is None or branch.source.node._erased or not _readers(step.operand, dtype):
+                    break
             has_operand = True
         steps.append(step)
         value = step.node
-        best = _found(source, value, channel_steps, list(steps), keep) or best
+        best = _found(source, value, channel_steps, list(steps), keep, branch) or best
     return best
 
 
@@ -135,12 +164,12 @@ def _has_bias(source: Source) -> bool:
     return source.is_convolution and source.node.args[2] is not None
 
 
-def _found(source, value, channel_steps, steps, keep) -> Found | None:
+def _found(source, value, channel_steps, steps, keep=False, branch=None) -> Found | None:
     readers = _readers(value, source.dtype)
     if not readers or not all(_sizes(reader) for reader in readers):
         return None
     worth = all(map(is_for_called, readers)) if keep else any(map(_in_memory, readers))
-    return Found(list(channel_steps), steps, readers, keep) if worth else None
+    return Found(channel_steps, steps, readers, keep, branch) if worth else None
 
 
 def _readers(node: fx.Node, dtype: torch.dtype) -> list[fx.Node]:
@@ -167,7 +196,9 @@ def _in_memory(node: fx.Node) -> bool:
         node = node.args[0]
     if node.op != "call_function" or node.target in CALLED:
         return True
-    return is_for_called(node, any) or depends_on_called(node, _is_called)
+    if is_for_called(node, any) or any(user.target in POOLS for user in node.users):
+        return True
+    return depends_on_called(node, _is_called)
 
 
 def _is_called(node: fx.Node) -> bool:
@@ -180,8 +211,8 @@ def _is_operand(step: Step, source: Source, keep: bool) -> bool:
     value = operand.meta["val"]
     if value.dtype != source.dtype or not is_mps(operand) or not _in_memory(operand):
         return False
-    if source.is_convolution and value.shape != source.node.meta["val"].shape:
-        return False
+    if not source.is_convolution and not value.is_contiguous():
+        return False  # to be a matrix it would be copied
     # What is kept is read by others, perhaps before the operand is there.
     return not keep or operand < source.node
 
@@ -198,9 +229,13 @@ def _new(graph: fx.Graph, like: fx.Node, target, *args, **kwargs) -> fx.Node:
     return made
 
 
-def _replace(graph: fx.Graph, source: Source, found: Found) -> None:
-    """The results in the place of what reads them; the rest is gone then."""
+def _replace(graph: fx.Graph, source: Source, found: Found) -> fx.Node:
+    """The results in the place of what reads them; the rest is gone then. Returns them."""
     node = source.node
+    if found.branch is not None:
+        (step,) = (step for step in found.steps if step.operand is not None)
+        readers = _readers(step.operand, source.dtype)
+        step.operand = _replace(graph, found.branch.source, Found(found.branch.channel_steps, [], readers))
     last = found.steps[-1].node if found.steps else found.channel_steps[-1].node if found.channel_steps else node
     operand = next((step.operand for step in found.steps if step.operand is not None), None)
     names = " ".join(step.name for step in found.steps)
@@ -234,6 +269,7 @@ def _replace(graph: fx.Graph, source: Source, found: Found) -> None:
                 shaped = _new(graph, reader, aten.reshape.default, result, _sizes(reader))
         reader.replace_all_uses_with(shaped)
         _erase_dead(graph, reader)
+    return result
 
 
 def _erase_dead(graph: fx.Graph, node: fx.Node) -> None:
