@@ -95,8 +95,9 @@ def mlp(activation):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gelu_and_its_gradient_are_parts_of_products(approximate, dtype):
     codes = agree(mlp(nn.GELU(approximate)), torch.randn(4, 16, 32, device="mps"), dtype)
-    assert calls(codes, "anymps.addmm_activation_and_input.default(") == 1
-    assert calls(codes, "anymps.mm_activation_backward.default(") == 1
+    name = "gelu" if approximate == "none" else "gelu_tanh"
+    assert calls(codes, "anymps.addmm_epilogue_and_first.default(") == calls(codes, f"'{name}', None)") == 1
+    assert calls(codes, f"'{name}_backward', ") == 1
     assert calls(codes, "anymps.convert_all.default(") == 1 and not re.search(r"mps_fused__to_copy_\d", "".join(codes))
     assert not re.search(r"let tmp\d+ = .*gelu", "".join(codes))
 
@@ -111,8 +112,8 @@ class WrittenOut(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gelu_that_is_written_out_is_a_part_of_products(dtype):
     codes = agree(mlp(WrittenOut()), torch.randn(4, 16, 32, device="mps"), dtype)
-    assert calls(codes, "anymps.addmm_activation_and_input.default(") == 1
-    assert calls(codes, "'gelu_tanh')") == 2
+    assert calls(codes, "'gelu_tanh', None)") == 1
+    assert calls(codes, "'gelu_tanh_backward', ") == 1
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_dynamic_sizes(sizes, fused):
     for dim in sizes:
         torch._dynamo.mark_dynamic(x, dim)
     codes = agree(mlp(nn.GELU()), x)
-    assert calls(codes, "anymps.addmm_activation_and_input.default(") == fused
+    assert calls(codes, "'gelu', None)") == fused
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU()])
@@ -151,8 +152,7 @@ def test_activation_without_gradients_keeps_nothing(activation):
         result, codes = run_and_get_code(lambda: torch.compile(model, fullgraph=True)(x))
         assert_close(result, model(x))
     name = type(activation).__name__.lower()
-    assert calls(codes, "anymps.addmm_activation.default(") == 1
-    assert calls(codes, f"'{name}')") == 1
+    assert calls(codes, "anymps.addmm_epilogue.default(") == calls(codes, f"'{name}', None)") == 1
 
 
 def test_activation_that_fuses_with_more_is_left_to_fusion():
@@ -161,4 +161,4 @@ def test_activation_that_fuses_with_more_is_left_to_fusion():
     with torch.no_grad(), fresh_cache():
         result, codes = run_and_get_code(torch.compile(lambda: nn.functional.gelu(layer(x)) * 2 + x, fullgraph=True))
         assert_close(result, nn.functional.gelu(layer(x)) * 2 + x)
-    assert calls(codes, "addmm_activation") == 0
+    assert calls(codes, "addmm_epilogue") == 0

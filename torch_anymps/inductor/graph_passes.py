@@ -10,7 +10,9 @@ from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from . import config, runtime
-from .product_passes import activate_products, is_conversion, is_for_called, is_mps, widen_products
+from .epilogue_steps import is_conversion
+from .epilogues import add_epilogues
+from .product_passes import is_for_called, is_mps, widen_products
 
 # Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
 MAX_CONVERTED_BYTES = 64 << 20
@@ -20,7 +22,7 @@ class GraphPasses(CustomGraphModulePass):
     def __call__(self, gm: fx.GraphModule) -> None:
         runtime.prepare()
         if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
-            activate_products(gm.graph)
+            add_epilogues(gm.graph)
             widen_products(gm.graph)
         convert_together(gm.graph)
         gm.graph.eliminate_dead_code()
