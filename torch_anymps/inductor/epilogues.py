@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass
 
 import torch
+import torch._inductor.inductor_prims  # which registers the operators of prims that are named below
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
