@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from epilogue_functions import FUNCTIONS, TOLERANCE, after
 from torch.testing import assert_close
 
-pytestmark = pytest.mark.usefixtures("mps")
+pytestmark = pytest.mark.usefixtures("mps", "all_bits_of_f32")
 
 convolution_epilogue = torch.ops.anymps.convolution_epilogue
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -61,14 +61,6 @@ def agree(shape, dtype, steps, with_scale=True, with_bias=True, format=torch.con
     assert_close(result.cpu().float(), expected, rtol=limit, atol=limit)
 
 
-@pytest.fixture(autouse=True)
-def exact_products():
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("steps", [["relu"], ["add", "relu"], ["silu", "mul"]])
@@ -94,8 +86,7 @@ def test_bias_or_scale_alone(steps, dtype):
         agree((2, 64, 64, 8, 3, 1, 1), dtype, steps, with_scale, with_bias)
 
 
-def test_products_that_may_lose_what_tf32_does():
-    torch.backends.cudnn.allow_tf32 = True
+def test_products_that_may_lose_what_tf32_does(tf32):
     for shape in ((2, 64, 64, 16, 3, 1, 1), (2, 128, 256, 16, 1, 1, 1), (2, 256, 64, 16, 1, 1, 1)):
         image, weight, bias, scale, shift, operand = problem(shape, torch.float32)
         taps = shape[4]

@@ -10,7 +10,7 @@ from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
 
-pytestmark = pytest.mark.usefixtures("mps")
+pytestmark = pytest.mark.usefixtures("mps", "epilogues_everywhere")
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from torch_anymps.inductor import graph_passes
 
-pytestmark = pytest.mark.usefixtures("mps")
+pytestmark = pytest.mark.usefixtures("mps", "epilogues_everywhere")
 
 
 def gradients(model, x, compiled, dtype=torch.bfloat16):

@@ -13,6 +13,7 @@ from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
 from torch._inductor.utils import sympy_subs
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from .access import Load, Store, is_aligned, is_removed, stride_of
 from .device import device_config
@@ -129,7 +130,8 @@ class SlangKernel(Reductions, SIMDKernel):
         bound = self.index_to_str(size)
         self._report(f"{var} < 0 || {var} >= {bound}", f"index out of bounds: expected 0 <= index < {size}")
         text = f"clamp({self.index_dtype}({var}), {self.index_dtype}(0), max({self.index_dtype}({bound}) - 1, 0))"
-        result = self.cse.generate(self.compute, text, dtype=self.get_index_dtype_as_torch_dtype())
+        bounds = ValueRanges(0, size - 1) if isinstance(size, sympy.Integer) else ValueRanges.unknown_int()
+        result = self.cse.generate(self.compute, text, bounds=bounds, dtype=self.get_index_dtype_as_torch_dtype())
         self.in_range.add(str(result))
         return result
 
