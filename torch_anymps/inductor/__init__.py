@@ -23,6 +23,7 @@ def register() -> None:
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
     from .lowering import register_decompositions
+    from .mask_passes import MaskPass
     from .replay import ReplayPolicy
     from .runtime import compiler_version
     from .scheduling import SlangScheduling, SlangWrapper
@@ -41,6 +42,8 @@ def register() -> None:
     combo.install()
     if inductor_config.pre_grad_custom_pass is None:
         inductor_config.pre_grad_custom_pass = GeluFormula()
+    if inductor_config.joint_custom_pre_pass is None:
+        inductor_config.joint_custom_pre_pass = MaskPass()
     if inductor_config.cudagraph_policy is None:
         inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()
