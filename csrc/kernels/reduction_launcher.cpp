@@ -314,7 +314,8 @@ void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors o
             std::array<float, 4> params) {
     // Not single results, which the CPU's kernels may add up in expanded memory.
     if (outs.size() > 1)
-        for (const at::TensorBase& out : outs) at::assert_no_internal_overlap(out);
+        for (const at::TensorBase& out : outs)
+            if (out.defined()) at::assert_no_internal_overlap(out);
     const bool to_bool = row.to_bool != nullptr && outs.begin()->scalar_type() == c10::ScalarType::Bool;
     Call(to_bool ? *row.to_bool : row, ins, dims, outs, params).launch();
 }

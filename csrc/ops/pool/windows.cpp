@@ -303,7 +303,7 @@ Windows Windows::adapting(int64_t spatial) {
 void max_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output,
               const Tensor& indices) {
     at::assert_no_internal_overlap(output);
-    at::assert_no_internal_overlap(indices);
+    if (indices.defined()) at::assert_no_internal_overlap(indices);
     const auto type = input.scalar_type();
     const Compute compute = kernels::compute_of(type);
     if (type == at::kBool || compute == Compute::C64 || (compute == Compute::I64 && type != at::kLong))
