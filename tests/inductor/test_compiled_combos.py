@@ -58,7 +58,7 @@ def test_more_arguments_than_a_launch_takes():
     def function(*tensors):
         return [(t.sin() * n).sum(0) for n, t in enumerate(tensors)]
 
-    compiled_agrees(function, *(torch.randn(4 + n, 3) for n in range(40)))
+    compiled_agrees(function, *(torch.randn(4 + n, 3) for n in range(40)), tolerance=1e-4)  # sums of up to 43 times 39
 
 
 def test_kernels_that_report_errors_stay_alone():
