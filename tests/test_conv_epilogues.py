@@ -114,6 +114,8 @@ def test_errors():
     five = torch.ones(5, device="mps")
     with pytest.raises(ValueError, match="there is no epilogue elu"):
         convolution_epilogue(image, weight, None, *geometry, None, None, "elu")
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        convolution_epilogue(image, weight.cpu(), None, *geometry, None, None, "relu")
     with pytest.raises(RuntimeError, match="do not fit"):
         convolution_epilogue(image, weight[:, :2], None, *geometry, None, None, "relu")
     with pytest.raises(RuntimeError, match="or neither"):

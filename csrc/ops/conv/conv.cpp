@@ -17,6 +17,7 @@
 #include "gemm/epilogue.h"
 #include "ops/conv/plan.h"
 #include "ops/conv/problem.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 namespace {
@@ -171,13 +172,20 @@ Tensor convolution_epilogue(const Tensor& input, const Tensor& weight, const std
                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups,
                             const std::optional<Tensor>& scale, const std::optional<Tensor>& shift,
                             std::string_view steps, const std::optional<Tensor>& operand) {
+    const Tensor bias_or_not = bias.value_or(Tensor()), operand_or_not = operand.value_or(Tensor()),
+                 scale_or_not = scale.value_or(Tensor()), shift_or_not = shift.value_or(Tensor());
+    check_same_device("convolution_epilogue", {{"input", input},
+                                               {"weight", weight},
+                                               {"bias", bias_or_not},
+                                               {"scale", scale_or_not},
+                                               {"shift", shift_or_not},
+                                               {"operand", operand_or_not}});
     TORCH_CHECK(input.dim() >= 3 && input.dim() <= 5 && weight.dim() == input.dim() &&
                     input.size(1) == weight.size(1) * groups,
                 "input and weight do not fit (", input.sizes(), " and ", weight.sizes(), ", groups ", groups,
                 ")");
-    return convolve(input, weight, bias.value_or(Tensor()), {stride, padding, dilation, {}, false, groups},
-                    {gemm::epilogue_steps(steps), operand.value_or(Tensor()), scale.value_or(Tensor()),
-                     shift.value_or(Tensor())});
+    return convolve(input, weight, bias_or_not, {stride, padding, dilation, {}, false, groups},
+                    {gemm::epilogue_steps(steps), operand_or_not, scale_or_not, shift_or_not});
 }
 
 Tensor convolution_epilogue_meta(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,

@@ -33,9 +33,9 @@ void check(const Tensor& mat1, const Tensor& mat2, const Tensor& self, const Ten
                 "expected tensors of one dtype, but got ", mat1.dtype(), " and ", mat2.dtype());
 }
 
+// first: becomes what the steps begin with; nullptr: nobody wants it.
 Tensor run(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& mat2, std::string_view steps,
-           const std::optional<Tensor>& operand_opt, std::optional<at::ScalarType> dtype,
-           const Tensor* first) {
+           const std::optional<Tensor>& operand_opt, std::optional<at::ScalarType> dtype, Tensor* first) {
     const Tensor summand = self.value_or(Tensor()), operand = operand_opt.value_or(Tensor());
     check(mat1, mat2, summand, operand, dtype.value_or(mat1.scalar_type()));
     const Tensor out = empty_product(mat1, mat2, dtype);
@@ -43,6 +43,7 @@ Tensor run(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& 
     TORCH_CHECK(epilogue.steps, "expected steps of an epilogue");
     const Tensor placed = gemm::epilogue_operand(epilogue.steps, operand, out);
     if (placed.defined()) epilogue.operand = &placed;
+    if (first) *first = empty_product(mat1, mat2, dtype);
     epilogue.first = first;
     Tensor expanded;
     if (summand.defined()) expanded = summand.expand(out.sizes());
@@ -73,9 +74,9 @@ Tensor addmm_epilogue(const std::optional<Tensor>& self, const Tensor& mat1, con
 std::tuple<Tensor, Tensor> addmm_epilogue_and_first(const std::optional<Tensor>& self, const Tensor& mat1,
                                                     const Tensor& mat2, std::string_view steps,
                                                     const std::optional<Tensor>& operand) {
-    check(mat1, mat2, self.value_or(Tensor()), operand.value_or(Tensor()), mat1.scalar_type());
-    const Tensor first = empty_product(mat1, mat2, {});
-    return {run(self, mat1, mat2, steps, operand, {}, &first), first};
+    Tensor first;
+    const Tensor result = run(self, mat1, mat2, steps, operand, {}, &first);
+    return {result, first};
 }
 
 Tensor addmm_epilogue_meta(const std::optional<Tensor>&, const Tensor& mat1, const Tensor& mat2,
