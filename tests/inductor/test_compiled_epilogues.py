@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import TOLERANCE, kernel_count
+from compiled import TOLERANCE, calls, kernel_count
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
@@ -13,10 +13,6 @@ from torch.testing import assert_close
 pytestmark = pytest.mark.usefixtures("mps", "epilogues_everywhere")
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-def calls(codes, word):
-    return sum(code.count(word) for code in codes)
 
 
 def infer(model, *inputs, dynamic=None):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from compiled import calls
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
@@ -44,10 +45,6 @@ def agree(model, x, dtype=torch.bfloat16, tolerance=3e-2):
 def layers(count=3):
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32)) for _ in range(count))).to("mps")
-
-
-def calls(codes, word):
-    return sum(code.count(word) for code in codes)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -17,7 +17,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
 BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
-# Operator: the positions of its mask and of is_causal, and how many arguments come before those with a default.
+# Of each operator, the positions of its mask and of is_causal among the arguments.
 ATTENTION = {FORWARD: (3, 5), BACKWARD: (4, 13)}
 MAX_ELEMENTS = 1 << 26  # of a tensor that is computed while compiling
 
@@ -57,7 +57,7 @@ def _simplify(node: fx.Node, masks: _Masks, mask_at: int, causal_at: int) -> boo
     kind = None if is_causal or wants_gradient else masks.kind(mask)
     if kind is None:
         return False
-    args += [0.0, False][len(args) - 4 :] if node.target is FORWARD and len(args) < 6 else []
+    args += [0.0, False][len(args) - 4 :]  # the defaults of dropout_p and is_causal, which the gradient has not
     args[mask_at], args[causal_at] = None, kind == "causal"
     node.args = tuple(args)
     return True
