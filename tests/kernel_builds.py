@@ -1,13 +1,14 @@
 """Which kernels a device can build, and what its driver's compiler says of them.
 
-As a program it builds every kernel and prints JSON: {"device": name, "subgroup_size": lanes, "excluded": [pattern of
-kernels that the device does not get], "failed": {kernel: message}, "statistics": {kernel: {label: value}}}. Statistics
-need ANYMPS_PIPELINE_STATISTICS=1.
+As a program it builds every kernel, or the pipelines of its arguments ("add_f32_dense[256,0]"), and prints JSON:
+{"device": name, "driver": text, "subgroup_size": lanes, "excluded": [pattern of kernels that the device does not get],
+"failed": {kernel: message}, "statistics": {kernel: {label: value}}}. Statistics need ANYMPS_PIPELINE_STATISTICS=1.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from itertools import takewhile
 
 import torch
@@ -59,15 +60,28 @@ def buildable_kernels() -> list[str]:
     return [name for name in torch.ops.anymps.kernel_names() if fits(name)]
 
 
+def parsed(label: str) -> tuple[str, list[int]]:
+    """Name and specialization constants of a pipeline."""
+    name, _, constants = label.removesuffix("]").partition("[")
+    return name, [int(number) for number in constants.split(",") if number]
+
+
 def main() -> None:
     info = json.loads(torch.ops.anymps.device_info())
-    result = {"device": info["name"], "subgroup_size": info["subgroup_size"], "failed": {}, "statistics": {}}
+    result = {
+        "device": info["name"],
+        "driver": info["driver"],
+        "subgroup_size": info["subgroup_size"],
+        "failed": {},
+        "statistics": {},
+    }
     result["excluded"] = [exclusion["kernels"] for exclusion in info["profile"]["excluded"]]
-    for name in buildable_kernels():
+    pipelines = {label: parsed(label) for label in sys.argv[1:]}
+    for label, how in (pipelines or {n: (n, first_constants(n)) for n in buildable_kernels()}).items():
         try:
-            result["statistics"][name] = dict(zip(*torch.ops.anymps.kernel_statistics(name, first_constants(name))))
+            result["statistics"][label] = dict(zip(*torch.ops.anymps.kernel_statistics(*how)))
         except RuntimeError as error:
-            result["failed"][name] = str(error).splitlines()[0]
+            result["failed"][label] = str(error).splitlines()[0]
     print(json.dumps(result))
 
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from both_devices import spoil_memory
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
@@ -93,6 +94,21 @@ def test_masks_of_which_most_tiles_hide_nothing(dtype, keys):
     wide = torch.ones(2, 1, 64, keys + 16, dtype=torch.bool)
     wide[1, :, 30, 3:9] = False
     compare(shapes, dtype, mask=wide[..., 1 : keys + 1])
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_masks_that_hide_whole_tiles(dtype):
+    """All rows of a subgroup, of its neighbour or past the end see no key, over memory that holds NaN."""
+    whole = slice(None)
+    hidden = ((slice(16), whole), (slice(16, 48), slice(16, None)), (slice(64, None), slice(32)), (whole, slice(16)))
+    for length, keys in ((70, 70), (81, 33)):
+        shapes = [(2, 2, length, 32), (2, 2, keys, 32), (2, 2, keys, 32)]
+        for place in hidden:
+            keep = torch.ones(length, keys, dtype=torch.bool)
+            keep[place] = False
+            spoil_memory()
+            compare(shapes, dtype, mask=keep)
+            compare(shapes, dtype, mask=torch.zeros(length, keys).masked_fill(~keep, -torch.inf))
 
 
 def test_rows_without_a_key_are_zero():

@@ -8,47 +8,15 @@ them with -Dtools=drm-shim,intel,freedreno,asahi. ANYMPS_DRM_SHIMS names a folde
 from __future__ import annotations
 
 import fnmatch
-import glob
 import json
-import os
 import pathlib
-from dataclasses import dataclass, field
+import re
 
 import pytest
+import yaml
+from gpu_compilers import COMPILERS
 
 MOST_LANES = 64  # kernels read ballots as 64 bits
-
-
-@dataclass(frozen=True)
-class Compiler:
-    driver: str  # of Mesa, by the name of its file in icd.d
-    name: str  # part of the device's
-    spills: tuple[str, ...]  # the statistic that tells of them, by the names that versions have for it
-    env: dict[str, str] = field(default_factory=dict)
-    shim: str | None = None
-    forbidden: str | None = None  # a statistic that must be 0
-
-
-def amd(family):
-    # Registers of a lane go to memory. Those of a subgroup (SGPRs) go to lanes of a vector register, which is cheap.
-    env = {"RADV_FORCE_FAMILY": family}
-    return Compiler("radeon", "RADV", ("Spilled SGPRs",), env, None, "Spilled VGPRs")
-
-
-def intel(platform):
-    env = {"INTEL_STUB_GPU": "1", "INTEL_STUB_GPU_PLATFORM": platform}
-    return Compiler("intel", "Intel", ("Spills", "Spill Count"), env, "intel")
-
-
-def qualcomm(number):
-    return Compiler("freedreno", "Adreno", ("STP Count",), {"FD_GPU_ID": number}, "freedreno")
-
-
-AMD = ("polaris10", "vega10", "navi10", "navi21", "navi31", "gfx1150", "gfx1151")
-COMPILERS = {family: amd(family) for family in AMD}
-COMPILERS |= {platform: intel(platform) for platform in ("skl", "tgl", "dg2", "bmg")}
-COMPILERS |= {f"adreno{number}": qualcomm(number) for number in ("730", "750")}
-COMPILERS["m1"] = Compiler("asahi", "Apple", ("Spills",), {}, "asahi")
 
 pytestmark = pytest.mark.compilers
 
@@ -62,30 +30,17 @@ def table(request):
         print("\n" + "\n".join(lines))
 
 
-def preloaded(shim):
-    folder = os.environ.get("ANYMPS_DRM_SHIMS")
-    if folder is None:
-        pytest.skip("ANYMPS_DRM_SHIMS names no folder with Mesa's drm shims")
-    library = pathlib.Path(folder) / f"lib{shim}_noop_drm_shim.so"
-    assert library.exists(), f"{library} is missing"
-    return str(library)
-
-
 @pytest.fixture
 def run_above(run_python, tmp_path):
     """Runs a program of this folder on the compiler for a GPU; skips where this machine lacks it."""
 
-    def run(compiler, program, **env):
-        drivers = glob.glob(f"/usr/share/vulkan/icd.d/{compiler.driver}_icd*.json")
-        if compiler.shim is None:
-            assert drivers, f"Mesa's driver {compiler.driver} is not installed (package mesa-vulkan-drivers)"
-        else:
-            env["LD_PRELOAD"] = preloaded(compiler.shim)
-            if not drivers:
-                pytest.skip(f"this machine's Mesa has no driver {compiler.driver}")
-        env |= compiler.env
-        env |= {"VK_DRIVER_FILES": drivers[0], "VK_ICD_FILENAMES": drivers[0], "ANYMPS_CACHE_DIR": str(tmp_path)}
-        done = run_python(pathlib.Path(__file__).parent / program, env=env, timeout=3600)
+    def run(compiler, program, *arguments, **env):
+        try:
+            env |= compiler.environment()
+        except LookupError as error:
+            pytest.skip(str(error))
+        env |= {"ANYMPS_CACHE_DIR": str(tmp_path)}
+        done = run_python(pathlib.Path(__file__).parent / program, *arguments, env=env, timeout=3600)
         assert done.returncode == 0, done.stderr[-2000:]
         return done
 
@@ -96,8 +51,7 @@ def run_above(run_python, tmp_path):
 @pytest.mark.parametrize("gpu", COMPILERS)
 def test_the_compiler_builds_every_kernel(gpu, run_above, table):
     compiler = COMPILERS[gpu]
-    # What comes from Mesa's cache has no statistics.
-    done = run_above(compiler, "kernel_builds.py", ANYMPS_PIPELINE_STATISTICS="1", MESA_SHADER_CACHE_DISABLE="true")
+    done = run_above(compiler, "kernel_builds.py")
     result = json.loads(done.stdout.splitlines()[-1])
     assert compiler.name in result["device"] and len(result["statistics"]) > 500
     assert result["subgroup_size"] <= MOST_LANES
@@ -121,8 +75,7 @@ def test_the_compiler_builds_every_kernel(gpu, run_above, table):
 def test_generated_kernels_do_not_spill(gpu, run_above):
     """Those of torch.compile: element-wise ones, and rows and columns, with gradients."""
     compiler = COMPILERS[gpu]
-    env = {"ANYMPS_PIPELINE_STATISTICS": "1", "MESA_SHADER_CACHE_DISABLE": "true"}
-    result = json.loads(run_above(compiler, "generated_builds.py", **env).stdout.splitlines()[-1])
+    result = json.loads(run_above(compiler, "generated_builds.py").stdout.splitlines()[-1])
     assert compiler.name in result["device"] and len(result["statistics"]) > 25
     label = next(name for name in compiler.spills if name in next(iter(result["statistics"].values())))
     spills = [label] if compiler.forbidden is None else [label, compiler.forbidden]
@@ -139,3 +92,65 @@ def test_what_operators_launch_is_valid(gpu, run_above):
     assert COMPILERS[gpu].name in result["device"] and result["launched"] > 100
     assert not result["errors"]
     assert "VUID" not in done.stdout + done.stderr
+
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+ALLOWED = yaml.safe_load((pathlib.Path(__file__).parent / "compilers_allowed.yaml").read_text())
+WORSE = 1.1
+
+
+def released(gpu):
+    path = RESULTS / gpu / "models" / "network_kernels.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def reason(kind, gpu, kernel):
+    """Why a kernel may spill, or may have become worse: the first line of compilers_allowed.yaml that fits, or None."""
+    for line in ALLOWED[kind] or ():
+        if gpu in line["gpus"] and any(fnmatch.fnmatchcase(kernel, f"{name}[[]*") for name in line["kernels"]):
+            return line["reason"]
+    return None
+
+
+def mesa(driver):
+    """The version that its compilers change with."""
+    return re.search(r"Mesa (\d+\.\d+)", driver)[1]
+
+
+def worse(compiler, before, now):
+    """Statistics by which a kernel is more than a tenth worse; registers in memory count from the first."""
+    more = [name for name in compiler.costs if now[name] > WORSE * before[name]]
+    return more + [name for name in compiler.gains if before[name] > WORSE * now[name]]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("gpu", [gpu for gpu in COMPILERS if released(gpu)])
+def test_kernels_that_carry_networks_are_as_good_as_released(gpu, run_above):
+    """By the files of benchmarks/models/network_kernels.py, which each release renews."""
+    compiler, before = COMPILERS[gpu], released(gpu)
+    rows = {name: dict(zip(before["columns"], figures)) for name, figures in before["rows"].items()}
+    result = json.loads(run_above(compiler, "kernel_builds.py", *rows).stdout.splitlines()[-1])
+    if mesa(result["driver"]) != mesa(before["device"]["driver"]):
+        pytest.skip(f"the figures are of {before['device']['driver']}, and this is {result['driver']}")
+    assert not result["failed"]
+    found = {name: worse(compiler, rows[name], values) for name, values in result["statistics"].items()}
+    assert not {name: what for name, what in found.items() if what and not reason("worse", gpu, name)}
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in COMPILERS if released(gpu)])
+def test_kernels_that_carry_networks_do_not_spill(gpu):
+    """... but for those whose line says why nothing better is known; a line that no kernel needs is to go."""
+    compiler, result = COMPILERS[gpu], released(gpu)
+    rows = {name: dict(zip(result["columns"], figures)) for name, figures in result["rows"].items()}
+    spilling = [name for name, figures in rows.items() if compiler.spilled(figures) > 0]
+    assert not [name for name in spilling if not reason("spills", gpu, name)]
+    needed = {reason("spills", gpu, name) for name in spilling}
+    assert {line["reason"] for line in ALLOWED["spills"] if gpu in line["gpus"]} <= needed
+
+
+def test_a_kernel_that_became_worse_is_found():
+    compiler = COMPILERS["navi31"]
+    before = dict.fromkeys((*compiler.costs, *compiler.gains), 100.0)
+    assert worse(compiler, before, before | {"VGPRs": 109, "Subgroups per SIMD": 92}) == []
+    assert worse(compiler, before, before | {"VGPRs": 111, "Subgroups per SIMD": 90}) == ["VGPRs", "Subgroups per SIMD"]
+    assert worse(compiler, before | {"Spilled VGPRs": 0}, before | {"Spilled VGPRs": 1}) == ["Spilled VGPRs"]

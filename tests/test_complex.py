@@ -88,7 +88,7 @@ def test_branch_cuts(name):
 
 
 def test_mixed_operands():
-    # No zeros: 0 to the power of z, which is infinite, is inf + nan j on the CPU and nan + nan j here.
+    # No zeros, whose powers may hold NaN: test_powers_of_zero.
     z, x, n = numbers(4, 33), torch.randn(33), torch.tensor([[-3], [1], [2], [3]])
     for f in (torch.add, torch.mul, torch.sub, torch.eq, torch.pow, lambda a, b: torch.where(a.real > 0, a, b)):
         for a, b in itertools.permutations((z, x, n, x.half()), 2):
@@ -245,6 +245,34 @@ def test_infinities_of_two_operands(name):
         wanted[(b == 0) & ~a.isnan()] = 1
     bad = ~torch.isclose(got, wanted, rtol=1e-5, equal_nan=True)
     assert not bad.any(), [tuple(str(t[i].item()) for t in (a, b, got, wanted)) for i in bad.nonzero()[:6]]
+
+
+def kinds(z):
+    """Of each part: 0 for a finite one, 1 and -1 for infinities, 2 for NaN."""
+    parts = torch.view_as_real(z.cpu())
+    return torch.where(parts.isfinite(), 0.0, parts).nan_to_num(nan=2, posinf=1, neginf=-1)
+
+
+ZEROS = torch.tensor([complex(a, b) for a in (0.0, -0.0) for b in (0.0, -0.0)]).unsqueeze(1)
+BASES = {"complex": ZEROS, "real": ZEROS.real, "integer": ZEROS.real.int(), "number": 0.0, "complex number": 0j}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_powers_of_zero(base):
+    """Infinite, of no direction, for exponents with a negative real part; part by part as the CPU has them."""
+    zero, exponents = BASES[base], extremes()
+    exponents = exponents[~exponents.imag.isinf()]
+    got = (zero.to("mps") if isinstance(zero, torch.Tensor) else zero) ** exponents.to("mps")
+    wanted = zero**exponents
+    agree = (kinds(got) == kinds(wanted)).all(-1) | (kinds(wanted) == 2).all(-1)
+    assert agree.all(), [(got[tuple(i)].item(), wanted[tuple(i)].item()) for i in (~agree).nonzero()[:4].tolist()]
+    assert (kinds(got)[..., 0] == 1).any()
+
+
+@pytest.mark.parametrize("exponent", [-1, -2, -1.5, -0.5, -math.inf, 2, 0.5, -1 + 1j, -2 - 0.5j])
+def test_zero_to_the_power_of_a_number(exponent):
+    got, wanted = kinds(ZEROS.to("mps") ** exponent), kinds(ZEROS**exponent)
+    assert torch.equal(got, wanted)
 
 
 def test_accuracy_of_pow():

@@ -82,6 +82,54 @@ def test_writes_into_expanded_memory(name, dtype, mps):
     same_outcome(lambda device: EXPANDED[name](torch.zeros(1, 3, dtype=dtype, device=device).expand(4, 3)))
 
 
+def one(x, *sizes, dtype=torch.float32):
+    """Memory of one element, expanded."""
+    return torch.zeros(1, dtype=dtype, device=x.device).expand(*sizes)
+
+
+def place(x, *sizes, dtype=torch.int64):
+    return torch.empty(sizes, dtype=dtype, device=x.device)
+
+
+# Not adaptive pools, with which the CPU's own kernels write beyond the element.
+RESULTS = {
+    "max": lambda x: torch.max(x[0, 0], 1, out=(one(x, 6), place(x, 6))),
+    "max, indices": lambda x: torch.max(x[0, 0], 1, out=(x.new_empty(6), one(x, 6, dtype=torch.int64))),
+    "min": lambda x: torch.min(x[0, 0], 1, out=(one(x, 6), place(x, 6))),
+    "aminmax": lambda x: torch.aminmax(x[0, 0], dim=1, out=(x.new_empty(6), one(x, 6))),
+    "avg_pool2d": lambda x: torch._C._nn.avg_pool2d(x, 2, out=one(x, 1, 1, 3, 4)),
+    "max_pool2d": lambda x: torch._C._nn.max_pool2d_with_indices(x, 2, out=(one(x, 1, 1, 3, 4), place(x, 1, 1, 3, 4))),
+    "upsample_nearest2d": lambda x: torch._C._nn.upsample_nearest2d(x, [3, 4], None, out=one(x, 1, 1, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_into_expanded_memory(name, mps):
+    same_outcome(lambda device: RESULTS[name](torch.ones(1, 1, 6, 8, device=device)))
+
+
+SCANS = ("cumsum", "cumprod", "logcumsumexp")
+OVERLAPS = {
+    "shifted": lambda x: (x[:9].view(3, 3), x[1:10].view(3, 3)),
+    "transposed": lambda x: (x[:9].view(3, 3), x[:9].view(3, 3).t()),
+    "expanded": lambda x: (x[:9].view(3, 3), x[9:].expand(3, 3)),
+    "itself": lambda x: (x[:9].view(3, 3), x[:9].view(3, 3)),
+    "beside": lambda x: (x[:4].view(2, 2), x[4:8].view(2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_scans_into_memory_that_they_read(name, overlap, mps):
+    def call(device):
+        x = torch.arange(10.0, device=device)
+        source, out = OVERLAPS[overlap](x)
+        getattr(torch, name)(source, 1, out=out)
+        return x.to(torch.int32)
+
+    same_outcome(call)
+
+
 FACTORIES = {
     "arange": lambda out: torch.arange(3, out=out),
     "arange, resized": lambda out: torch.arange(4, out=out),

@@ -37,8 +37,9 @@ sys.exit(pytest.main({arguments!r} + ([] if has_units else ["--collect-only"])))
         (("test_conv.py", "test_conv_tf32.py"), "kinds_in_half or tf32"),
         (("test_matmul_scaled.py",), "layouts or batches or cannot or all_tiles"),
         (("test_matmul_fragments.py",), "float16 or run_so"),
-        (("test_product_activations.py",), "dtype1 and (shape1 or shape2)"),
+        (("test_product_epilogues.py",), "dtype1 and (shape1 or shape2)"),
         (("test_rnn.py",), "low_precision and dtype0"),
+        (("test_attention.py",), "hide_whole and dtype1"),
     ],
 )
 def test_with_the_matrix_units_of_a_driver(files, tests, run_python):

@@ -1,10 +1,12 @@
-"""Dispatches, bytes and GPU milliseconds of a training step, eager and compiled, by what the kernels are for.
+"""Dispatches, bytes and GPU milliseconds of a step, eager and compiled, by what the kernels are for.
 
 Bytes are those of the storages that a kernel reads or writes, each once; GPU times are those of a profile, under which
 kernels do not overlap; the wall time is without one. `python traffic.py [NETWORK ...]`: BERT-base, "GPT 124M",
-ResNet50. ANYMPS_TRAFFIC_KERNELS=40 lists so many kernels of the compiled step, the largest first;
-ANYMPS_BENCHMARK_MODES and ANYMPS_BENCHMARK_PRECISIONS choose as in models.py. ANYMPS_TRAFFIC_SMALL=1 (software drivers)
-takes small networks of the same structure, whose counts for a layer are the same, and one run of a step.
+ResNet50, and of the small ones ViT. ANYMPS_TRAFFIC_STEP=infer: a forward pass in eval mode without gradients, whose
+precisions are those of weights and images (bf16, fp32), instead of a training step. ANYMPS_TRAFFIC_KERNELS=40 lists so
+many kernels of the compiled step, the largest first; ANYMPS_BENCHMARK_MODES and ANYMPS_BENCHMARK_PRECISIONS choose as
+in models.py. ANYMPS_TRAFFIC_SMALL=1 (software drivers) takes small networks of the same structure, whose counts for a
+layer are the same, and one run of a step.
 """
 
 import collections
@@ -58,7 +60,18 @@ def small_resnet(device):
     return ResNetForImageClassification(config), lambda m: m(pixel_values=images, labels=labels).loss
 
 
-SMALL = {"BERT-base": small_bert, "GPT 124M": small_gpt, "ResNet50": small_resnet}
+def small_vit(device):
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512, image_size=64
+    )
+    images, labels = torch.randn(4, 3, 64, 64).to(device), torch.randint(0, 2, (4,)).to(device)
+    return ViTForImageClassification(config), lambda m: m(pixel_values=images, labels=labels).loss
+
+
+SMALL = {"BERT-base": small_bert, "GPT 124M": small_gpt, "ResNet50": small_resnet, "ViT": small_vit}
 
 
 def kind_of(name):
@@ -82,6 +95,27 @@ def training_step(make, device, amp, options):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+    return step
+
+
+def inference_step(make, device, half, options):
+    """A forward pass; `half`: with weights and images of bfloat16."""
+    import torch
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, loss_of = make(device)
+    model.to(device, torch.bfloat16 if half else torch.float32).eval()
+    module = model if options is None else torch.compile(model, **options)
+
+    def called(*args, **kwargs):
+        kwargs = {k: v.bfloat16() if half and v.is_floating_point() else v for k, v in kwargs.items()}
+        return module(*args, **kwargs)
+
+    def step():
+        with torch.no_grad():
+            loss_of(called)
 
     return step
 
@@ -123,13 +157,15 @@ def main():
     small = os.environ.get("ANYMPS_TRAFFIC_SMALL") == "1"
     listed = int(os.environ.get("ANYMPS_TRAFFIC_KERNELS", "0"))
     modes = os.environ.get("ANYMPS_BENCHMARK_MODES", "eager,compiled").split(",")
-    precisions = os.environ.get("ANYMPS_BENCHMARK_PRECISIONS", "amp,fp32").split(",")
+    infers = os.environ.get("ANYMPS_TRAFFIC_STEP") == "infer"
+    precisions = os.environ.get("ANYMPS_BENCHMARK_PRECISIONS", "bf16,fp32" if infers else "amp,fp32").split(",")
+    step_of = inference_step if infers else training_step
     print(peer.device_name("mps"), "(small networks)" if small else "")
     for name in sys.argv[1:] or SMALL:
         for precision in precisions:
             for mode in modes:
                 make = (SMALL if small else NETWORKS)[name]
-                step = training_step(make, "mps", precision == "amp", MODES[mode])
+                step = step_of(make, "mps", precision != "fp32", MODES[mode])
                 wall, kernels = measured(step, small)
                 report(f"{name}, {precision}, {mode}", wall, kernels, 0 if mode == "eager" else listed)
                 del step

@@ -2,7 +2,7 @@
 """Times of collectives of floats between processes of one machine on mps, beside gloo's on CPU tensors and NCCL's.
 
     python benchmarks/distributed/all_reduce.py [--ranks 2] [--kib 64 1024 16384 65536 262144]
-        [--collectives all_reduce all_gather reduce_scatter]
+        [--collectives all_reduce all_gather reduce_scatter] [--alone]
 
 NCCL, with and without access to the other GPUs' memory (NCCL_P2P_DISABLE=1), is measured where ANYMPS_PEER_PYTHON names
 a Python with a CUDA build of PyTorch. A size is that of the whole tensor: the output of all_gather, the input of
@@ -108,13 +108,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kib", type=int, nargs="+", default=[64, 1024, 16384, 65536, 262144])
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
+    parser.add_argument("--alone", action="store_true", help="mps without its peers")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of:
         return rank_main(options.rank_of, options)
     columns = {"mps": launch(sys.executable, "mps", options)}
-    columns["gloo, CPU tensors"] = launch(sys.executable, "cpu", options)
-    if cuda := os.environ.get("ANYMPS_PEER_PYTHON"):
+    if not options.alone:
+        columns["gloo, CPU tensors"] = launch(sys.executable, "cpu", options)
+    if not options.alone and (cuda := os.environ.get("ANYMPS_PEER_PYTHON")):
         columns["NCCL"] = launch(cuda, "cuda", options)
         columns["NCCL_P2P_DISABLE=1"] = launch(cuda, "cuda", options, NCCL_P2P_DISABLE="1")
     print(f"{options.ranks} ranks; ms (GB/s, times as long as mps)")

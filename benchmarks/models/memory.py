@@ -1,5 +1,5 @@
-"""Peak memory of training steps of the zoo, in GiB, beside the peer's: allocated (in tensors) against allocated, and
-reserved (taken from the driver) against reserved.
+"""Peak memory of training steps of the zoo, in GiB, beside the peer's: what is in tensors (allocated) against the same,
+and what is taken from the driver (reserved) against the same.
 
     ANYMPS_PEER_PYTHON=python3 python benchmarks/models/memory.py [--only "ResNet50|GPT"] [--save]
 
@@ -20,7 +20,7 @@ import zoo_step  # noqa: E402
 
 STEPS = 3
 GOAL = 1.1
-KINDS = ("allocated", "reserved")
+KINDS = ("tensors", "reserved")
 
 
 def peaks(network, device: str, amp: bool) -> list[float]:

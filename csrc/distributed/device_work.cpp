@@ -14,6 +14,7 @@
 
 #include "distributed/job_thread.h"
 #include "runtime/command_encoder.h"
+#include "runtime/device.h"
 #include "runtime/exit.h"
 #include "runtime/stream.h"
 #include "runtime/stream_waits.h"
@@ -23,6 +24,12 @@ namespace anymps::distributed {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);  // with collectives that run when the interpreter ends
+
+// How long a caller looks for the end before it sleeps, from which it wakes some 50 us late; a software
+// driver needs the core.
+std::chrono::microseconds spin() {
+    return std::chrono::microseconds(runtime::device_info().runs_on_cpu ? 0 : 200);
+}
 
 // Counts what runs, collectives without messages, and knows how to end it. Thread-safe.
 class Activity {
@@ -360,7 +367,12 @@ bool DeviceWork::isCompleted() {
 }
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
-    if (!signal_.group) return Work::wait(timeout);
+    if (!signal_.group) {
+        const auto end = std::chrono::steady_clock::now() + spin();
+        while (!Work::isCompleted() && std::chrono::steady_clock::now() < end) {
+        }
+        return Work::wait(timeout);
+    }
     bool ended = timeout != kNoTimeout;
     {
         const std::lock_guard lock(mutex_);

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "gemm/activation.h"
+#include "gemm/epilogue.h"
 
 namespace anymps::gemm {
 
@@ -41,7 +41,7 @@ struct Gemm {
     Matrices self;  // m x n, any strides (0 too); may be out itself
     at::Scalar beta = 1, alpha = 1;
     bool sum_batch = false;  // add the products of the batch to one m x n
-    GemmActivation activation{};
+    GemmEpilogue epilogue{};
 
     // Into the product of the transposed operands in the other order, whose result is the transposed one.
     void transpose();

@@ -40,13 +40,20 @@ using shaders::matmul_fragments::MatmulFragmentsArgs;
 using shaders::matmul_packed::MatmulPackedArgs;
 using shaders::matmul_scaled::MatmulScaledArgs;
 
+uint64_t address_of(const Tensor* tensor) {
+    return tensor == nullptr ? 0 : kernels::address(*tensor);
+}
 uint64_t address_of(const Matrices& matrices) {
-    return matrices.tensor == nullptr ? 0 : kernels::address(*matrices.tensor);
+    return address_of(matrices.tensor);
 }
 
-// True where rows store as vec4.
-bool has_vec4_rows(const GemmArgs& args, uint64_t item) {
-    return args.out_n == 1 && aligned4(args.out, item, args.n, args.out_m, args.out_z);
+// True where rows of the results store as vec4, and what lies as they do can be read so.
+bool has_vec4_rows(const GemmArgs& args, const Gemm& g) {
+    const uint64_t item = g.out.tensor->element_size();
+    const auto aligned = [&](uint64_t address) {
+        return aligned4(address, item, args.n, args.out_m, args.out_z);
+    };
+    return args.out_n == 1 && aligned(args.out) && aligned(address_of(g.epilogue.operand));
 }
 
 uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
@@ -85,7 +92,7 @@ class Execution {
         product_.out = {&slices_, gemm_.m * gemm_.n, gemm_.n, 1};
         product_.self = kNoMatrices;
         product_.alpha = 1;
-        product_.activation = {};
+        product_.epilogue = {};
     }
     Execution(const Execution&) = delete;
     Execution& operator=(const Execution&) = delete;
@@ -136,13 +143,11 @@ class Execution {
 
     GemmArgs gemm_args(const Gemm& g, const Plan& plan) const {
         const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
-        const auto& activation = g.activation;
+        const bool scales = !g.epilogue.steps;
         return {.out = address_of(g.out),
                 .self = address_of(g.self),
-                .alpha = activation.function == Activation::None ? scalar_bits(g.alpha, compute_)
-                         : activation.input == nullptr           ? 0
-                                                                 : kernels::address(*activation.input),
-                .beta = scalar_bits(g.beta, compute_),
+                .alpha = scales ? scalar_bits(g.alpha, compute_) : address_of(g.epilogue.first),
+                .beta = scales ? scalar_bits(g.beta, compute_) : address_of(g.epilogue.operand),
                 .fallback_flags = kernels::address_or_0(flags_),
                 .m = u(g.m),
                 .n = u(g.n),
@@ -161,7 +166,8 @@ class Execution {
     static void declare_results(KernelCall& call, const Gemm& g) {
         call.write(*g.out.tensor);
         if (g.self.tensor != nullptr) call.read(*g.self.tensor);
-        if (g.activation.input != nullptr) call.write(*g.activation.input);
+        if (g.epilogue.operand != nullptr) call.read(*g.epilogue.operand);
+        if (g.epilogue.first != nullptr) call.write(*g.epilogue.first);
     }
 
     double operations() const { return 2.0 * product_.batch * product_.m * product_.n * product_.k; }
@@ -204,11 +210,11 @@ class Execution {
             .layout_a = static_cast<uint32_t>(a),
             .layout_b = static_cast<uint32_t>(b),
             .has_self = g.self.tensor != nullptr,
-            .wide_out = has_vec4_rows(args.gemm, g.out.tensor->element_size()),
+            .wide_out = has_vec4_rows(args.gemm, g),
             .tile_m = tile.m,
             .flag_tile_m = flagged == nullptr ? 0 : flagged->m,
             .flag_tile_n = flagged == nullptr ? 0 : flagged->n,
-            .activation = g.activation.code()};
+            .epilogue = g.epilogue.steps.code};
         KernelCall call(kernels::kernel_id(kernel), constants.values());
         call.read(*g.a.tensor).read(*g.b.tensor).read(flags_);
         declare_results(call, g);
@@ -232,8 +238,8 @@ class Execution {
         constants.subgroup = matrix_subgroup(info);
         constants.type_out = kernels::code(g.out.tensor->scalar_type());
         constants.has_self = g.self.tensor != nullptr;
-        constants.wide_out = has_vec4_rows(args.gemm, g.out.tensor->element_size());
-        constants.activation = g.activation.code();
+        constants.wide_out = has_vec4_rows(args.gemm, g);
+        constants.epilogue = g.epilogue.steps.code;
         const std::string kernel = std::string("matmul_") + plan.tile->kernel + "_" + suffix(plan.arithmetic);
         KernelCall call(kernels::kernel_id(kernel), constants.values());
         call.read(a).read(b).write(flags_);
@@ -289,14 +295,14 @@ class Execution {
         const ReduceSplitKArgs args{.gemm = gemm_args(g, whole),
                                     .workspace = kernels::address(slices_),
                                     .slices = static_cast<uint32_t>(slices_.size(0) / g.batch)};
-        const bool wide = g.n % 4 == 0 && has_vec4_rows(args.gemm, g.out.tensor->element_size());
+        const bool wide = g.n % 4 == 0 && has_vec4_rows(args.gemm, g);
         auto call = kReduceSplitK(0, static_cast<size_t>(compute_))
                         .call({.workgroup = kernels::flat_workgroup(),
                                .type_a = kernels::code(slices_.scalar_type()),
                                .type_out = kernels::code(g.out.tensor->scalar_type()),
                                .has_self = g.self.tensor != nullptr,
                                .wide_out = wide,
-                               .activation = g.activation.code()});
+                               .epilogue = g.epilogue.steps.code});
         call.read(slices_);
         declare_results(call, g);
         const uint64_t results = static_cast<uint64_t>(g.batch) * g.m * g.n;

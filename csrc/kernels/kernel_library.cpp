@@ -71,7 +71,7 @@ const vulkan::Pipeline& pipeline(KernelId id, std::span<const uint32_t> speciali
         auto created = std::make_unique<vulkan::Pipeline>(
             runtime::device(), pipeline_label(self.archive.name(id), specialization), self.archive.spirv(id),
             specialization);
-        runtime::compile_later(*created);
+        runtime::compile_later(*created, self.archive.spirv(id).size());
         return created;
     });
 }

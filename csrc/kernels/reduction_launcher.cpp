@@ -1,5 +1,6 @@
 #include "kernels/reduction_launcher.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/mps/EmptyTensor.h>
 
@@ -311,6 +312,10 @@ c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const Dim
 
 void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs,
             std::array<float, 4> params) {
+    // Not single results, which the CPU's kernels may add up in expanded memory.
+    if (outs.size() > 1)
+        for (const at::TensorBase& out : outs)
+            if (out.defined()) at::assert_no_internal_overlap(out);
     const bool to_bool = row.to_bool != nullptr && outs.begin()->scalar_type() == c10::ScalarType::Bool;
     Call(to_bool ? *row.to_bool : row, ins, dims, outs, params).launch();
 }

@@ -139,7 +139,7 @@ const vulkan::Pipeline& kept_pipeline(const std::string& name, std::string sourc
     if (!pipeline) {
         pipeline = std::make_unique<vulkan::Pipeline>(runtime::device(), pipeline_label(name, specialization),
                                                       words, specialization);
-        runtime::compile_later(*pipeline);
+        runtime::compile_later(*pipeline, words.size());
     }
     return *pipeline;
 }

@@ -97,7 +97,7 @@ const vulkan::Pipeline& UserKernel::pipeline(const GroupSize& size) {
         constants.insert(constants.end(), specialization_.begin(), specialization_.end());
         pipeline = std::make_unique<vulkan::Pipeline>(runtime::device(), pipeline_label(name_, size), words,
                                                       constants);
-        runtime::compile_later(*pipeline);
+        runtime::compile_later(*pipeline, words.size());
     }
     return *pipeline;
 }

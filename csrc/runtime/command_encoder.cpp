@@ -8,7 +8,6 @@
 #include <cstring>
 #include <deque>
 #include <list>
-#include <string>
 #include <utility>
 
 #include "runtime/address_map.h"
@@ -480,11 +479,8 @@ class CommandEncoder::Impl {
 // The lock of one call, which goes to the graph that its thread captures.
 class CommandEncoder::Call {
   public:
-    // Records commands, which wait for what the current stream waits for.
-    explicit Call(Impl& impl) : Call((enter_current_stream(), impl), kRecordsNothing) {}
-
-    enum Nothing { kRecordsNothing };
-    Call(Impl& impl, Nothing) : lock_(impl.mutex_), impl_(impl) {
+    explicit Call(Impl& impl, bool records = true)
+        : lock_((records ? enter_current_stream() : void(), impl.mutex_)), impl_(impl) {
         impl_.graph_ = capturing();
         impl_.timer_ = active_timer();
         if (impl_.timer_) [[unlikely]]
@@ -556,7 +552,7 @@ void CommandEncoder::write_timestamp(const vulkan::QueryPool& pool, uint32_t ind
 
 uint64_t CommandEncoder::submit() {
     check_not_capturing("A synchronization or an event");
-    const Call call(*impl_, Call::kRecordsNothing);
+    const Call call(*impl_, false);
     impl_->record_deferred();
     return impl_->submit();
 }

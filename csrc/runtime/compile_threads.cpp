@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
 
 #include "vulkan/pipeline.h"
 
@@ -14,6 +17,30 @@ namespace {
 constexpr size_t kMaxThreads = 16;
 
 std::atomic<bool> g_started{false};
+
+// As many as there are tasks that have not begun, each of which takes one. Any thread.
+class WaitingPipelines {
+  public:
+    static WaitingPipelines& instance() {
+        static auto& waiting = *new WaitingPipelines;
+        return waiting;
+    }
+
+    void push(const vulkan::Pipeline& pipeline, size_t words) {
+        const std::lock_guard lock(mutex_);
+        by_words_.emplace(words, &pipeline);
+    }
+
+    const vulkan::Pipeline& pop() {
+        const std::lock_guard lock(mutex_);
+        return *by_words_.extract(by_words_.begin()).mapped();
+    }
+
+  private:
+    std::mutex mutex_;
+    std::multimap<size_t, const vulkan::Pipeline*, std::greater<>>
+        by_words_;  // of equals the first comes first
+};
 
 // Never destroyed: its threads sleep until the process ends.
 c10::ThreadPool& threads() {
@@ -26,8 +53,9 @@ c10::ThreadPool& threads() {
 
 }  // namespace
 
-void compile_later(const vulkan::Pipeline& pipeline) {
-    threads().run([&pipeline] { pipeline.build(); });
+void compile_later(const vulkan::Pipeline& pipeline, size_t words) {
+    WaitingPipelines::instance().push(pipeline, words);
+    threads().run([] { WaitingPipelines::instance().pop().build(); });
 }
 
 void finish_compiling() {

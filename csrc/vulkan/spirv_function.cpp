@@ -15,11 +15,11 @@ constexpr uint32_t kMany = UINT32_MAX;  // not one constant
 
 class FunctionSpecializer {
   public:
-    FunctionSpecializer(SpirvModule& module, Instances& instances, const SpirvFunction& function,
+    FunctionSpecializer(SpirvModule& module, SpecializedFunctions& instances, const SpirvFunction& function,
                         const std::vector<uint32_t>& arguments)
         : module_(module), instances_(instances), function_(function), arguments_(arguments) {}
 
-    void run(Instance& result);
+    void run(SpecializedFunction& result);
 
   private:
     // A variable of the function, while all that is ever stored to it is one constant.
@@ -39,7 +39,7 @@ class FunctionSpecializer {
     void note_variables(Words instruction, uint32_t block);
     void store_constant(uint32_t variable, uint32_t value, uint32_t block);
     void terminate(uint32_t block);
-    const Instance& callee(Words call);
+    const SpecializedFunction& callee(Words call);
 
     bool unwraps(uint32_t block);
     uint32_t next_on_spine(uint32_t block);
@@ -50,12 +50,12 @@ class FunctionSpecializer {
     void use(uint32_t id);
     void use_operands(Words instruction);
 
-    void emit(Instance& result);
-    void emit_block(Instance& result, uint32_t block);
-    void emit_instruction(Instance& result, Words instruction);
-    void emit_terminator(Instance& result, uint32_t block);
-    uint32_t renamed(Instance& result, uint32_t id);
-    void put(Instance& result, Op op, std::initializer_list<uint32_t> operands) const;
+    void emit(SpecializedFunction& result);
+    void emit_block(SpecializedFunction& result, uint32_t block);
+    void emit_instruction(SpecializedFunction& result, Words instruction);
+    void emit_terminator(SpecializedFunction& result, uint32_t block);
+    uint32_t renamed(SpecializedFunction& result, uint32_t id);
+    void put(SpecializedFunction& result, Op op, std::initializer_list<uint32_t> operands) const;
 
     uint32_t resolved(uint32_t id) const {
         while (id < alias_.size() && alias_[id] != 0) id = alias_[id];
@@ -70,7 +70,7 @@ class FunctionSpecializer {
     uint32_t merge_of(uint32_t i) const { return block_at(block(i).merge[1]); }
 
     SpirvModule& module_;
-    Instances& instances_;
+    SpecializedFunctions& instances_;
     const SpirvFunction& function_;
     const std::vector<uint32_t>& arguments_;
 
@@ -210,7 +210,7 @@ void FunctionSpecializer::evaluate(Words instruction, uint32_t i) {
 }
 
 void FunctionSpecializer::evaluate_call(Words instruction) {
-    if (const Instance& instance = callee(instruction); instance.pure && instance.result != 0)
+    if (const SpecializedFunction& instance = callee(instruction); instance.pure && instance.result != 0)
         alias_[instruction[2]] = instance.result;
 }
 
@@ -250,7 +250,7 @@ void FunctionSpecializer::evaluate_scalar(Words instruction, uint32_t width) {
     if (bits) alias_[instruction[2]] = module_.constant_id(instruction[1], *bits);
 }
 
-const Instance& FunctionSpecializer::callee(Words call) {
+const SpecializedFunction& FunctionSpecializer::callee(Words call) {
     std::vector<uint32_t> arguments;
     for (const uint32_t id : call.subspan(4)) {
         const uint32_t value = resolved(id);
@@ -403,7 +403,7 @@ void FunctionSpecializer::find_live() {
     }
 }
 
-uint32_t FunctionSpecializer::renamed(Instance& result, uint32_t id) {
+uint32_t FunctionSpecializer::renamed(SpecializedFunction& result, uint32_t id) {
     id = resolved(id);
     if (!module_.is_local(id)) return id;
     if (renamed_[id] == 0) {
@@ -418,12 +418,13 @@ uint32_t FunctionSpecializer::renamed(Instance& result, uint32_t id) {
     return renamed_[id];
 }
 
-void FunctionSpecializer::put(Instance& result, Op op, std::initializer_list<uint32_t> operands) const {
+void FunctionSpecializer::put(SpecializedFunction& result, Op op,
+                              std::initializer_list<uint32_t> operands) const {
     result.words.push_back(static_cast<uint32_t>(operands.size() + 1) << 16 | static_cast<uint32_t>(op));
     result.words.insert(result.words.end(), operands);
 }
 
-void FunctionSpecializer::emit_instruction(Instance& result, Words instruction) {
+void FunctionSpecializer::emit_instruction(SpecializedFunction& result, Words instruction) {
     const Op op = opcode_of(instruction);
     const uint32_t id = result_of(instruction);
     if (id != 0 && (alias_[id] != 0 || !live_[id])) return;
@@ -432,7 +433,7 @@ void FunctionSpecializer::emit_instruction(Instance& result, Words instruction) 
         if (base != base_.end() && !live_[base->second]) return;
         if (base == base_.end()) result.pure = false;
     } else if (op == Op::FunctionCall) {
-        const Instance& called = callee(instruction);
+        const SpecializedFunction& called = callee(instruction);
         result.calls.push_back(&called);
         result.pure &= called.pure;
         put(result, op, {});
@@ -449,7 +450,7 @@ void FunctionSpecializer::emit_instruction(Instance& result, Words instruction) 
         result.words.push_back(is_literal(instruction, i) ? instruction[i] : renamed(result, instruction[i]));
 }
 
-void FunctionSpecializer::emit_terminator(Instance& result, uint32_t i) {
+void FunctionSpecializer::emit_terminator(SpecializedFunction& result, uint32_t i) {
     const SpirvBlock& from = block(i);
     const State& state = state_[i];
     const Words words = from.terminator;
@@ -483,7 +484,7 @@ void FunctionSpecializer::emit_terminator(Instance& result, uint32_t i) {
     }
 }
 
-void FunctionSpecializer::emit_block(Instance& result, uint32_t i) {
+void FunctionSpecializer::emit_block(SpecializedFunction& result, uint32_t i) {
     put(result, Op::Label, {renamed(result, block(i).label)});
     for_each_instruction(block(i).body, [&](Words instruction) {
         const Op op = opcode_of(instruction);
@@ -494,7 +495,7 @@ void FunctionSpecializer::emit_block(Instance& result, uint32_t i) {
     emit_terminator(result, i);
 }
 
-void FunctionSpecializer::emit(Instance& result) {
+void FunctionSpecializer::emit(SpecializedFunction& result) {
     constexpr uint32_t kDontInline = 2;
     renamed_.assign(module_.bound(), 0);
     result.pure = true;
@@ -528,7 +529,7 @@ void FunctionSpecializer::emit(Instance& result) {
     if (result.result == kMany || !result.pure) result.result = 0;
 }
 
-void FunctionSpecializer::run(Instance& result) {
+void FunctionSpecializer::run(SpecializedFunction& result) {
     while (analyse()) {
     }
     choose_wrappers();
@@ -538,10 +539,11 @@ void FunctionSpecializer::run(Instance& result) {
 
 }  // namespace
 
-const Instance& Instances::get(uint32_t function, const std::vector<uint32_t>& arguments, uint32_t id) {
+const SpecializedFunction& SpecializedFunctions::get(uint32_t function,
+                                                     const std::vector<uint32_t>& arguments, uint32_t id) {
     auto& instance = instances_[{function, arguments}];
     if (!instance) {
-        auto made = std::make_unique<Instance>();
+        auto made = std::make_unique<SpecializedFunction>();
         made->id = id != 0 ? id : module_.new_id();
         FunctionSpecializer(module_, *this, module_.function(function), arguments).run(*made);
         instance = std::move(made);

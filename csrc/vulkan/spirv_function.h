@@ -12,26 +12,27 @@
 namespace anymps::vulkan {
 
 // What came of a function.
-struct Instance {
+struct SpecializedFunction {
     uint32_t id = 0;
     std::vector<uint32_t> words;        // OpFunction to OpFunctionEnd
     std::vector<uint32_t> annotations;  // of its ids
-    std::vector<const Instance*> calls;
+    std::vector<const SpecializedFunction*> calls;
     bool pure = false;    // no effect on memory but through its result
     uint32_t result = 0;  // the constant that a pure function returns, if it is one
 };
 
 // All instances of a module's functions.
-class Instances {
+class SpecializedFunctions {
   public:
-    explicit Instances(SpirvModule& module) : module_(module) {}
+    explicit SpecializedFunctions(SpirvModule& module) : module_(module) {}
 
     // arguments: ids of constants, 0 where an argument is none. id: 0 for a new one.
-    const Instance& get(uint32_t function, const std::vector<uint32_t>& arguments, uint32_t id = 0);
+    const SpecializedFunction& get(uint32_t function, const std::vector<uint32_t>& arguments,
+                                   uint32_t id = 0);
 
   private:
     SpirvModule& module_;
-    std::map<std::pair<uint32_t, std::vector<uint32_t>>, std::unique_ptr<Instance>> instances_;
+    std::map<std::pair<uint32_t, std::vector<uint32_t>>, std::unique_ptr<SpecializedFunction>> instances_;
 };
 
 }  // namespace anymps::vulkan

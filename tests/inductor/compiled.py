@@ -58,6 +58,11 @@ def _run_and_get_code(function):
         return run_and_get_code(function)
 
 
+def calls(codes: list[str], word: str) -> int:
+    """How often a text stands in generated modules."""
+    return sum(code.count(word) for code in codes)
+
+
 def kernel_count(codes: list[str]) -> int:
     """Generated kernels that the modules define."""
     return sum(code.count("= mps_kernel(") for code in codes)

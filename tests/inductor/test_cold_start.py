@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import threading
 
 import pytest
 import torch
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
-
-from torch_anymps.garbage import few_collections
 
 TRAINING = """
 import json, torch
@@ -73,41 +69,3 @@ def test_dropouts_of_one_kernel_draw_different_numbers(mps, shape):
 
     found = [tuple(mask.flatten().tolist()) for mask in torch.compile(masks)(x)]
     assert len(set(found)) == 4
-
-
-def test_full_collections_wait(mps):
-    before = gc.get_threshold()
-    with few_collections(), few_collections():
-        inside = gc.get_threshold()
-        assert inside[:2] == before[:2] and inside[2] > 1 << 20
-    assert gc.get_threshold() == before
-
-
-def test_thresholds_come_back_after_threads(mps):
-    before, barrier = gc.get_threshold(), threading.Barrier(2)
-
-    def work(raises):
-        try:
-            with few_collections():
-                barrier.wait()
-                if raises:
-                    raise ValueError
-        except ValueError:
-            pass
-
-    threads = [threading.Thread(target=work, args=(raises,)) for raises in (True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert gc.get_threshold() == before
-
-
-def test_thresholds_of_others_stay(mps):
-    before = gc.get_threshold()
-    try:
-        with few_collections():
-            gc.set_threshold(500, 5, 5)
-        assert gc.get_threshold() == (500, 5, 5)
-    finally:
-        gc.set_threshold(*before)

@@ -6,13 +6,14 @@ import re
 
 import pytest
 import torch
+from compiled import calls
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
 
 from torch_anymps.inductor import graph_passes
 
-pytestmark = pytest.mark.usefixtures("mps")
+pytestmark = pytest.mark.usefixtures("mps", "epilogues_everywhere")
 
 
 def gradients(model, x, compiled, dtype=torch.bfloat16):
@@ -44,10 +45,6 @@ def agree(model, x, dtype=torch.bfloat16, tolerance=3e-2):
 def layers(count=3):
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32)) for _ in range(count))).to("mps")
-
-
-def calls(codes, word):
-    return sum(code.count(word) for code in codes)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -95,8 +92,9 @@ def mlp(activation):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gelu_and_its_gradient_are_parts_of_products(approximate, dtype):
     codes = agree(mlp(nn.GELU(approximate)), torch.randn(4, 16, 32, device="mps"), dtype)
-    assert calls(codes, "anymps.addmm_activation_and_input.default(") == 1
-    assert calls(codes, "anymps.mm_activation_backward.default(") == 1
+    name = "gelu" if approximate == "none" else "gelu_tanh"
+    assert calls(codes, "anymps.addmm_epilogue_and_first.default(") == calls(codes, f"'{name}', None)") == 1
+    assert calls(codes, f"'{name}_backward', ") == 1
     assert calls(codes, "anymps.convert_all.default(") == 1 and not re.search(r"mps_fused__to_copy_\d", "".join(codes))
     assert not re.search(r"let tmp\d+ = .*gelu", "".join(codes))
 
@@ -111,8 +109,8 @@ class WrittenOut(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gelu_that_is_written_out_is_a_part_of_products(dtype):
     codes = agree(mlp(WrittenOut()), torch.randn(4, 16, 32, device="mps"), dtype)
-    assert calls(codes, "anymps.addmm_activation_and_input.default(") == 1
-    assert calls(codes, "'gelu_tanh')") == 2
+    assert calls(codes, "'gelu_tanh', None)") == 1
+    assert calls(codes, "'gelu_tanh_backward', ") == 1
 
 
 @pytest.mark.parametrize(
@@ -140,7 +138,7 @@ def test_dynamic_sizes(sizes, fused):
     for dim in sizes:
         torch._dynamo.mark_dynamic(x, dim)
     codes = agree(mlp(nn.GELU()), x)
-    assert calls(codes, "anymps.addmm_activation_and_input.default(") == fused
+    assert calls(codes, "'gelu', None)") == fused
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU()])
@@ -151,8 +149,7 @@ def test_activation_without_gradients_keeps_nothing(activation):
         result, codes = run_and_get_code(lambda: torch.compile(model, fullgraph=True)(x))
         assert_close(result, model(x))
     name = type(activation).__name__.lower()
-    assert calls(codes, "anymps.addmm_activation.default(") == 1
-    assert calls(codes, f"'{name}')") == 1
+    assert calls(codes, "anymps.addmm_epilogue.default(") == calls(codes, f"'{name}', None)") == 1
 
 
 def test_activation_that_fuses_with_more_is_left_to_fusion():
@@ -161,4 +158,4 @@ def test_activation_that_fuses_with_more_is_left_to_fusion():
     with torch.no_grad(), fresh_cache():
         result, codes = run_and_get_code(torch.compile(lambda: nn.functional.gelu(layer(x)) * 2 + x, fullgraph=True))
         assert_close(result, nn.functional.gelu(layer(x)) * 2 + x)
-    assert calls(codes, "addmm_activation") == 0
+    assert calls(codes, "addmm_epilogue") == 0

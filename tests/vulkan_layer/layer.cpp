@@ -1,6 +1,6 @@
 // A Vulkan layer that makes a software driver report another device and keep to its memory: heaps that fill
-// up, memory that the host cannot map, buffers of at most so many bytes. Shaders run as the driver below runs
-// them.
+// up, memory that the host cannot map, buffers of at most so many bytes, queues of several families. Shaders
+// run as the driver below runs them, all on its one queue.
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
@@ -8,10 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 #include "profile.h"
 
@@ -34,6 +36,9 @@ struct Next {
     PFN_vkAllocateMemory AllocateMemory = nullptr;
     PFN_vkFreeMemory FreeMemory = nullptr;
     PFN_vkMapMemory MapMemory = nullptr;
+    PFN_vkDestroyDevice DestroyDevice = nullptr;
+    PFN_vkGetDeviceQueue GetDeviceQueue = nullptr;
+    PFN_vkCreateCommandPool CreateCommandPool = nullptr;
     PFN_vkQueueSubmit QueueSubmit = nullptr;
 
     // Once, when the instance has been made: the loader answers differently later.
@@ -59,6 +64,9 @@ struct Next {
         get(AllocateMemory, "vkAllocateMemory");
         get(FreeMemory, "vkFreeMemory");
         get(MapMemory, "vkMapMemory");
+        get(DestroyDevice, "vkDestroyDevice");
+        get(GetDeviceQueue, "vkGetDeviceQueue");
+        get(CreateCommandPool, "vkCreateCommandPool");
         get(QueueSubmit, "vkQueueSubmit");
     }
 } next;
@@ -71,6 +79,14 @@ struct Allocation {
 std::mutex mutex;
 std::unordered_map<VkDeviceMemory, Allocation> allocations;
 std::array<VkDeviceSize, VK_MAX_MEMORY_HEAPS> used{};
+
+// A queue of the profile. The loader and layers above tell a dispatchable object's device by its first word.
+struct Queue {
+    void* dispatch;
+    VkQueue below;
+};
+std::map<std::pair<uint32_t, uint32_t>, Queue> queues;  // by family and index
+std::mutex queue_mutex;                                 // for the one queue below
 
 template <class Struct>
 Struct* find(void* chain, VkStructureType type) {
@@ -351,6 +367,23 @@ VKAPI_ATTR VkResult VKAPI_CALL MapMemory(VkDevice device, VkDeviceMemory memory,
     return next.MapMemory(device, memory, offset, size, flags, host);
 }
 
+VKAPI_ATTR void VKAPI_CALL GetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue* queue) {
+    const std::lock_guard lock(queue_mutex);
+    const auto [found, made] = queues.try_emplace({family, index});
+    if (made) {
+        next.GetDeviceQueue(device, 0, 0, &found->second.below);
+        found->second.dispatch = *reinterpret_cast<void**>(device);
+    }
+    *queue = reinterpret_cast<VkQueue>(&found->second);
+}
+
+VKAPI_ATTR VkResult VKAPI_CALL CreateCommandPool(VkDevice device, const VkCommandPoolCreateInfo* create,
+                                                 const VkAllocationCallbacks* allocator, VkCommandPool* pool) {
+    VkCommandPoolCreateInfo info = *create;
+    info.queueFamilyIndex = 0;
+    return next.CreateCommandPool(device, &info, allocator, pool);
+}
+
 // Notes its count of command buffers as a line of the file that ANYMPS_SUBMISSIONS names.
 VKAPI_ATTR VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo* submits,
                                            VkFence fence) {
@@ -359,7 +392,8 @@ VKAPI_ATTR VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const 
         std::ofstream file(name, std::ios::app);
         for (uint32_t i = 0; i < count; ++i) file << submits[i].commandBufferCount << '\n';
     }
-    return next.QueueSubmit(queue, count, submits, fence);
+    const std::lock_guard lock(queue_mutex);
+    return next.QueueSubmit(reinterpret_cast<Queue*>(queue)->below, count, submits, fence);
 }
 
 // Finds the link of the chain that says what is below, and moves it on for the layer that is called next.
@@ -396,15 +430,34 @@ VKAPI_ATTR VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkD
     if (link == nullptr) return VK_ERROR_INITIALIZATION_FAILED;
     const auto device_proc = link->u.pLayerInfo->pfnNextGetDeviceProcAddr;
     link->u.pLayerInfo = link->u.pLayerInfo->pNext;
-    // The driver below has one queue family, the profile's first.
-    if (create->queueCreateInfoCount != 1 || create->pQueueCreateInfos->queueFamilyIndex != 0)
-        return VK_ERROR_INITIALIZATION_FAILED;
-    const VkResult result = next.CreateDevice(physical, create, allocator, device);
+    for (uint32_t i = 0; i < create->queueCreateInfoCount; ++i) {
+        const VkDeviceQueueCreateInfo& asked = create->pQueueCreateInfos[i];
+        const auto& families = profile().queues;
+        if (asked.queueFamilyIndex >= families.size() ||
+            asked.queueCount > families[asked.queueFamilyIndex].queueCount)
+            return VK_ERROR_INITIALIZATION_FAILED;
+    }
+    // The driver below has one queue.
+    VkDeviceQueueCreateInfo one = create->pQueueCreateInfos[0];
+    one.queueFamilyIndex = 0;
+    one.queueCount = 1;
+    VkDeviceCreateInfo below = *create;
+    below.queueCreateInfoCount = 1;
+    below.pQueueCreateInfos = &one;
+    const VkResult result = next.CreateDevice(physical, &below, allocator, device);
     if (result == VK_SUCCESS) {
         next.GetDeviceProcAddr = device_proc;
         next.load(*device);
     }
     return result;
+}
+
+VKAPI_ATTR void VKAPI_CALL DestroyDevice(VkDevice device, const VkAllocationCallbacks* allocator) {
+    {
+        const std::lock_guard lock(queue_mutex);
+        queues.clear();
+    }
+    next.DestroyDevice(device, allocator);
 }
 
 PFN_vkVoidFunction own(std::string_view name);
@@ -447,6 +500,9 @@ PFN_vkVoidFunction own(std::string_view name) {
         add("vkAllocateMemory", &AllocateMemory);
         add("vkFreeMemory", &FreeMemory);
         add("vkMapMemory", &MapMemory);
+        add("vkDestroyDevice", &DestroyDevice);
+        add("vkGetDeviceQueue", &GetDeviceQueue);
+        add("vkCreateCommandPool", &CreateCommandPool);
         add("vkQueueSubmit", &QueueSubmit);
         return map;
     }();

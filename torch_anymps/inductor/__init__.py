@@ -18,11 +18,12 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import choices, config, cpp_wrapper, index_values
+    from . import choices, combo, config, cpp_wrapper, index_values
     from .device import device_config
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
     from .lowering import register_decompositions
+    from .mask_passes import MaskPass
     from .replay import ReplayPolicy
     from .runtime import compiler_version
     from .scheduling import SlangScheduling, SlangWrapper
@@ -38,8 +39,11 @@ def register() -> None:
         inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()
     index_values.install()
+    combo.install()
     if inductor_config.pre_grad_custom_pass is None:
         inductor_config.pre_grad_custom_pass = GeluFormula()
+    if inductor_config.joint_custom_pre_pass is None:
+        inductor_config.joint_custom_pre_pass = MaskPass()
     if inductor_config.cudagraph_policy is None:
         inductor_config.cudagraph_policy = ReplayPolicy()
     register_decompositions()

@@ -10,34 +10,61 @@ from .dtypes import STORAGE
 PUSH_CONSTANT_BYTES = 128
 
 
-def declare_arguments(code: IndentedBuffer, kernel, trees: list, index: str, tiled: bool) -> None:
-    """The head of a kernel: its argument struct, and a variable for each of the arguments.
-
-    index: the type of indices. Structs beyond PUSH_CONSTANT_BYTES are passed by their address.
-    """
-    fields = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
+def fields_of(kernel, trees: list, tiled: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(type, name) of tensors, and of numbers, in the order in which a launch has them."""
+    tensors = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
+    numbers = []
     for name, kind, _ in kernel.numbers:
-        fields.append(("float" if kind == "float" else "int64_t", name))
+        numbers.append(("float" if kind == "float" else "int64_t", name))
         if kind == "float":
-            fields.append(("float", f"{name}_unused"))
-    fields += [("int64_t", f"{t.prefix}numel") for t in trees]
+            numbers.append(("float", f"{name}_unused"))
+    numbers += [("int64_t", f"{t.prefix}numel") for t in trees]
     if tiled:
-        fields.append(("int64_t", "tile_count"))
+        numbers.append(("int64_t", "tile_count"))
     for n in range(len(kernel.messages)):
-        fields += [("int64_t", f"error{n}"), ("int64_t", f"error_code{n}")]
-    code.writeline("struct Args")
+        numbers += [("int64_t", f"error{n}"), ("int64_t", f"error_code{n}")]
+    return tensors, numbers
+
+
+def declare_struct(code: IndentedBuffer, name: str, fields: list[tuple[str, str]]) -> None:
+    code.writeline(f"struct {name}")
     code.writeline("{")
     with code.indent():
-        for kind, name in fields:
-            code.writeline(f"{kind} {name};")
+        for kind, field in fields:
+            code.writeline(f"{kind} {field};")
     code.writeline("}")
-    words = len(kernel.tensors) + len(kernel.numbers) + len(trees) + tiled + 2 * len(kernel.messages)
-    by_address = 8 * words > PUSH_CONSTANT_BYTES
+
+
+def declare_entry(code: IndentedBuffer, fields: list[tuple[str, str]]) -> str:
+    """The head of an entry point whose arguments are these fields, and how its body gets at one.
+
+    Structs beyond PUSH_CONSTANT_BYTES are passed by their address.
+    """
+    declare_struct(code, "Args", fields)
+    halves = sum(1 if kind == "float" else 2 for kind, _ in fields)
+    by_address = 4 * halves > PUSH_CONSTANT_BYTES
     code.writeline('[shader("compute")] [numthreads(kWorkgroup, 1, 1)]')
     code.writeline(f"void main_kernel(uniform Args{'*' if by_address else ''} args)")
     code.writeline("{")
-    access = "->" if by_address else "."
+    return "->" if by_address else "."
+
+
+def declare_arguments(code: IndentedBuffer, kernel, trees: list, index: str, tiled: bool, part: int | None) -> None:
+    """The head of a kernel, or of a part of one: its argument struct, and a variable for each of the arguments.
+
+    index: the type of indices.
+    """
+    tensors, numbers = fields_of(kernel, trees, tiled)
+    if part is None:
+        access = declare_entry(code, [*tensors, *numbers])
+    else:
+        declare_struct(code, f"Args{part}", [*tensors, *numbers])
+        code.writeline(f"void part{part}(Args{part} args, uint group)")
+        code.writeline("{")
+        access = "."
     with code.indent():
+        if part is None:
+            code.writeline("let group = group_index();")
         for tensor in kernel.tensors:
             code.writeline(f"let {tensor.name} = args{access}{tensor.name};")
         for name, kind, _ in kernel.numbers:

@@ -21,6 +21,7 @@ class DeviceConfig:
     vector: int
     compute_units: int
     float_atomics: bool  # it adds to floats in memory by itself
+    matrix_units: bool  # products are made of cooperative matrices
 
 
 @functools.cache
@@ -37,4 +38,5 @@ def device_config() -> DeviceConfig:
         vector=1 if software else 4,
         compute_units=info["planned_compute_units"],
         float_atomics=info["features"]["atomics"],
+        matrix_units=info["features"]["coopmat"],
     )

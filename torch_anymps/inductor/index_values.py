@@ -60,10 +60,13 @@ def fits_index(index: sympy.Expr, kernel) -> bool:
         return True
     ranges = dict(V.graph.sizevars.shape_env.var_to_range)
     for symbol in index.free_symbols:
-        entry = kernel.range_tree_nodes.get(symbol)
-        if entry is None:
+        entry, value = kernel.range_tree_nodes.get(symbol), kernel.cse.varname_map.get(symbol.name)
+        if entry is not None:
+            ranges[symbol] = ValueRanges(0, bound_sympy(entry.length, ranges).upper - 1)
+        elif value is not None:
+            ranges[symbol] = value.bounds  # of what is read, known where it is an index by itself
+        else:
             return False
-        ranges[symbol] = ValueRanges(0, bound_sympy(entry.length, ranges).upper - 1)
     parts = (part for part in sympy.preorder_traversal(index) if part.is_integer and not part.is_number)
     return all(_is_between(bound_sympy(part, ranges), *_INDEX) for part in parts)
 

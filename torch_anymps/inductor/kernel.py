@@ -13,6 +13,7 @@ from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
 from torch._inductor.utils import sympy_subs
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from .access import Load, Store, is_aligned, is_removed, stride_of
 from .device import device_config
@@ -129,7 +130,8 @@ class SlangKernel(Reductions, SIMDKernel):
         bound = self.index_to_str(size)
         self._report(f"{var} < 0 || {var} >= {bound}", f"index out of bounds: expected 0 <= index < {size}")
         text = f"clamp({self.index_dtype}({var}), {self.index_dtype}(0), max({self.index_dtype}({bound}) - 1, 0))"
-        result = self.cse.generate(self.compute, text, dtype=self.get_index_dtype_as_torch_dtype())
+        bounds = ValueRanges(0, size - 1) if isinstance(size, sympy.Integer) else ValueRanges.unknown_int()
+        result = self.cse.generate(self.compute, text, bounds=bounds, dtype=self.get_index_dtype_as_torch_dtype())
         self.in_range.add(str(result))
         return result
 
@@ -186,6 +188,10 @@ class SlangKernel(Reductions, SIMDKernel):
         self.tiled, self.rows_per_group = writer.tiled, writer.rows_per_group
         return writer.text()
 
+    def text_as_part(self, number: int) -> str:
+        """The function that is a part of a kernel of several; after codegen_kernel."""
+        return LoopWriter(self).text(number)
+
     def _arguments(self) -> tuple[list[TensorArg], list[tuple[str, str, sympy.Expr | TensorArg]]]:
         """Tensors, and numbers: (name, its type in registers, its value or the tensor on the CPU that holds it)."""
         _, _, signature, _ = self.args.python_argdefs()
@@ -204,21 +210,26 @@ class SlangKernel(Reductions, SIMDKernel):
         return tensors, numbers
 
     def call_kernel(self, name: str, node=None, deallocate_ws: bool = True) -> None:
+        tensors, numbers, kinds = self.call_arguments(name)
+        write_call(name, [*tensors, *numbers], [t.dtype for t in self.tensors] + kinds)
+
+    def call_arguments(self, name: str) -> tuple[list[str], list[str], list[type]]:
+        """What the wrapper passes: tensors, numbers, and types of these.
+
+        name: the kernel's, for sizes that are variables there.
+        """
         wrapper = V.graph.wrapper_code
         text = wrapper.number_argument if V.graph.cpp_wrapper else _number_argument
-        args = [t.buffer for t in self.tensors] + [text(value) for _, _, value in self.numbers]
+        numbers = [text(value) for _, _, value in self.numbers]
         for tree in self.active_range_trees():
             numel = tree.numel
             plain = isinstance(numel, (sympy.Integer, sympy.Symbol, int))
-            args.append(text(numel) if plain else str(wrapper.generate_numel_expr(name, tree).inner))
+            numbers.append(text(numel) if plain else str(wrapper.generate_numel_expr(name, tree).inner))
         if self.tiled:
             divided = "/" if V.graph.cpp_wrapper else "//"
-            args.append(" * ".join(f"(({numel} + {TILE - 1}) {divided} {TILE})" for numel in args[-2:]))
-        kinds = [t.dtype for t in self.tensors] + [float if kind == "float" else int for _, kind, _ in self.numbers]
-        kinds += [int] * (len(args) - len(kinds))
-        wrapper.generate_kernel_call(
-            name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=kinds
-        )
+            numbers.append(" * ".join(f"(({numel} + {TILE - 1}) {divided} {TILE})" for numel in numbers[-2:]))
+        kinds = [float if kind == "float" else int for _, kind, _ in self.numbers]
+        return [t.buffer for t in self.tensors], numbers, kinds + [int] * (len(numbers) - len(kinds))
 
     def codegen_nan_check(self) -> None:
         """Lines of the wrapper that look at all arguments of the kernel, for torch._inductor.config.nan_asserts."""
@@ -232,15 +243,18 @@ class SlangKernel(Reductions, SIMDKernel):
 
     def launch_config(self) -> tuple:
         """What the launcher needs: tensors, written (bits), numbers, those that count rows, rows a workgroup."""
-        outputs = ("out_ptr", "in_out_ptr")
-        is_written = [t.name.startswith(outputs) or t.buffer in self.mutations for t in self.tensors]
-        written = sum(1 << i for i, yes in enumerate(is_written) if yes)
+        written = sum(1 << i for i, yes in enumerate(self.written()) if yes)
         count = len(self.numbers)
         trees = self.active_range_trees()
         grid = tuple(count + i for i, tree in enumerate(trees) if not tree.is_reduction)
         if self.tiled:
             return len(self.tensors), written, count + len(trees) + 1, (count + len(trees),), 1
         return len(self.tensors), written, count + len(trees), grid, self.rows_per_group
+
+    def written(self) -> list[bool]:
+        """Of each tensor, whether the kernel writes it."""
+        outputs = ("out_ptr", "in_out_ptr")
+        return [t.name.startswith(outputs) or t.buffer in self.mutations for t in self.tensors]
 
     def is_live(self, store: Store) -> bool:
         return not is_removed(self, store.buffer)
@@ -270,6 +284,12 @@ class SlangKernel(Reductions, SIMDKernel):
 def _number_argument(value: sympy.Expr | TensorArg) -> str:
     """An argument of a kernel in Python."""
     return f"{value.buffer}.item()" if isinstance(value, TensorArg) else str(value)
+
+
+def write_call(name: str, args: list[str], kinds: list) -> None:
+    V.graph.wrapper_code.generate_kernel_call(
+        name, args, device=V.graph.get_current_device_or_throw(), triton=False, arg_types=kinds
+    )
 
 
 # What moves values and does not compute with them.

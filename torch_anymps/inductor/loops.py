@@ -100,14 +100,17 @@ class LoopWriter(LongLoops):
 
     # --- text
 
-    def text(self) -> str:
+    def text(self, part: int | None = None) -> str:
+        """A module, or with a number the function that is that part of a kernel (combo.py)."""
         kernel, code = self.kernel, self.code
-        code.writeline("import lib.inductor;")
-        if self.is_reduction:
-            code.writeline(f"static const uint kThreadsPerRow = {self.geometry.threads_per_row};  // 0: by columns")
-            code.writeline(f"static const uint kColumns = {self.geometry.columns};")
-        declare_arguments(code, kernel, self.trees, self.index, self.tiled)
+        if part is None:
+            code.writeline("import lib.inductor;")
+        declare_arguments(code, kernel, self.trees, self.index, self.tiled, part)
         with code.indent():
+            if self.is_reduction:
+                by_columns = "  // 0: by columns"
+                code.writeline(f"static const uint kThreadsPerRow = {self.geometry.threads_per_row};{by_columns}")
+                code.writeline(f"static const uint kColumns = {self.geometry.columns};")
             self._position()
             if self.is_reduction:
                 for line in kernel.row_indexing:
@@ -129,7 +132,7 @@ class LoopWriter(LongLoops):
         geometry = self.geometry
         if self.tiled:
             code.writeline(f"let tiles = (xnumel + {TILE - 1}) / {TILE};")
-            code.writeline(f"let tile = {index}(group_index());")
+            code.writeline(f"let tile = {index}(group);")
             code.writeline(f"let column = tile % tiles * {TILE} + {index}(thread_index() % {TILE});")
             lines = geometry.workgroup // TILE
             code.writeline(
@@ -141,7 +144,7 @@ class LoopWriter(LongLoops):
         total = " * ".join(f"{t.prefix}numel" for t in self.outer) or f"{index}(1)"
         code.writeline(f"let total = {total};")
         if not self.is_reduction:
-            thread = f"{index}(group_index()) * {geometry.workgroup} + {index}(thread_index())"
+            thread = f"{index}(group) * {geometry.workgroup} + {index}(thread_index())"
             code.writeline(f"let position = ({thread}) * {self.width};")
             code.writeline("if (position >= total)")
             code.writeline("    return;")
@@ -151,7 +154,7 @@ class LoopWriter(LongLoops):
         else:
             row, lane = f"thread_index() % {geometry.columns}", f"thread_index() / {geometry.columns}"
         each = self.width if self.by_columns else 1
-        own_row = f"{index}(group_index()) * {geometry.rows} + {index}({row})"
+        own_row = f"{index}(group) * {geometry.rows} + {index}({row})"
         code.writeline(f"let own_row = {f'({own_row}) * {each}' if each > 1 else own_row};")
         code.writeline("let inside = own_row < total;")
         code.writeline(f"let position = min(own_row, total - {each});")

@@ -81,10 +81,13 @@ def _with_logical_index(original):
         value_at = made["inner_fn"]
 
         def value_and_index(index, reduction_index):
+            value = value_at(index, reduction_index)
+            if isinstance(value, tuple):  # with PyTorch's own index, which 2.15 gives more often than older versions
+                return value
             position = sympy.S.Zero
             for i, size in zip(reduction_index, sizes, strict=True):
                 position = sympy.expand(position * size + i)
-            return value_at(index, reduction_index), ops.index_expr(position, torch.int64)
+            return value, ops.index_expr(position, torch.int64)
 
         return {**made, "inner_fn": value_and_index}
 

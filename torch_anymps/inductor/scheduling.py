@@ -5,12 +5,14 @@ from __future__ import annotations
 from torch._inductor import config
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from . import runtime
+from .combo import ComboKernel, groups_of
 from .kernel import SlangKernel
 
 
@@ -29,6 +31,36 @@ class SlangScheduling(SIMDScheduling):
             return super().get_tiling_and_scores(*args, **kwargs)
         with config.patch({"triton.tile_reductions": False, "triton.prefer_nd_tiling": False}):
             return super().get_tiling_and_scores(*args, **kwargs)
+
+    def codegen_combo_kernel(self, combo_kernel_node) -> None:
+        """Independent kernels as one, but for those that cannot be parts of one."""
+        made = []
+        for node in combo_kernel_node.get_subkernel_nodes():
+            nodes = node.get_nodes()
+            _, (numel, rnumel) = max(nodes, key=lambda x: int(x.is_reduction())).group
+            schedule = self.generate_node_schedule(nodes, numel, rnumel)
+            features = SIMDKernelFeatures(schedule, numel, rnumel, None)
+            tiling, scores = self.get_tiling_and_scores(schedule, numel, rnumel, features.coalesce_analysis)
+            kernel = self.kernel_type(tiling, features=features, tiling_scores=scores)
+            self.process_kernel(kernel, schedule)
+            with V.set_kernel_handler(kernel):
+                made.append((kernel, kernel.codegen_kernel(), [*nodes]))
+        nodes_of = {id(kernel): (text, nodes) for kernel, text, nodes in made}
+        for group in groups_of([kernel for kernel, _, _ in made]):
+            whole = group[0] if len(group) == 1 else ComboKernel(group)
+            if len(group) == 1:
+                text, nodes = nodes_of[id(whole)]
+            else:
+                with V.set_kernel_handler(group[0]):
+                    text = whole.text()
+                nodes = [node for kernel in group for node in nodes_of[id(kernel)][1]]
+            name = self.define_kernel(text, nodes, whole)
+            self.codegen_comment(nodes, name)
+            with V.set_kernel_handler(group[0]):
+                whole.call_kernel(name)
+                if config.nan_asserts:
+                    whole.codegen_nan_check()
+        self.free_buffers_in_scheduler()
 
     def define_kernel(self, src_code: str, node_schedule, kernel: SlangKernel) -> str:
         wrapper = V.graph.wrapper_code

@@ -3,8 +3,6 @@
 import functools
 import warnings
 
-from torch_anymps.garbage import few_collections
-
 WHY = "torch.compile's default backend, inductor, generates Slang kernels for mps instead of Metal source."
 TARGETS = ("torch._inductor.codegen.common", "torch._inductor.compile_fx")
 
@@ -26,8 +24,6 @@ def apply(module, replace):
         replace(module, "init_backend_registration", _with_slang(module.init_backend_registration))
     else:
         replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V, module.config))
-        if hasattr(module, "compile_fx_backward"):  # called at the first backward
-            replace(module, "compile_fx_backward", _with_few_collections(module.compile_fx_backward))
 
 
 @functools.cache
@@ -67,8 +63,7 @@ def _with_aot_eager(compile_graph, virtualized, inductor_config):
             _check_compilers()
         if _has_compiler():
             _register()  # before the graph is traced, by the decompositions that there are
-            with few_collections():
-                return compile_graph(model, example_inputs, *args, **kwargs)
+            return compile_graph(model, example_inputs, *args, **kwargs)
         from torch._dynamo.backends.debugging import aot_eager
 
         _warn_once()
@@ -89,17 +84,6 @@ def _check_compilers() -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
         raise RuntimeError(WITHOUT_CPP) from error
-
-
-def _with_few_collections(compile_graph):
-    @functools.wraps(compile_graph)
-    def compile_with_few_collections(model, example_inputs, *args, **kwargs):
-        if not _has_mps(model, example_inputs):
-            return compile_graph(model, example_inputs, *args, **kwargs)
-        with few_collections():
-            return compile_graph(model, example_inputs, *args, **kwargs)
-
-    return compile_with_few_collections
 
 
 def _has_mps(model, example_inputs) -> bool:

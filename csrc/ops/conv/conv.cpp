@@ -1,17 +1,23 @@
-// Convolution and its gradients, 1-d to 3-d, transposed or not: all arrive at the two overrideable ops.
+// Convolution and its gradients, 1-d to 3-d, transposed or not: all arrive at the two overrideable ops. And
+// anymps::convolution_epilogue, which graphs of torch.compile call where element-wise operators follow one.
 #include <anymps/ops/conv/conv_ops.h>
 
 #include <ATen/Context.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
+#include <torch/library.h>
 
 #include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "gemm/epilogue.h"
 #include "ops/conv/plan.h"
 #include "ops/conv/problem.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 namespace {
@@ -63,31 +69,70 @@ ConvProblem problem_of(const ConvParams& params, int64_t groups, const Tensor& l
     return p;
 }
 
+struct Geometry {
+    IntArrayRef stride, padding, dilation, output_padding;
+    bool transposed;
+    int64_t groups;
+};
+
+// What follows the bias: as ConvEpilogue, with the tensors.
+struct Following {
+    gemm::EpilogueSteps steps;
+    Tensor operand, scale, shift;
+};
+
+void check_following(const Following& following, const Tensor& out) {
+    const Tensor &scale = following.scale, &shift = following.shift;
+    TORCH_CHECK(scale.defined() == shift.defined(), "expected a scale and a shift of channels, or neither");
+    if (!scale.defined()) return;
+    for (const Tensor& t : {scale, shift}) {
+        TORCH_CHECK(
+            t.scalar_type() == at::kFloat && t.dim() == 1 && t.size(0) == out.size(1) && t.is_contiguous(),
+            "expected a dense float32 scale and shift of ", out.size(1), " channels, but got ", t.dtype(),
+            " and ", t.sizes());
+    }
+    TORCH_CHECK(at::isFloatingType(out.scalar_type()), "expected floating point results, but got ",
+                out.dtype());
+}
+
+Tensor convolve(const Tensor& input, const Tensor& weight, const Tensor& bias, const Geometry& g,
+                const Following& following) {
+    check_types(input, weight, bias);
+    const ConvParams params(g.stride, g.padding, g.dilation, input.dim() - 2);
+    const auto sizes = output_sizes(input, weight, g.output_padding, g.transposed, params, g.groups);
+    const Tensor out = fresh(sizes, input, result_format(input, weight));
+    check_following(following, out);
+    const Tensor operand = gemm::epilogue_operand(following.steps, following.operand, out);
+    if (out.numel() == 0) return out;
+    const Tensor &large = g.transposed ? out : input, &small = g.transposed ? input : out;
+    ConvProblem p = problem_of(params, g.groups, large, weight, small);
+    p.image_out = activation_of(out, g.groups, kImageOut);
+    p.fprop = !g.transposed;
+    p.dgrad = g.transposed;
+    if (bias.defined()) {
+        p.bias = memory_of(bias, kBias);
+        p.bias_stride = bias.stride(0);
+    }
+    p.epilogue.steps = following.steps.code;
+    if (operand.defined()) p.epilogue.operand = memory_of(operand, kOperand);
+    if (following.scale.defined()) {
+        p.epilogue.scale = memory_of(following.scale, kScale);
+        p.epilogue.shift = memory_of(following.shift, kShift);
+    }
+    execute(*plan_for(p), {large, weight, small, bias, out, {}, operand, following.scale, following.shift});
+    return out;
+}
+
 }  // namespace
 
 // input [batch, channels, ...], weight [out, in / groups, taps...], or [in, out / groups, taps...] when
 // transposed.
 Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& weight,
-                                             const std::optional<Tensor>& bias_opt, IntArrayRef stride,
+                                             const std::optional<Tensor>& bias, IntArrayRef stride,
                                              IntArrayRef padding, IntArrayRef dilation, bool transposed,
                                              IntArrayRef output_padding, int64_t groups) {
-    const Tensor bias = bias_opt.value_or(Tensor());
-    check_types(input, weight, bias);
-    const ConvParams params(stride, padding, dilation, input.dim() - 2);
-    const auto sizes = output_sizes(input, weight, output_padding, transposed, params, groups);
-    const Tensor out = fresh(sizes, input, result_format(input, weight));
-    if (out.numel() == 0) return out;
-    const Tensor &large = transposed ? out : input, &small = transposed ? input : out;
-    ConvProblem p = problem_of(params, groups, large, weight, small);
-    p.image_out = activation_of(out, groups, kImageOut);
-    p.fprop = !transposed;
-    p.dgrad = transposed;
-    if (bias.defined()) {
-        p.bias = memory_of(bias, kBias);
-        p.bias_stride = bias.stride(0);
-    }
-    execute(*plan_for(p), {large, weight, small, bias, out, {}});
-    return out;
+    return convolve(input, weight, bias.value_or(Tensor()),
+                    {stride, padding, dilation, output_padding, transposed, groups}, {});
 }
 
 std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable)(
@@ -119,4 +164,53 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable
     return {grad_input, grad_weight, grad_bias};
 }
 
+namespace {
+
+// The steps of (convolution + bias) * scale + shift, of channels; operand: of the steps that have one, of the
+// result's sizes and dtype.
+Tensor convolution_epilogue(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                            IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups,
+                            const std::optional<Tensor>& scale, const std::optional<Tensor>& shift,
+                            std::string_view steps, const std::optional<Tensor>& operand) {
+    const Tensor bias_or_not = bias.value_or(Tensor()), operand_or_not = operand.value_or(Tensor()),
+                 scale_or_not = scale.value_or(Tensor()), shift_or_not = shift.value_or(Tensor());
+    check_same_device("convolution_epilogue", {{"input", input},
+                                               {"weight", weight},
+                                               {"bias", bias_or_not},
+                                               {"scale", scale_or_not},
+                                               {"shift", shift_or_not},
+                                               {"operand", operand_or_not}});
+    TORCH_CHECK(input.dim() >= 3 && input.dim() <= 5 && weight.dim() == input.dim() &&
+                    input.size(1) == weight.size(1) * groups,
+                "input and weight do not fit (", input.sizes(), " and ", weight.sizes(), ", groups ", groups,
+                ")");
+    return convolve(input, weight, bias_or_not, {stride, padding, dilation, {}, false, groups},
+                    {gemm::epilogue_steps(steps), operand_or_not, scale_or_not, shift_or_not});
+}
+
+Tensor convolution_epilogue_meta(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                                 c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                                 c10::SymIntArrayRef dilation, int64_t groups, const std::optional<Tensor>&,
+                                 const std::optional<Tensor>&, std::string_view,
+                                 const std::optional<Tensor>&) {
+    const std::vector<c10::SymInt> none(stride.size(), 0);
+    const Tensor result =
+        at::convolution_symint(input, weight, bias, stride, padding, dilation, false, none, groups);
+    return at::empty_symint(result.sym_sizes(), result.options(), result_format(input, weight));
+}
+
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def(
+        "convolution_epilogue(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+        "SymInt[] dilation, int groups, Tensor? scale, Tensor? shift, str steps, Tensor? operand=None) -> "
+        "Tensor");
+}
+TORCH_LIBRARY_IMPL(anymps, MPS, m) {
+    m.impl("convolution_epilogue", TORCH_FN(convolution_epilogue));
+}
+TORCH_LIBRARY_IMPL(anymps, Meta, m) {
+    m.impl("convolution_epilogue", TORCH_FN(convolution_epilogue_meta));
+}
+
+}  // namespace
 }  // namespace anymps::ops

@@ -60,6 +60,7 @@ ImplicitGemm fprop_gemm(const Direction& d, const ConvTensor& x, const ConvTenso
                 x.pairs(),       x.scale()};
     c.target = {y.memory,       0,      y.channel_stride, {y.strides, y.outer_stride},
                 y.group_stride, d.bias, d.bias_stride};
+    c.target.epilogue = d.epilogue;
     c.groups = d.groups;
     return c;
 }
@@ -165,11 +166,12 @@ std::vector<Direction> directions_of(const ConvProblem& p, const ConvDevice& dev
     const auto add = [&](Direction::Kind kind, const ConvTensor& first, const ConvTensor& second,
                          const ConvTensor& out) -> Direction& {
         Direction d{kind, p.params, p.groups, p.w.positions(), first, second, out, p.bias, p.bias_stride};
-        d.depthwise = is_depthwise(p, kind, device);
+        d.depthwise = !p.epilogue.used() && is_depthwise(p, kind, device);
         return result.emplace_back(std::move(d));
     };
     if (p.fprop) {
         Direction& d = add(Direction::Kind::Fprop, p.x, p.w, p.image_out);
+        d.epilogue = p.epilogue;
         skip_positions(d, d.first, p.y);
     }
     if (p.dgrad) {

@@ -21,6 +21,7 @@ struct Direction {
     ConvTensor first, second, result;
     Memory bias;
     int64_t bias_stride;
+    ConvEpilogue epilogue;
     std::optional<Phases> phases;  // dgrad: where its phases do not lie as they do in the result
     bool depthwise = false;
     bool scaled = false;  // the device finds out whether f32 operands can be multiplied as scaled f16

@@ -109,13 +109,21 @@ ConvArgs arguments(const ImplicitGemm& c, const Variant& variant) {
     return args;
 }
 
+// And what is read besides the two factors.
 void set_addresses(PassWriter& pass, const ImplicitGemm& c, ConvArgs& args) {
     pass.address(args.strided.base, c.strided.memory, c.strided.offset)
         .amax(args.strided_amax, c.strided.amax);
     pass.address(args.im2col.base, c.im2col.memory).amax(args.im2col_amax, c.im2col.amax);
     pass.address(args.out, c.target.memory, c.target.offset);
-    if (c.target.bias.defined()) pass.address(args.bias, c.target.bias);
-    if (c.weights.defined()) pass.address(args.weights, c.weights);
+    const ConvEpilogue& epilogue = c.target.epilogue;
+    const auto optional = [&](uint64_t& field, const Memory& memory, int64_t offset = 0) {
+        if (memory.defined()) pass.address(field, memory, offset).read(memory);
+    };
+    optional(args.bias, c.target.bias);
+    optional(args.weights, c.weights);
+    optional(args.operand, epilogue.operand, c.target.offset);
+    optional(args.channel_scale, epilogue.scale);
+    optional(args.channel_shift, epilogue.shift);
 }
 
 void set_condition(PassWriter& pass, PlanBuilder& builder, ConvArgs& args, When when) {
@@ -169,6 +177,8 @@ Constants constants_of(const vulkan::DeviceInfo& device, const ImplicitGemm& c, 
     constants.layout_strided = static_cast<uint32_t>(v.strided);
     constants.layout_im2col = static_cast<uint32_t>(v.im2col);
     constants.has_bias = c.target.bias.defined();
+    constants.has_scale = c.target.epilogue.scale.defined();
+    constants.epilogue = c.target.epilogue.steps;
     constants.wide_out = v.wide_out;
     constants.tile_m = tile.m;
     constants.spatial = v.spatial;
@@ -223,8 +233,6 @@ void add_dispatch(PlanBuilder& builder, std::span<const ImplicitGemm> phases, co
         pass.read(phases[i].strided.memory);
     }
     pass.read(c.im2col.memory).write(c.target.memory);
-    if (c.target.bias.defined()) pass.read(c.target.bias);
-    if (c.weights.defined()) pass.read(c.weights);
     set_condition(pass, builder, args[0], gemm.when);
     if (gemm.when == When::Fused) pass.write_amax(c.im2col.amax);
     pass.work(operations, label_of(builder, c, plan), plan.seconds);
@@ -256,14 +264,15 @@ void add_reduction(PlanBuilder& builder, const ImplicitGemm& c, const Memory& wo
                      .has_bias = c.target.bias.defined(),
                      .wide_out = wide,
                      .tile_m = quads ? 4u : 1u,
+                     .epilogue = c.target.epilogue.steps,
                      .spatial = v.spatial,
-                     .channels_last_row = c.g.channels_last});
+                     .channels_last_row = c.g.channels_last,
+                     .has_scale = c.target.epilogue.scale.defined()});
     ImplicitGemm read = c;
     read.strided.memory = workspace;
     read.strided.offset = 0;
     set_addresses(pass, read, args);
     pass.read(workspace).write(c.target.memory);
-    if (c.target.bias.defined()) pass.read(c.target.bias);
     set_condition(pass, builder, args, gemm.when);
     pass.work(0, gemm::profile_label(gemm.plan, c10::str(results, " results")));
     pass.dispatch(args, kernels::flat_grid(quads ? results / 4 : results));

@@ -60,6 +60,7 @@ struct ConvTarget {
     int64_t group_stride;
     Memory bias{};  // 1-d, of groups * f; or undefined
     int64_t bias_stride = 0;
+    ConvEpilogue epilogue{};
     int64_t nc_end = UINT32_MAX;  // n or c coordinates of g from this one on are padding, and not stored
 };
 

@@ -22,7 +22,19 @@ namespace anymps::ops {
 using Dim3 = std::array<int64_t, 3>;  // depth, height, width
 
 // Tensors that a call gives to a plan. The plan's own follow, from kGiven on.
-enum GivenBuffer : int32_t { kNoBuffer = -1, kX, kW, kY, kBias, kImageOut, kFilterOut, kGiven };
+enum GivenBuffer : int32_t {
+    kNoBuffer = -1,
+    kX,
+    kW,
+    kY,
+    kBias,
+    kImageOut,
+    kFilterOut,
+    kOperand,
+    kScale,
+    kShift,
+    kGiven
+};
 
 // Where an operand lies: a tensor by its number, and what decides how it can be loaded.
 struct Memory {
@@ -102,6 +114,18 @@ struct ConvParams {
     bool operator==(const ConvParams&) const = default;
 };
 
+// What follows the bias in fprop as results are stored: times a scale of each channel, plus a shift, and
+// steps.
+struct ConvEpilogue {
+    uint32_t steps = 0;  // EpilogueSteps::code
+    uint32_t reserved = 0;
+    Memory operand;       // of the steps: as the results lie
+    Memory scale, shift;  // dense float32, of all channels of the result; or undefined both
+
+    bool used() const { return steps != 0 || scale.defined(); }
+    bool operator==(const ConvEpilogue&) const = default;
+};
+
 // One call: all that its plan depends on besides the device.
 struct ConvProblem {
     ConvParams params;
@@ -111,6 +135,7 @@ struct ConvProblem {
     ConvTensor filter_out;
     Memory bias;
     int64_t bias_stride = 0;
+    ConvEpilogue epilogue;  // of fprop alone
     // fprop and dgrad exclude one another. tf32: f32 may lose what TF32 does.
     bool fprop = false, dgrad = false, wgrad = false, tf32 = false;
     uint32_t reserved = 0;  // no padding: bytes are compared

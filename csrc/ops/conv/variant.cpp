@@ -103,6 +103,7 @@ bool always_inside(const ImplicitGemm& c) {
 bool wide_target(const ImplicitGemm& c, bool swapped) {
     const Wide wide{4};
     const ConvTarget& t = c.target;
+    if (t.epilogue.operand.defined() && !wide.aligned(t.epilogue.operand, t.offset)) return false;
     if (!wide.aligned(t.memory, t.offset) || (c.groups > 1 && !wide.divides({t.group_stride}))) return false;
     if (swapped) return t.row_stride == 1 && wide.divides({c.strided.rows}) && wide.divides(c.g, t.g);
     const Run run = run_of(c.g, t.g);

@@ -3,6 +3,8 @@
 #include <anymps/shaders/pool/pool.h>
 #include <anymps/shaders/pool/pool_gradient.h>
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -300,6 +302,8 @@ Windows Windows::adapting(int64_t spatial) {
 
 void max_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output,
               const Tensor& indices) {
+    at::assert_no_internal_overlap(output);
+    if (indices.defined()) at::assert_no_internal_overlap(indices);
     const auto type = input.scalar_type();
     const Compute compute = kernels::compute_of(type);
     if (type == at::kBool || compute == Compute::C64 || (compute == Compute::I64 && type != at::kLong))
@@ -312,6 +316,7 @@ void max_pool(const char* op, const Windows& windows, const Tensor& input, const
 
 void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& indices, const Tensor& grad_input) {
+    at::assert_no_internal_overlap(grad_input);
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     if (gather_words(windows, grad_output, indices, grad_input)) return;
     // A write for each output is less work than a search for each input, but only one output may write there.
@@ -325,6 +330,7 @@ void max_pool_backward(const char* op, const Windows& windows, const Tensor& gra
 }
 
 void avg_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output) {
+    at::assert_no_internal_overlap(output);
     const Compute compute = kernels::compute_of(input.scalar_type());
     if (compute != Compute::F32 && input.scalar_type() != at::kLong) refuse(op, input);
     launch(compute == Compute::F32 ? shader::avg_pool_f32 : shader::avg_pool_i64, windows,
@@ -333,6 +339,7 @@ void avg_pool(const char* op, const Windows& windows, const Tensor& input, const
 
 void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& grad_input) {
+    at::assert_no_internal_overlap(grad_input);
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     if (spread_words(windows, grad_output, grad_input)) return;
     if (gather_words(windows, grad_output, Tensor(), grad_input)) return;

@@ -4,6 +4,7 @@
 #include <anymps/ops/reduction/scan_ops.h>
 #include <anymps/shaders/reduction/scan.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/clone.h>
@@ -141,6 +142,8 @@ bool reads_as(const Tensor& self, const Tensor& out) {
 void scan(const Tensor& self, int64_t dim, const Tensor& out, const Tensor& indices, Scan operation) {
     dim = at::maybe_wrap_dim(dim, self.dim());
     if (self.numel() == 0) return;
+    at::assert_no_internal_overlap(out);
+    at::assert_no_partial_overlap(out, self);
     const auto sizes = self.sizes();
     const int64_t length = self.dim() == 0 ? 1 : self.size(dim);
     const int64_t inner = self.dim() == 0 ? 1 : c10::multiply_integers(sizes.begin() + dim + 1, sizes.end());

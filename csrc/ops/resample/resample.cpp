@@ -2,6 +2,7 @@
 
 #include <anymps/shaders/resample/resample.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 
@@ -88,6 +89,7 @@ uint32_t share_planes(ResampleArgs& args) {
 void resample(const at::Tensor& destination, const at::Tensor& source, ResampleMode mode,
               std::span<const ResampleAxis> axes, bool align_corners, bool backward) {
     if (destination.numel() == 0) return;
+    at::assert_no_internal_overlap(destination);
     // The parts of complex numbers are a dimension more.
     const bool complex = destination.is_complex();
     const at::Tensor to = complex ? at::view_as_real(destination) : destination;

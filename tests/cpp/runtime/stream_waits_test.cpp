@@ -15,8 +15,8 @@ namespace {
 TEST(StreamWaits, WhatIsRecordedLaterRunsAfterTheSignal) {
     const auto semaphore = std::make_shared<const vulkan::TimelineSemaphore>(device());
     const uint64_t earlier = encoder().submit();
-    hold_stream(semaphore, 3);
-    hold_stream(semaphore, 2);  // the larger value counts
+    hold_stream({semaphore, 3});
+    hold_stream({semaphore, 2});  // the larger value counts
     const uint64_t later = encoder().submit();
     EXPECT_GT(later, earlier);
     encoder().wait(earlier);

@@ -1,4 +1,5 @@
-// Runs a package of AOTInductor on mps without Python: main PACKAGE INPUT OUTPUT, files of torch.save's pickles.
+// Runs a package of AOTInductor on mps without Python: main PACKAGE INPUT OUTPUT, files of torch.save's
+// pickles.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>
 
@@ -25,7 +26,8 @@ int main(int argc, char** argv) try {
     const at::Tensor output = model.run({input.to("mps")})[0];
     if (!output.is_mps()) return 3;
     const std::vector<char> pickle = torch::pickle_save(output.cpu());
-    std::ofstream(argv[3], std::ios::binary).write(pickle.data(), static_cast<std::streamsize>(pickle.size()));
+    std::ofstream(argv[3], std::ios::binary)
+        .write(pickle.data(), static_cast<std::streamsize>(pickle.size()));
     return 0;
 } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

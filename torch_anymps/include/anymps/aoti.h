@@ -17,12 +17,12 @@ struct anymps_aoti_source {
     const char* name;       // in profiles
     const uint32_t* words;  // SPIR-V
     size_t word_count;
-    const char* device;       // the one that it was generated for, for messages
-    uint32_t workgroup;       // threads
-    uint32_t subgroup;        // the same
-    uint32_t software;        // 1: for a driver that runs on CPU cores
-    uint32_t float_atomics;   // 1: the device adds to floats in memory by itself
-    uint32_t tensors;         // arguments: tensors first, then numbers of 8 bytes
+    const char* device;      // the one that it was generated for, for messages
+    uint32_t workgroup;      // threads
+    uint32_t subgroup;       // the same
+    uint32_t software;       // 1: for a driver that runs on CPU cores
+    uint32_t float_atomics;  // 1: the device adds to floats in memory by itself
+    uint32_t tensors;        // arguments: tensors first, then numbers of 8 bytes
     uint32_t numbers;
     uint64_t written;      // bit i: tensor i is written
     const uint32_t* grid;  // indices of the numbers whose product is the count of rows
@@ -36,15 +36,18 @@ struct anymps_aoti_source {
 AOTI_TORCH_EXPORT AOTITorchError anymps_aoti_create_kernel(const anymps_aoti_source* source,
                                                            anymps_aoti_kernel** kernel);
 
-// Records one dispatch: numbers are int64, or float32 in the low half. RuntimeError for a tensor that is not on mps.
-AOTI_TORCH_EXPORT AOTITorchError anymps_aoti_launch(const anymps_aoti_kernel* kernel, const AtenTensorHandle* tensors,
-                                                    const uint64_t* numbers);
+// Records one dispatch: numbers are int64, or float32 in the low half. RuntimeError for a tensor that is not
+// on mps.
+AOTI_TORCH_EXPORT AOTITorchError anymps_aoti_launch(const anymps_aoti_kernel* kernel,
+                                                    const AtenTensorHandle* tensors, const uint64_t* numbers);
 
 }  // extern "C"
 
 namespace anymps::aoti {
 
-inline uint64_t integer(int64_t value) { return static_cast<uint64_t>(value); }
+inline uint64_t integer(int64_t value) {
+    return static_cast<uint64_t>(value);
+}
 
 inline uint64_t fraction(double value) {
     const float narrow = static_cast<float>(value);

@@ -1,0 +1,146 @@
+"""Independent kernels as parts of one (torch._inductor.config.combo_kernels): a workgroup belongs to one of them."""
+
+from __future__ import annotations
+
+import math
+
+from torch._inductor import config
+from torch._inductor.codegen.common import IndentedBuffer
+from torch._inductor.virtualized import V
+
+from .arguments import declare_entry, fields_of
+from .kernel import SlangKernel, write_call
+
+# Of one kernel, as csrc/python/launcher.cpp takes them: tensors, numbers, and where parts begin.
+MAX_ARGUMENTS = 64
+# Bytes that a part reads and writes. A dispatch costs about what a GPU moves in a microsecond or two; larger parts
+# would gain nothing, and share registers and shared memory with others for it.
+MAX_PART_BYTES = 2 << 20
+
+
+class ComboKernel:
+    """One kernel of several, whose text is known."""
+
+    messages: tuple[str, ...] = ()
+
+    def __init__(self, parts: list[SlangKernel]):
+        self.parts = parts
+        self.fields = [fields_of(part, part.active_range_trees(), part.tiled) for part in parts]
+
+    @staticmethod
+    def takes(kernel: SlangKernel) -> bool:
+        """Kernels that report errors have arguments of their own, and those that transpose other workgroups."""
+        return not kernel.messages and not kernel.tiled
+
+    @staticmethod
+    def arguments_of(kernel: SlangKernel) -> int:
+        return len(kernel.tensors) + len(kernel.numbers) + len(kernel.active_range_trees()) + 1
+
+    def text(self) -> str:
+        code = IndentedBuffer()
+        code.writeline("import lib.inductor;")
+        for number, part in enumerate(self.parts):
+            code.splice(part.text_as_part(number))
+        named = [
+            [[(kind, f"part{i}_{name}") for kind, name in group] for group in groups]
+            for i, groups in enumerate(self.fields)
+        ]
+        tensors = [field for groups in named for field in groups[0]]
+        numbers = [field for groups in named for field in groups[1]]
+        ends = [("int64_t", f"end{i}") for i in range(len(self.parts))]
+        access = declare_entry(code, [*tensors, *numbers, *ends])
+        with code.indent():
+            code.writeline("let group = group_index();")
+            for i, groups in enumerate(named):
+                values = ", ".join(f"args{access}{name}" for group in groups for _, name in group)
+                first = f"group - uint(args{access}end{i - 1})" if i else "group"
+                code.writeline(f"{'else ' if i else ''}if (group < uint(args{access}end{i}))")
+                code.writeline("{")
+                code.writeline(f"    Args{i} part = {{ {values} }};")
+                code.writeline(f"    part{i}(part, {first});")
+                code.writeline("}")
+        code.writeline("}")
+        return code.getvalue()
+
+    def launch_config(self) -> tuple:
+        """As SlangKernel's; the last number is that of workgroups."""
+        written = [yes for part in self.parts for yes in part.written()]
+        numbers = sum(self.arguments_of(part) - len(part.tensors) for part in self.parts)
+        mask = sum(1 << i for i, yes in enumerate(written) if yes)
+        return len(written), mask, numbers, (numbers - 1,), 1
+
+    def call_kernel(self, name: str) -> None:
+        tensors: list[str] = []
+        numbers: list[str] = []
+        ends: list[str] = []
+        kinds: list = []
+        known, unknown = 0, []  # workgroups of parts whose sizes are, and are not
+        for i, part in enumerate(self.parts):
+            of_part, sizes, kinds_of_part = part.call_arguments(f"{name}_{i}")
+            tensors += of_part
+            numbers += sizes
+            kinds += kinds_of_part
+            trees = part.active_range_trees()
+            rows = [n for n, tree in zip(sizes[len(sizes) - len(trees) :], trees) if not tree.is_reduction]
+            if all(n.isdigit() for n in rows):
+                known += -(-math.prod(map(int, rows)) // part.rows_per_group)
+            else:
+                unknown.append(f"-(-({' * '.join(rows)}) // {part.rows_per_group})")
+            ends.append(" + ".join([str(known), *unknown]))
+        dtypes = [t.dtype for part in self.parts for t in part.tensors]
+        write_call(name, [*tensors, *numbers, *ends], [*dtypes, *kinds, *[int] * len(ends)])
+
+    def codegen_nan_check(self) -> None:
+        for part in self.parts:
+            part.codegen_nan_check()
+
+
+def groups_of(kernels: list[SlangKernel]) -> list[list[SlangKernel]]:
+    """Kernels in their order, as many together as one launch takes."""
+    groups: list[list[SlangKernel]] = []
+    room = 0
+    for kernel in kernels:
+        count = ComboKernel.arguments_of(kernel)
+        if not ComboKernel.takes(kernel):
+            groups.append([kernel])
+            room = 0
+        elif count <= room:
+            groups[-1].append(kernel)
+            room -= count
+        else:
+            groups.append([kernel])
+            room = MAX_ARGUMENTS - count
+    return groups
+
+
+def independent_nodes(scheduler) -> list[list]:
+    """Small kernels of mps that could run side by side, in lists that one launch may take."""
+    found: list[list] = []
+    if V.graph.cpp_wrapper:
+        return found
+    for level in scheduler._topological_sort_nodes():
+        small = [node for node in level if _is_small(node)]
+        size = config.combo_kernel_max_num_nodes
+        found += [small[i : i + size] for i in range(0, len(small), size)]
+    return found
+
+
+def _is_small(node) -> bool:
+    device = node.get_device()
+    if device is None or device.type != "mps" or not hasattr(node, "get_read_write_buffers_sizes"):
+        return False
+    return node.get_read_write_buffers_sizes() <= MAX_PART_BYTES
+
+
+def install() -> None:
+    """Groups of mps beside those of other devices, whose grouping leaves mps out; on unless that was decided before."""
+    from torch._inductor.scheduler import ForeachKernelSchedulerNode
+
+    of_others = ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
+
+    def group(scheduler):
+        return [*of_others(scheduler), *independent_nodes(scheduler)]
+
+    ForeachKernelSchedulerNode.set_group_algorithm_for_combo_kernels(group)
+    if config._is_default("combo_kernels"):
+        config.combo_kernels = True
