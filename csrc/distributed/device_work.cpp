@@ -346,7 +346,7 @@ void Signal::hold() const {
         return step->record();
     }
     group->held = std::max(group->held, number);
-    runtime::hold_stream({{group, &group->completed}, number});
+    runtime::hold_stream({{group, &group->completed}, number, &group->reusable});
 }
 
 DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal)
@@ -392,6 +392,11 @@ void DeviceWork::settle(const std::exception_ptr& error) {
         held = held_;
     }
     if (held && error) runtime::StreamWaits::instance().fail(error);
+}
+
+std::optional<Tensors> DeviceWork::take_results() {
+    if (future_.use_count() > 1) return std::nullopt;
+    return std::exchange(results_, {});
 }
 
 void DeviceWork::complete() {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct GroupSignals {
     vulkan::TimelineSemaphore arrived, completed;
     std::mutex mutex;   // of waits
     uint64_t held = 0;  // the last collective whose results the stream waits for
+    // Up to this collective, what the default stream records may reuse the tensors' memory.
+    std::atomic<uint64_t> reusable{0};
 };
 
 // The last step of a collective, which the stream does itself where it is told to wait before the group's
@@ -89,6 +92,9 @@ class DeviceWork : public c10d::Work {
     // Before the signal is raised: from now on wait() blocks, and raises the error, if any; so does the
     // stream's next synchronization where the stream waits.
     void settle(const std::exception_ptr& error);
+    // For the only owner: the results, which nobody can ask for any more; nothing where the Future has an
+    // owner.
+    std::optional<Tensors> take_results();
     // Ends it; the Future's callbacks run here.
     void complete();
     void fail(std::exception_ptr error);

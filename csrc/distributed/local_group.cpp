@@ -47,9 +47,17 @@ bool reached(uint32_t count, uint32_t wanted) {
 
 }  // namespace
 
+// Tensors that are freed without a lock.
+struct LocalGroup::Released {
+    std::vector<std::vector<HostArgument>> arguments;
+    std::vector<Tensors> tensors;
+    std::vector<decltype(Exchange::start)> starts;
+};
+
 struct LocalGroup::Job {
     ActivityMark mark;  // the first member: the last to go
     Exchange exchange;
+    std::mutex tensors;  // guards those of the exchange and of the Work
     Caller caller;
     std::chrono::milliseconds timeout;
     uint64_t serial = 0;              // of what was recorded before
@@ -80,6 +88,7 @@ struct LocalGroup::Job {
         return true;
     }
     void end_work(std::exception_ptr error);
+    bool release(bool reusable, Released& released);
 };
 
 struct LocalGroup::Chunk {
@@ -102,13 +111,34 @@ void LocalGroup::Job::end_work(std::exception_ptr error) {
     } catch (...) {
         error = std::current_exception();
     }
-    exchange = {};
-    if (error) {
-        work->fail(error);
-    } else {
-        work->complete();
+    Exchange ended;  // freed without the lock
+    c10::intrusive_ptr<DeviceWork> ended_work;
+    {
+        const std::lock_guard lock(tensors);
+        std::swap(ended, exchange);
+        std::swap(ended_work, work);
     }
-    work.reset();
+    ended = {};
+    if (error) {
+        ended_work->fail(error);
+    } else {
+        ended_work->complete();
+    }
+}
+
+// Before the end: the addresses are noted, and the stream waits. Whether nothing is left.
+bool LocalGroup::Job::release(bool reusable, Released& released) {
+    const std::lock_guard lock(tensors);
+    if (!work) return true;
+    if (!reusable) return false;
+    released.arguments.push_back(std::exchange(exchange.arguments, {}));
+    released.tensors.push_back(std::exchange(exchange.results, {}));
+    released.starts.push_back(std::exchange(exchange.start, nullptr));
+    if (work.use_count() > 1) return false;
+    auto results = work->take_results();
+    if (!results) return false;
+    released.tensors.push_back(std::move(*results));
+    return true;
 }
 
 std::unique_ptr<LocalGroup> LocalGroup::meet(int rank, int ranks, c10d::Store& store) {
@@ -174,6 +204,15 @@ void LocalGroup::open() {
     signals_ = std::make_shared<GroupSignals>(runtime::device());
 }
 
+// Memory that the stream has waited for is its own again: with every collective by which the host is ahead of
+// the device there would be more in use.
+LocalGroup::Released LocalGroup::release_tensors() {
+    Released released;
+    const uint64_t reusable = signals_->reusable;
+    std::erase_if(holders_, [&](const auto& job) { return job->release(job->value <= reusable, released); });
+    return released;
+}
+
 WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::milliseconds timeout) {
     std::call_once(opened_, [&] { open(); });
     const bool on_device = executor_->on_device();
@@ -195,8 +234,10 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
         for (const auto& argument : exchange.arguments) bytes += argument.exchanged().nbytes();
         job->trace = {std::string("anymps:") + exchange.name, runtime::command_origin(), 0, 0, bytes};
     }
+    Released released;
     {
         const std::lock_guard lock(launches_);
+        released = release_tensors();
         if (!on_device) {
             for (auto& argument : exchange.arguments) argument.to_host();
         }
@@ -214,6 +255,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
         job->work = c10::make_intrusive<DeviceWork>(caller.rank, job->exchange.type, job->exchange.results,
                                                     caller.sequence_number, signal);
         work = job->work;
+        if (signal.group && !signal.step) holders_.push_back(job);
         job->serial = runtime::encoder().submit();
         TORCH_CHECK(thread_.push([this, job] { serve(job); }), "The process group was aborted.");
         segments_[rank_].ring();

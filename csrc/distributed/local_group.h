@@ -50,6 +50,7 @@ class LocalGroup {
     using Clock = std::chrono::steady_clock;
     static constexpr int kPhases = SharedSegment::kPhases;
     struct Job;
+    struct Released;
     struct Chunk;
     // Counts that a phase waits for in all ranks; of small chunks beside their own numbering.
     struct Need {
@@ -63,6 +64,7 @@ class LocalGroup {
     };
 
     void open();
+    Released release_tensors();
     void write_in_stream(Job& job);
 
     // The thread's own.
@@ -91,9 +93,10 @@ class LocalGroup {
     std::once_flag opened_;
     std::unique_ptr<StepExecutor> executor_;
     std::shared_ptr<GroupSignals> signals_;
-    std::mutex launches_;       // guards the order of calls
-    uint64_t calls_ = 0;        // under launches_: what the semaphores are raised to
-    uint32_t small_calls_ = 0;  // under launches_
+    std::mutex launches_;                       // guards the order of calls
+    uint64_t calls_ = 0;                        // under launches_: what the semaphores are raised to
+    uint32_t small_calls_ = 0;                  // under launches_
+    std::deque<std::shared_ptr<Job>> holders_;  // under launches_: whose tensors the stream may wait for
 
     std::deque<std::shared_ptr<Job>> jobs_;           // that run, in order
     uint32_t numbered_ = 0;                           // chunks that have a number

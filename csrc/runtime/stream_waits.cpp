@@ -22,6 +22,12 @@ void merge(Waits& waits, StreamWait wait) {
     waits.push_back(std::move(wait));
 }
 
+void raise(std::atomic<uint64_t>& counter, uint64_t value) {
+    uint64_t before = counter;
+    while (before < value && !counter.compare_exchange_weak(before, value)) {
+    }
+}
+
 // What the streams beside the default one wait for. Leaked, as above.
 struct SideStreams {
     std::mutex mutex;
@@ -95,7 +101,9 @@ c10::StreamId new_stream_id() {
 void hold_stream(const StreamWait& wait, c10::StreamId id) {
     if (id == kDefault) {
         encoder().submit();  // what is recorded already need not wait
-        return StreamWaits::instance().add(wait);
+        StreamWaits::instance().add(wait);
+        if (wait.held) raise(*wait.held, wait.value);
+        return;
     }
     auto& streams = SideStreams::instance();
     const std::lock_guard lock(streams.mutex);

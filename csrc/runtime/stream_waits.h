@@ -18,6 +18,9 @@ namespace anymps::runtime {
 struct StreamWait {
     std::shared_ptr<const vulkan::TimelineSemaphore> semaphore;
     uint64_t value;
+    // Lives as the semaphore does, where there is one: raised to the value once the default stream waits for
+    // it, from when on what is recorded may reuse the memory that the other work uses.
+    std::atomic<uint64_t>* held = nullptr;
 
     bool over() const { return semaphore->value() >= value; }
 };

@@ -163,6 +163,37 @@ def test_many_under_way(ranks, seed):
         assert len(found) == 60 and all(found)
 
 
+def memory_that_was_waited_for(beside: bool):
+    """The other rank comes late, so that the host is ahead by all collectives. Returns the most MiB that were taken."""
+    side, current = torch.mps.Stream(), torch.mps.current_stream()
+    stream = side if beside else current
+    total = torch.zeros(1 << 18, device="mps")
+    dist.barrier()
+    torch.accelerator.reset_peak_memory_stats()
+    before = torch.accelerator.memory_allocated()
+    if dist.get_rank() == 1:
+        time.sleep(0.2)
+    for number in range(30):
+        x = torch.full((1 << 18,), float(number + dist.get_rank()), device="mps")
+        side.wait_stream(current)
+        with torch.mps.stream(stream):
+            out = torch.empty(1 << 19, device="mps")
+            dist.all_gather_into_tensor(out, x)
+            event = stream.record_event()
+        current.wait_event(event)
+        total += out.view(2, -1).sum(0)
+        del x, out
+    taken = torch.accelerator.max_memory_allocated() - before
+    return taken >> 20, total.unique().tolist()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_memory_that_was_waited_for_is_reused(ranks, beside):
+    for taken, total in ranks.run(memory_that_was_waited_for, beside):
+        assert taken <= 12  # three collectives' at 3 MiB, and sums; 30 would take 90
+        assert total == [sum(2.0 * number + 1 for number in range(30))]
+
+
 def small_ones():
     """More than there are small slots for, waited for at once, late, never, and in the order of the calls or not."""
     rank, xs, works = dist.get_rank(), [], []
