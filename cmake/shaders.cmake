@@ -48,6 +48,7 @@ list(REMOVE_ITEM SHADERS ${SHADER_LIBRARY})
 # what includes a header whose text has changed.
 set(SHADER_HEADERS ${SHADERS} ${SHADER_MODULES})
 list(TRANSFORM SHADER_HEADERS REPLACE "^${CMAKE_SOURCE_DIR}/(.*)\\.slang$" "${GENERATED_DIR}/anymps/\\1.h")
+list(APPEND SHADER_HEADERS ${GENERATED_DIR}/anymps/shaders/instances.h)
 add_custom_command(
     OUTPUT ${SHADER_HEADERS}
     COMMAND shader_headers --include ${CMAKE_SOURCE_DIR}/shaders --output ${GENERATED_DIR}/anymps/shaders ${SHADERS}
