@@ -17,7 +17,8 @@ else()
     target_link_libraries(shader_compiler PRIVATE ${ZSTD_LIBRARY} Threads::Threads)
     target_include_directories(shader_compiler PRIVATE csrc ${ZSTD_INCLUDE_DIR})
     add_executable(shader_headers ${SHADER_HEADERS_SOURCES} tools/shader_compiler/files.cpp
-        tools/shader_compiler/slang_compiler.cpp tools/shader_compiler/spirv_patch.cpp)
+        tools/shader_compiler/kernel_rows.cpp tools/shader_compiler/slang_compiler.cpp
+        tools/shader_compiler/spirv_patch.cpp)
     target_include_directories(shader_headers PRIVATE tools/shader_compiler)
     foreach(tool shader_compiler shader_headers)
         target_include_directories(${tool} SYSTEM PRIVATE ${SLANG_INCLUDE_DIR})
@@ -47,6 +48,7 @@ list(REMOVE_ITEM SHADERS ${SHADER_LIBRARY})
 # what includes a header whose text has changed.
 set(SHADER_HEADERS ${SHADERS} ${SHADER_MODULES})
 list(TRANSFORM SHADER_HEADERS REPLACE "^${CMAKE_SOURCE_DIR}/(.*)\\.slang$" "${GENERATED_DIR}/anymps/\\1.h")
+list(APPEND SHADER_HEADERS ${GENERATED_DIR}/anymps/shaders/instances.h)
 add_custom_command(
     OUTPUT ${SHADER_HEADERS}
     COMMAND shader_headers --include ${CMAKE_SOURCE_DIR}/shaders --output ${GENERATED_DIR}/anymps/shaders ${SHADERS}

@@ -22,7 +22,7 @@ def headers_of(build: Path, folder: Path, shader: str, text: str) -> str:  # noq
     result = subprocess.run(tool, capture_output=True, text=True)
     assert (result.returncode == 0) == (result.stderr == "")
     for header in headers.rglob("*.h"):
-        if header != (headers / shader).with_suffix(".h"):
+        if header not in ((headers / shader).with_suffix(".h"), headers / "instances.h"):
             header.unlink()  # without the structs that other shaders reach
     return result.stderr
 
@@ -91,17 +91,20 @@ void made_up(uniform MadeUpArgs* args) { args.x = kWideIndex ? 1 : kMaxCount; }
 void of_numbers(uniform uint64_t out, uniform float factor, uniform float2 v) { *(float2*)out = factor * v; }
 //! struct Entry
 struct Entry { uint64_t address; uint count; };
-//! kernel tiles_64x32 = tiles<float, 64, 32>
+//! kernel tiles_{tile}_{dtype} = tiles<{dtype}, {tile}> for tile in 64x32=(64, 32), 16x8=(16, 8)
+//!     for dtype in f32, i64
 [shader("compute")] [numthreads(kWorkgroup, 1, 1)]
 void tiles<T, let TILE_M : int, let TILE_N : int>(uniform uint64_t out) { *(uint*)out = TILE_M * TILE_N; }
 """
 HOST = """
+#include <anymps/shaders/instances.h>
 #include <anymps/shaders/made_up.h>
 using namespace anymps::shaders::made_up;
 static_assert(sizeof(Inner) == 8 && offsetof(MadeUpArgs, v) == 28 && sizeof(MadeUpArgs) == 48 && kMaxCount == 12);
 static_assert(Constants{}.workgroup == 64 && Constants{}.subgroup == 0 && Constants{}.wide_index);
 static_assert(offsetof(OfNumbersArgs, v) == 16 && sizeof(Entry) == 16);
-static_assert(tiles_instances[0].kernel == tiles_64x32.name && tiles_instances[0].tile_n == 32);
+static_assert(tiles_instances.size() == 4 && tiles_instances[0].kernel == tiles_64x32_f32.name);
+static_assert(tiles_instances[3].kernel == tiles_16x8_i64.name && tiles_instances[3].tile_n == 8);
 void host() {
     const std::array<uint32_t, 4> values = Constants{.workgroup = 32}.values();
     made_up.call({.wide_index = values[3] != 0}).dispatch({.x = 1, .small = 2}, anymps::kernels::Grid::linear(1));
@@ -129,3 +132,17 @@ def test_two_names_of_one_constant_are_refused(tmp_path, build):  # noqa: F811
     again = "[vk::constant_id(3)] const uint kOther = 1;\n[shader"
     text = MADE_UP.replace("[shader", again, 1).replace("kWideIndex ? 1", "kWideIndex ? kOther")
     assert "kWideIndex and kOther have the same id, 3" in headers_of(build, tmp_path, "made_up.slang", text)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "kernel tiles_{tile} = tiles<float, {tile}, 32>",  # no values
+        "kernel tiles_{tile} = tiles<float, {tile}, 32> for size in 64",
+        "kernel tiles_64 = tiles<float, {tile}, 32> for tile in 64, 32",  # two kernels of one name
+        "kernel tiles_64",
+    ],
+)
+def test_rows_of_kernels_are_checked(tmp_path, build, row):  # noqa: F811
+    complaint = headers_of(build, tmp_path, "made_up.slang", f"//! {row}\n{MADE_UP}")
+    assert "made_up.slang:1: a line that starts with //! must read" in complaint

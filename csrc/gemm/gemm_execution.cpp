@@ -32,13 +32,12 @@ using kernels::Compute;
 using kernels::Grid;
 using kernels::KernelCall;
 
+using shaders::gemm_scheduler::FragmentGemmArgs;
 using shaders::gemm_scheduler::GemmArgs;
 using shaders::gemm_scheduler::TailSplitArgs;
 using shaders::matmul::MatmulArgs;
 using shaders::matmul::ReduceSplitKArgs;
-using shaders::matmul_fragments::MatmulFragmentsArgs;
 using shaders::matmul_packed::MatmulPackedArgs;
-using shaders::matmul_scaled::MatmulScaledArgs;
 
 uint64_t address_of(const Tensor* tensor) {
     return tensor == nullptr ? 0 : kernels::address(*tensor);
@@ -249,28 +248,26 @@ class Execution {
         call.dispatch(args, Grid::linear(plan_groups(info, plan, g.batch, g.m, g.n)));
     }
 
+    // packed: Fragments or ScaledFragments.
+    FragmentGemmArgs fragment_args(const auto& packed) const {
+        return {.gemm = gemm_args(product_, plan_.product),
+                .a = packed.a.address,
+                .b = packed.b.address,
+                .steps = packed.steps,
+                .a_panels = packed.a.panels_per_batch,
+                .b_panels = packed.b.panels_per_batch,
+                .tail = tail_of(plan_.product)};
+    }
+
     void multiply_fragments() const {
-        const MatmulFragmentsArgs args{.gemm = gemm_args(product_, plan_.product),
-                                       .a = fragments_->a.address,
-                                       .b = fragments_->b.address,
-                                       .steps = fragments_->steps,
-                                       .a_panels = fragments_->a.panels_per_batch,
-                                       .b_panels = fragments_->b.panels_per_batch,
-                                       .tail = tail_of(plan_.product)};
         const bool swapped = holds_acc_swapped(product_.a.tensor->scalar_type());
-        multiply_packed(shaders::matmul_fragments::Constants{.acc_swapped = swapped}, args,
-                        fragments_->tensor, {});
+        multiply_packed(shaders::matmul_fragments::Constants{.acc_swapped = swapped},
+                        fragment_args(*fragments_), fragments_->tensor, {});
     }
 
     void multiply_scaled_fragments() const {
-        const MatmulScaledArgs args{.gemm = gemm_args(product_, plan_.product),
-                                    .a = scaled_fragments_->a.address,
-                                    .b = scaled_fragments_->b.address,
-                                    .steps = scaled_fragments_->steps,
-                                    .a_panels = scaled_fragments_->a.panels_per_batch,
-                                    .b_panels = scaled_fragments_->b.panels_per_batch,
-                                    .tail = tail_of(plan_.product)};
-        multiply_packed(shaders::matmul_scaled::Constants{}, args, scaled_fragments_->tensor, {});
+        multiply_packed(shaders::matmul_scaled::Constants{}, fragment_args(*scaled_fragments_),
+                        scaled_fragments_->tensor, {});
     }
 
     void multiply_scaled_rows() const {

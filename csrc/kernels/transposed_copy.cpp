@@ -17,7 +17,7 @@ using shader::TransposedCopyArgs;
 
 constexpr int64_t kTile = shader::kTile;
 constexpr size_t kMaxBatchDims = 8;
-constexpr uint32_t kWordTile = shader::kWgrad3x3, kWordThreads = shader::kThreads;
+constexpr uint32_t kWordTile = shader::kSide, kWordThreads = shader::kThreads;
 
 // Larger tiles, where both sides are whole words and there is at most one further dimension; false elsewhere.
 bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyArgs& args) {

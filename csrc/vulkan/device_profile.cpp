@@ -1,6 +1,7 @@
 #include "vulkan/device_profile.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +17,7 @@ namespace {
 constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de, kIntel = 0x8086, kQualcomm = 0x5143, kArm = 0x13b5,
                    kApple = 0x106b;
 
-// An H200's, by kernels of this package. Rows of families that nobody has measured have them too.
+// An H200's, by kernels of this package.
 constexpr DeviceRates kHopperRates{.launch = 2.1e-6,
                                    .bytes = 3.9e12,
                                    .simt_f32 = 31e12,
@@ -84,8 +85,19 @@ constexpr Exclusion kOnIntel[] = {
     {"group_gradients_7_*", "a thread needs 87 registers"},
 };
 
+// Where a row names none: costs and rates of an H200.
+template <size_t kCount>
+constexpr std::array<DeviceProfile, kCount> with_defaults(const DeviceProfile (&rows)[kCount]) {
+    auto result = std::to_array(rows);
+    for (DeviceProfile& row : result) {
+        if (row.costs == nullptr) row.costs = &kHopperCosts;
+        if (row.rates.launch == 0) row.rates = kHopperRates;
+    }
+    return result;
+}
+
 // docs/adding_a_gpu.md walks through a row.
-constexpr DeviceProfile kProfiles[] = {
+constexpr auto kProfiles = with_defaults({
     {.name = "software",
      .match = {.software = true},
      .compute_units = 2,
@@ -97,74 +109,49 @@ constexpr DeviceProfile kProfiles[] = {
      .match = {.vendor_id = kNvidia, .matrix_bf16 = true, .names = {"H100", "H200", "H800", "GH200"}},
      .registers = 255,
      .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
-     .row_threads = 1024,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates},
+     .row_threads = 1024},
     {.name = "NVIDIA Ampere",  // and newer
      .match = {.vendor_id = kNvidia, .matrix_bf16 = true},
      .registers = 255,
      .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
-     .row_threads = 1024,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates},
+     .row_threads = 1024},
     {.name = "NVIDIA Turing",  // and older
      .match = {.vendor_id = kNvidia},
      .registers = 255,
      .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
-     .row_threads = 1024,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates},
+     .row_threads = 1024},
     {.name = "AMD RDNA3",  // and newer
      .match = {.vendor_id = kAmd, .matrix = true},
      .registers = 256,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates,
      .excluded = kOnAmd},
     {.name = "AMD GCN",
      .match = {.vendor_id = kAmd, .min_subgroup_size = 64},
      .registers = 256,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates,
      .excluded = kOnAmd},
     {.name = "AMD RDNA2",  // and RDNA1
      .match = {.vendor_id = kAmd},
      .registers = 256,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates,
      .excluded = kOnAmd},
     {.name = "Intel Xe2",
      .match = {.vendor_id = kIntel, .min_subgroup_size = 16},
      .subgroup_size = 16,
      .registers = 128,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates,
      .excluded = kOnIntel},
     {.name = "Intel Xe-HPG",
      .match = {.vendor_id = kIntel, .discrete = true},
      .subgroup_size = 16,
      .registers = 64,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates,
      .excluded = kOnIntel},
     {.name = "Intel Gen9",  // to Xe-LP
      .match = {.vendor_id = kIntel},
      .subgroup_size = 16,
      .registers = 64,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates,
      .excluded = kOnIntel},
-    {.name = "Qualcomm Adreno",
-     .match = {.vendor_id = kQualcomm},
-     .costs = &kHopperCosts,
-     .rates = kHopperRates},
-    {.name = "Arm Mali", .match = {.vendor_id = kArm}, .costs = &kHopperCosts, .rates = kHopperRates},
-    {.name = "Apple",
-     .match = {.vendor_id = kApple},
-     .registers = 128,
-     .costs = &kHopperCosts,
-     .rates = kHopperRates},
-    {.name = "other", .match = {}, .costs = &kHopperCosts, .rates = kHopperRates},
-};
+    {.name = "Qualcomm Adreno", .match = {.vendor_id = kQualcomm}},
+    {.name = "Arm Mali", .match = {.vendor_id = kArm}},
+    {.name = "Apple", .match = {.vendor_id = kApple}, .registers = 128},
+    {.name = "other", .match = {}},
+});
 
 // * stands for any characters, ? for one.
 bool matches(std::string_view pattern, std::string_view text) {

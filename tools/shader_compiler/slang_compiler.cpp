@@ -1,11 +1,10 @@
 #include "slang_compiler.h"
 
 #include <cstring>
-#include <regex>
 #include <set>
-#include <sstream>
 
 #include "files.h"
+#include "kernel_rows.h"
 #include "spirv_patch.h"
 
 namespace anymps::shader_compiler {
@@ -16,35 +15,6 @@ constexpr size_t kPushConstantBytes = 128;  // what every Vulkan device has
 
 std::string text_of(slang::IBlob* blob) {
     return blob ? std::string(static_cast<const char*>(blob->getBufferPointer()), blob->getBufferSize()) : "";
-}
-
-struct Instantiation {
-    std::string kernel;
-    std::string expression;  // entry<Arg, ...>
-    std::string entry;
-};
-
-// The lines `//! kernel NAME = entry<Arg, ...>`; those that read `//! struct NAME` are for
-// tools/shader_headers.
-std::vector<Instantiation> parse_instantiations(const std::string& source, const std::string& file) {
-    static const std::regex line_pattern(R"(^//!\s*kernel\s+(\w+)\s*=\s*((\w+)\s*<.*>)\s*$)");
-    static const std::regex struct_pattern(R"(^//!\s*struct\s+\w+\s*$)");
-    std::vector<Instantiation> result;
-    std::istringstream lines(source);
-    int number = 0;
-    for (std::string line; std::getline(lines, line);) {
-        ++number;
-        if (line.rfind("//!", 0) != 0 || std::regex_match(line, struct_pattern)) continue;
-        std::smatch match;
-        if (!std::regex_match(line, match, line_pattern)) {
-            throw CompileError(
-                file + ":" + std::to_string(number) +
-                ": a line that starts with //! must read `//! kernel NAME = entry<Arg, ...>` or "
-                "`//! struct NAME`.");
-        }
-        result.push_back({match[1], match[2], match[3]});
-    }
-    return result;
 }
 
 }  // namespace
@@ -190,7 +160,7 @@ std::string place_of(const std::filesystem::path& file, const Instantiation& ite
 
 CompileResult SlangCompiler::compile_in_session(const std::filesystem::path& file) {
     const std::string source = read_file(file);
-    const auto instantiations = parse_instantiations(source, file.string());
+    const auto instantiations = kernel_rows(source, file.string());
     CompileResult result;
     slang::IModule* module = load(file, source, result.warnings);
     for (SlangInt32 i = 0; i < module->getDependencyFileCount(); ++i) {
@@ -210,7 +180,7 @@ CompileResult SlangCompiler::compile_in_session(const std::filesystem::path& fil
 
 CheckedFile SlangCompiler::check_in_session(const std::filesystem::path& file) {
     const std::string source = read_file(file);
-    const auto instantiations = parse_instantiations(source, file.string());
+    const auto instantiations = kernel_rows(source, file.string());
     std::string warnings;
     slang::IModule* module = load(file, source, warnings);
     CheckedFile result{session_.get(), module, {}};

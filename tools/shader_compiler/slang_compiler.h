@@ -53,7 +53,7 @@ class SlangCompiler {
     explicit SlangCompiler(Options options) : options_(std::move(options)) {}
 
     // Compiles every `[shader("compute")]` function that is not generic under its own name, and every
-    // instantiation declared by a line `//! kernel NAME = entry<Arg, ...>`. Throws CompileError.
+    // instantiation that a row `//! kernel` asks for (kernel_rows.h). Throws CompileError.
     CompileResult compile(const std::filesystem::path& file);
 
     // The file as Slang's front end has it, without compiling its kernels (some 40 ms). Throws CompileError.

@@ -44,7 +44,7 @@ Memory add_fragments(PlanBuilder& builder, const ImplicitGemm& c, const ConvTens
                      .element_size = floats ? 4u : 2u,
                      .swapped = builder.device.layout(type).a_swapped,
                      .flat = flat,
-                     .bf16x2 = pairs});
+                     .cut = pairs});
     pass.address(args.to, result).address(args.from, filter.memory, c.strided.offset);
     if (scaled) {
         pass.amaxes(args.amaxes).amax(args.amax_state, filter.amax);

@@ -33,8 +33,8 @@ constexpr std::array kRadices{2u, 3u, 4u, 5u, 7u, 8u, 16u};
 constexpr KernelFamily kRadix(shaders::fft::kernels_with<FftArgs>, {"fft_radix"},
                               {"2", "3", "4", "5", "7", "8", "16"});
 // Of powers of two from kMinLinePoints, or from kMinConvolved.
-constexpr KernelFamily kWgrad3x3(shaders::fft_line::kernels_with<FftArgs>, {"fft_line"},
-                                 {"32", "64", "128", "256", "512", "1024", "2048", "4096"});
+constexpr KernelFamily kLine(shaders::fft_line::kernels_with<FftArgs>, {"fft_line"},
+                             {"32", "64", "128", "256", "512", "1024", "2048", "4096"});
 constexpr KernelFamily kConvolve(shaders::fft_line::kernels_with<FftArgs>, {"fft_convolve"},
                                  {"256", "512", "1024", "2048", "4096"});
 constexpr uint32_t kMinConvolved = 256;
@@ -219,8 +219,8 @@ bool run_lines(const LineTransform& t) {
     if (source == FftSource::Complex && !t.output.is_complex()) flags |= flag::kRealOutput;
     if (pairs && pairs_are_aligned(source == FftSource::RealPairs ? t.input : t.output, t.dim))
         flags |= flag::kAligned;
-    launch(kWgrad3x3(0, std::countr_zero(points / kMinLinePoints)), t.input, t.output, t.dim, 1, header,
-           source, flags, points);
+    launch(kLine(0, std::countr_zero(points / kMinLinePoints)), t.input, t.output, t.dim, 1, header, source,
+           flags, points);
     return true;
 }
 

@@ -23,7 +23,7 @@ namespace {
 enum class Scan : uint32_t { Sum = 0, Product, LogSumExp, Maximum, Minimum };
 
 namespace shader = shaders::scan;
-using shader::kWgrad3x3;
+using shader::kLines;
 using shader::ScanArgs;
 
 enum Kind : size_t { kPlain, kLogSumExp, kProduct, kExtremum };
@@ -64,7 +64,7 @@ struct Plan {
                                (few_rows && args.length > uint64_t{4} * t.subgroup);
             if (!whole) lanes = kernels::power_of_two(kernels::ceil_div(args.length, 4), t.subgroup);
             most = whole ? t.target_groups / args.rows : 1;
-            unit = uint64_t{lanes} * 4 * kWgrad3x3;
+            unit = uint64_t{lanes} * 4 * kLines;
         }
         most = std::max<uint64_t>(most, 1);
         chunk = round_up(kernels::ceil_div(args.length, most), unit);
