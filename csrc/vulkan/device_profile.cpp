@@ -84,6 +84,13 @@ constexpr Exclusion kOnIntel[] = {
     {"group_gradients_7_*", "a thread needs 87 registers"},
 };
 
+// Before Xe2 a lane of 8 has twice the registers of one of 16. Others spill with 16, too, but take fewer
+// cycles a lane then by the compiler's estimate.
+constexpr Exclusion kNarrowOnIntel[] = {
+    {"norm_gradients_*", "0.4 of the cycles a lane; 50 spilled registers -> 0"},
+    {"weighted_loss_*", "0.7 of the cycles a lane; 42 spilled registers -> 0"},
+};
+
 // docs/adding_a_gpu.md walks through a row.
 constexpr DeviceProfile kProfiles[] = {
     {.name = "software",
@@ -136,6 +143,7 @@ constexpr DeviceProfile kProfiles[] = {
      .match = {.vendor_id = kIntel, .min_subgroup_size = 16},
      .subgroup_size = 16,
      .registers = 128,
+     .lean = true,
      .costs = &kHopperCosts,
      .rates = kHopperRates,
      .excluded = kOnIntel},
@@ -143,16 +151,20 @@ constexpr DeviceProfile kProfiles[] = {
      .match = {.vendor_id = kIntel, .discrete = true},
      .subgroup_size = 16,
      .registers = 64,
+     .lean = true,
      .costs = &kHopperCosts,
      .rates = kHopperRates,
-     .excluded = kOnIntel},
+     .excluded = kOnIntel,
+     .narrow = kNarrowOnIntel},
     {.name = "Intel Gen9",  // to Xe-LP
      .match = {.vendor_id = kIntel},
      .subgroup_size = 16,
      .registers = 64,
+     .lean = true,
      .costs = &kHopperCosts,
      .rates = kHopperRates,
-     .excluded = kOnIntel},
+     .excluded = kOnIntel,
+     .narrow = kNarrowOnIntel},
     {.name = "Qualcomm Adreno",
      .match = {.vendor_id = kQualcomm},
      .costs = &kHopperCosts,
@@ -176,6 +188,10 @@ bool matches(std::string_view pattern, std::string_view text) {
         if (matches(pattern.substr(1), text.substr(skip))) return true;
     }
     return false;
+}
+
+bool any_matches(std::span<const Exclusion> some, std::string_view kernel) {
+    return std::ranges::any_of(some, [&](const Exclusion& e) { return matches(e.kernels, kernel); });
 }
 
 bool matches(const ProfileMatch& match, const DeviceInfo& info) {
@@ -219,7 +235,11 @@ double ratio(double a, double b) {
 }  // namespace
 
 bool DeviceProfile::excludes(std::string_view kernel) const {
-    return std::ranges::any_of(excluded, [&](const Exclusion& e) { return matches(e.kernels, kernel); });
+    return any_matches(excluded, kernel);
+}
+
+bool DeviceProfile::is_narrow(std::string_view kernel) const {
+    return any_matches(narrow, kernel);
 }
 
 double DeviceProfile::product_scale(Rate rate) const {
