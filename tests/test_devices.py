@@ -122,6 +122,10 @@ FEW_REGISTERS = """if True:
     compare(lambda x, w, b: F.conv2d(x, w, b, stride=2), last, taps, bias)
     compare(lambda x, w: F.conv2d(x, w.transpose(0, 1), padding=1), torch.randn(2, 250, 45, 45), taps)
     compare(lambda x, w: F.conv3d(x, w, padding=1), torch.randn(1, 8, 16, 16, 16), torch.randn(250, 8, 3, 3, 3) / 15)
+    a, b, c = torch.randn(3, 1001, 101), torch.randn(3, 101, 900), torch.randn(3, 1001, 900)
+    compare(lambda c, a, b: torch.baddbmm(c, a, b, beta=0.5), c, a, b)
+    compare(lambda a, b: a.mT @ b.mT, a.mT.contiguous(), b.mT.contiguous())
+    compare(lambda a, b: a @ b, torch.randn(1000, 104).t().contiguous().t(), torch.randn(104, 2800))
     for kind in (torch.nn.LSTM, torch.nn.GRU):
         net = kind(40, 515)
         def step(x, *weights):
@@ -129,8 +133,8 @@ FEW_REGISTERS = """if True:
             return torch.func.functional_call(net, own, x)[0]
         compare(step, torch.randn(2, 197, 40), *net.parameters())
     compare(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), torch.randn(9, 5, 40, 41), *torch.rand(2, 5))
-    compare(lambda x: F.cross_entropy(x, torch.arange(70, device=x.device) % 30, x.detach()[0].abs()),
-            torch.randn(70, 30))
+    compare(lambda x: F.nll_loss(x, torch.arange(7000, device=x.device) % 30, x.detach()[0].abs()),
+            torch.randn(7000, 30))
 """
 
 
@@ -139,8 +143,10 @@ def test_kernels_for_few_registers(tmp_path, run_python):
     variables = environment("arc_a770", tmp_path) | {"ANYMPS_LOG": "dispatch"}
     result = run_python(FEW_REGISTERS, env=variables, timeout=1200)
     assert result.returncode == 0, result.stdout + result.stderr[-3000:]
-    for kernel in ("conv_shared_128x128_f32_lean[", "rnn_backward_32x32_lean["):
-        assert kernel in result.stderr
+    tiles = ("conv_shared_128x128_f32", "conv_shared_128x128_swapped_f32", "matmul_shared_128x128_f32")
+    for kernel in (*tiles, "rnn_backward_32x32"):
+        assert f"{kernel}_lean[" in result.stderr
+    assert "norm_gradients_f32" in result.stderr and "weighted_loss_f32" in result.stderr
 
 
 FILL = """if True:
