@@ -173,6 +173,7 @@ constexpr DeviceProfile kProfiles[] = {
     {.name = "Apple",
      .match = {.vendor_id = kApple},
      .registers = 128,
+     .lean = true,
      .costs = &kHopperCosts,
      .rates = kHopperRates},
     {.name = "other", .match = {}, .costs = &kHopperCosts, .rates = kHopperRates},
