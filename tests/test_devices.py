@@ -103,6 +103,52 @@ def test_copies(name, device):
     device(name, COPIES)
 
 
+FEW_REGISTERS = """if True:
+    import torch, torch.nn.functional as F
+    def compare(call, *inputs):
+        results = []
+        for device in ("cpu", "mps"):
+            torch.manual_seed(0)
+            leaves = [t.detach().to(device).requires_grad_() for t in inputs]
+            out = call(*leaves)
+            grads = torch.autograd.grad(out, leaves, torch.linspace(-1, 1, out.numel(), device=device).view_as(out))
+            results.append([out, *grads])
+        for ours, theirs in zip(results[1], results[0], strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-4, atol=2e-4 * theirs.abs().max().item())
+    torch.manual_seed(1)
+    taps, bias = torch.randn(250, 24, 3, 3) / 15, torch.randn(250)
+    compare(lambda x, w, b: F.conv2d(x, w, b, padding=1), torch.randn(2, 24, 45, 45), taps, bias)
+    last = torch.randn(2, 24, 91, 91).contiguous(memory_format=torch.channels_last)
+    compare(lambda x, w, b: F.conv2d(x, w, b, stride=2), last, taps, bias)
+    compare(lambda x, w: F.conv2d(x, w.transpose(0, 1), padding=1), torch.randn(2, 250, 45, 45), taps)
+    compare(lambda x, w: F.conv3d(x, w, padding=1), torch.randn(1, 8, 16, 16, 16), torch.randn(250, 8, 3, 3, 3) / 15)
+    a, b, c = torch.randn(3, 1001, 101), torch.randn(3, 101, 900), torch.randn(3, 1001, 900)
+    compare(lambda c, a, b: torch.baddbmm(c, a, b, beta=0.5), c, a, b)
+    compare(lambda a, b: a.mT @ b.mT, a.mT.contiguous(), b.mT.contiguous())
+    compare(lambda a, b: a @ b, torch.randn(1000, 104).t().contiguous().t(), torch.randn(104, 2800))
+    for kind in (torch.nn.LSTM, torch.nn.GRU):
+        net = kind(40, 515)
+        def step(x, *weights):
+            own = {n: w for n, w in zip(dict(net.named_parameters()), weights, strict=True)}
+            return torch.func.functional_call(net, own, x)[0]
+        compare(step, torch.randn(2, 197, 40), *net.parameters())
+    compare(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), torch.randn(9, 5, 40, 41), *torch.rand(2, 5))
+    compare(lambda x: F.nll_loss(x, torch.arange(7000, device=x.device) % 30, x.detach()[0].abs()),
+            torch.randn(7000, 30))
+"""
+
+
+def test_kernels_for_few_registers(tmp_path, run_python):
+    """Those that are launched on Intel's GPUs alone, with odd sizes: results and gradients are the CPU's."""
+    variables = environment("arc_a770", tmp_path) | {"ANYMPS_LOG": "dispatch"}
+    result = run_python(FEW_REGISTERS, env=variables, timeout=1200)
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    tiles = ("conv_shared_128x128_f32", "conv_shared_128x128_swapped_f32", "matmul_shared_128x128_f32")
+    for kernel in (*tiles, "rnn_backward_32x32"):
+        assert f"{kernel}_lean[" in result.stderr
+    assert "norm_gradients_f32" in result.stderr and "weighted_loss_f32" in result.stderr
+
+
 FILL = """if True:
     import sys, torch
     mib, count, whole = map(int, sys.argv[1:])

@@ -11,9 +11,9 @@ A document holds comments, and behind each, after an empty line, a table that th
 Views: `table`, a line a row with the columns named (from 1); `pivot`, keys "column: row" as a table of cells "ours /
 theirs, **ratio**" (`by`, a regular expression, splits other keys into row, column and row); `groups`, least, median
 and most by a group of GROUPS; `means`, the geometric mean of ratios and the five lowest by the last part of a key;
-`bands`, names sorted by their ratio; `list`, the lines of LISTS, of several files;
-`sources`, what the files of a device were measured on. `rows` is a regular expression that chooses keys, `head` the
-first cell.
+`bands`, names sorted by their ratio; `list`, the lines of LISTS, of several files; `spills`, a line a GPU of what its
+compiler keeps in memory, of all files that the pattern fits; `sources`, what the files of a device were measured on.
+`rows` is a regular expression that chooses keys, `head` the first cell.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ GROUPS = {
     "embedding, gradient": r"^embedding",
     "SGD, Adam, AdamW, fused": r"^(SGD|Adam)",
 }
+# Of models/network_kernels: the rows that come first, whatever they spill, and the column that tells of that.
+CARRYING = 60
+SPILLS = ("Spilled VGPRs", "Spill Count", "Spills")
 BANDS = ((0.0, 0.5), (0.5, 0.85), (0.85, 1.2), (1.2, float("inf")))
 
 # Lines of several files: label, file, key, unit.
@@ -100,6 +103,8 @@ def _block(arguments: str) -> str:
         return "\n".join(_sources(name))
     if view == "list":
         return "\n".join(_list(name, options["of"]))
+    if view == "spills":
+        return "\n".join(_spills(name))
     result = load(name)
     chosen = re.compile(options.get("rows", ""))
     rows = {key: figures for key, figures in result["rows"].items() if chosen.search(key)}
@@ -204,6 +209,28 @@ def _list(folder: str, of: str) -> list[str]:
         ours = figures.get(unit) if ours is None else ours  # a column of its own, such as "of a copy"
         cells = [f"{_figure(value)} {unit}" if value is not None else "-" for value in (ours, theirs)]
         lines.append(_row([label, *cells, f"**{ratio:.2f}**" if ratio is not None else "-"]))
+    return lines
+
+
+def _spills(pattern: str) -> list[str]:
+    """Of benchmarks/models/network_kernels.py: rows are the kernels of most weight, then others that spill."""
+    head = ["GPU", f"of the {CARRYING} that carry networks spill", "of all", "share of the time", "most of it"]
+    lines = _head([*head, "pipelines launched"])
+    for path in sorted(RESULTS.glob(f"{pattern}.json")):
+        result = load(path.relative_to(RESULTS).with_suffix("").as_posix())
+        columns, rows = result["columns"], list(result["rows"].items())
+        spilled = columns.index(next(name for name in SPILLS if name in columns))
+        found = [(key.partition("[")[0], figures[0]) for key, figures in rows if figures[spilled] > 0]
+        carrying = sum(figures[spilled] > 0 for _, figures in rows[:CARRYING])
+        kernels: dict[str, float] = {}
+        for name, share in found:
+            kernels[name] = kernels.get(name, 0) + share
+        most = ", ".join(f"`{n}` {kernels[n]:.1f} %" for n in sorted(kernels, key=kernels.get, reverse=True)[:4])
+        launched = re.search(r"launch (\d+) pipelines", " ".join(result["notes"]))
+        gpu = f"{result['device']['name']} ({path.relative_to(RESULTS).parts[0]})"
+        share = f"{sum(kernels.values()):.1f} %" if found else "-"
+        cells = [gpu, str(carrying or "none"), str(len(found) or "none"), share, most or "-"]
+        lines.append(_row([*cells, launched[1] if launched else "-"]))
     return lines
 
 

@@ -40,6 +40,7 @@ def cases(torch, device):
     index = lambda s: torch.randint(0, s[0], s, device=device)  # noqa: E731
     batched = lambda n: ((1 << (n - 12), 64, 64),) * 2  # noqa: E731
     heads = lambda n: ((1, 8, 1 << (n - 9), 64),) * 3  # noqa: E731
+    lstm = lambda x: torch.nn.LSTM(1024, 1024, device=device)(x)[0].sum().backward()  # noqa: E731
     net = lambda n: (*images(n), (16, 16, 3, 3))  # noqa: E731
     return {
         "copy": of(flat, torch.clone, None),
@@ -73,6 +74,11 @@ def cases(torch, device):
         "gather": of(two, lambda x, i: x.gather(0, i), None, index),
         "index_put, accumulated": of(two, lambda x, i: x.index_put((i,), x, accumulate=True), None, index),
         "scatter_add to one": of(flat, lambda x: x.new_zeros(1).scatter_add(0, torch.zeros_like(x).long(), x), None),
+        "rows by index": of(rows, lambda x: x.index_select(0, index((x.shape[0],))), None),
+        "rows added by index": of(rows, lambda x: torch.zeros_like(x).index_add(0, index((x.shape[0],)), x), None),
+        "largest of rows by index": of(
+            rows, lambda x: x.scatter_reduce(0, index((x.shape[0],))[:, None].expand_as(x), x, "amax"), None
+        ),
         "embedding gradient": of(
             rows, lambda x: torch.ops.aten.embedding_dense_backward(x, index((x.shape[0],)), 1000, -1, False), None
         ),
@@ -94,9 +100,23 @@ def cases(torch, device):
             net, lambda x, w: torch.nn.grad.conv2d_weight(x, w.shape, x, padding=1), None, None
         ),
         "conv2d, depthwise": of(images, lambda x: F.conv2d(x, x.new_ones(16, 1, 7, 7), groups=16, padding=3), None),
+        "conv2d, depthwise, channels last": of(
+            images,
+            lambda x: F.conv2d(x.to(memory_format=torch.channels_last), x.new_ones(16, 1, 7, 7), groups=16, padding=3),
+            None,
+        ),
+        "conv2d, depthwise, 31 x 31": of(
+            images, lambda x: F.conv2d(x, x.new_ones(16, 1, 31, 31), groups=16, padding=15), None
+        ),
+        "conv2d, depthwise, weight gradient": of(
+            images, lambda x: torch.nn.grad.conv2d_weight(x, (16, 1, 7, 7), x, padding=3, groups=16), None
+        ),
         "mm": of(squares, lambda x, y: x @ y.reshape(x.shape[1], -1), None, None),
         "mm, f16": of(squares, lambda x, y: x.half() @ y.half().reshape(x.shape[1], -1), None, None),
         "mm, int64": of(squares, lambda x, y: x.long() @ y.long().reshape(x.shape[1], -1), None, None),
+        "mm and its epilogue": of(
+            squares, lambda x, y: torch.ops.aten._addmm_activation(x[0, :1], x, y.reshape(x.shape[1], -1)), None, None
+        ),
         "bmm": of(batched, torch.bmm, None, None),
         "mv": of(square, lambda x: x @ x[0], None),
         "attention": of(heads, F.scaled_dot_product_attention, None, None, None),
@@ -108,6 +128,7 @@ def cases(torch, device):
             lambda x: torch.linalg.solve_triangular((x + 99 * x.new_ones(len(x)).diag()).tril(), x, upper=False),
             None,
         ),
+        "lstm and its gradients": of(lambda n: ((1 << (n - 16), 64, 1024),), lstm, None),
         "lstm": of(lambda n: ((1 << (n - 12), 64, 64),), lambda x: torch.nn.LSTM(64, 64, device=device)(x), None),
     }
 

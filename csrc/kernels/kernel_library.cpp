@@ -4,12 +4,15 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "kernels/archive_reader.h"
 #include "kernels/pipeline_label.h"
 #include "kernels/pipeline_table.h"
 #include "runtime/compile_threads.h"
 #include "runtime/device.h"
+#include "vulkan/device_profile.h"
+#include "vulkan/instance.h"
 
 namespace anymps::kernels {
 
@@ -23,12 +26,17 @@ std::string archive_path() {
 }
 
 // Kernels that add floats in memory come twice: NAME, and NAME_native for devices that do it in one
-// instruction (shaders/lib/atomic.slang).
+// instruction (shaders/lib/atomic.slang). Some that keep many values come as NAME_lean, too.
 std::vector<KernelId> variants(const ArchiveReader& archive) {
+    const vulkan::DeviceInfo& info = runtime::device_info();
+    const std::pair<bool, const char*> suffixes[] = {{info.float32_atomic_add, "_native"},
+                                                     {info.profile->lean, "_lean"}};
     std::vector<KernelId> chosen(archive.size());
     for (KernelId id = 0; id < archive.size(); ++id) {
-        const auto native = archive.find(std::string(archive.name(id)) + "_native");
-        chosen[id] = native && runtime::device_info().float32_atomic_add ? *native : id;
+        chosen[id] = id;
+        for (const auto& [wanted, suffix] : suffixes)
+            if (wanted)
+                chosen[id] = archive.find(std::string(archive.name(id)) + suffix).value_or(chosen[id]);
     }
     return chosen;
 }

@@ -6,7 +6,9 @@
 #include <bit>
 #include <limits>
 
+#include "kernels/kernel_lanes.h"
 #include "runtime/device.h"
+#include "vulkan/device_profile.h"
 #include "vulkan/instance.h"
 
 namespace anymps::kernels {
@@ -30,8 +32,19 @@ uint32_t power_of_two(uint64_t n, uint32_t at_most) {
     return static_cast<uint32_t>(std::bit_ceil(std::clamp<uint64_t>(n, 1, at_most)));
 }
 
+LaunchConfig launch_config_of(std::string_view kernel) {
+    LaunchConfig result = launch_config();
+    const vulkan::DeviceInfo& info = runtime::device_info();
+    if (info.subgroup_size_control && info.profile->is_narrow(kernel))
+        result.subgroup = info.min_subgroup_size;
+    return result;
+}
+
 uint32_t threads_per_row(uint64_t rows, uint64_t loads) {
-    const LaunchConfig& t = launch_config();
+    return threads_per_row(launch_config(), rows, loads);
+}
+
+uint32_t threads_per_row(const LaunchConfig& t, uint64_t rows, uint64_t loads) {
     const bool few_rows = rows * t.subgroup < uint64_t{64} * t.workgroup;
     const bool whole = loads > uint64_t{t.subgroup} * 8 || (few_rows && loads > t.workgroup);
     return whole ? t.workgroup : power_of_two(ceil_div(loads, 2), t.subgroup);

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "kernels/kernel_call.h"
-#include "kernels/launch_config.h"
+#include "kernels/kernel_lanes.h"
 #include "kernels/reduce_nc_hw.h"
 #include "kernels/reduce_outer.h"
 #include "kernels/reduce_small_inner.h"
@@ -104,6 +104,7 @@ class Call {
         Compute compute = compute_of(by.scalar_type());
         if (compute == Compute::I32) compute = Compute::I64;
         kernels_ = row_.kernels[static_cast<size_t>(compute)];
+        if (kernels_.rows != nullptr) config_ = launch_config_of(kernels_.rows);
         sums_floats_ = row_.sums && compute == Compute::F32;
         const bool unordered = row_.ordered && by.scalar_type() == c10::ScalarType::UInt64;
         TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name,
@@ -200,10 +201,10 @@ class Call {
     }
 
     void plan_rows() {
-        const LaunchConfig& t = launch_config();
+        const LaunchConfig& t = config_;
         vector_ = vectors(reduced_, kept_, reduced_.size() == 1) ? 4 : 1;
         const uint64_t loads = ceil_div(header_.count, vector_);
-        lanes_ = t.software ? threads_per_row(header_.rows, loads) : lanes_of_rows(loads);
+        lanes_ = t.software ? threads_per_row(t, header_.rows, loads) : lanes_of_rows(loads);
         header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
         split(lanes_ * vector_, lanes_ == t.workgroup && loads > t.workgroup);
     }
@@ -211,8 +212,8 @@ class Call {
     // A row costs its threads more than its elements do, so many rows get few threads each.
     uint32_t lanes_of_rows(uint64_t loads) const {
         constexpr uint64_t kMany = 4096, kVeryMany = 16384, kMaxOfLane = 64, kMin = 4;
-        const LaunchConfig& t = launch_config();
-        const uint32_t lanes = threads_per_row(header_.rows, loads);
+        const LaunchConfig& t = config_;
+        const uint32_t lanes = threads_per_row(t, header_.rows, loads);
         if (lanes == t.workgroup)
             return header_.rows >= kMany && loads <= kMaxOfLane * t.subgroup ? t.subgroup : lanes;
         if (header_.rows <= kVeryMany) return lanes;
@@ -221,7 +222,7 @@ class Call {
     }
 
     void plan_columns() {
-        const LaunchConfig& t = launch_config();
+        const LaunchConfig& t = config_;
         vector_ = vectors(kept_, reduced_, false) ? 4 : 1;
         lanes_ = threads_of_columns(ceil_div(header_.rows, vector_));
         header_.row_groups = group_count(ceil_div(header_.rows, uint64_t{lanes_} * vector_));
@@ -229,7 +230,7 @@ class Call {
     }
 
     void plan_partials() {
-        const LaunchConfig& t = launch_config();
+        const LaunchConfig& t = config_;
         vector_ = 1;
         lanes_ = header_.chunks > 4 * t.subgroup ? t.workgroup : power_of_two(header_.chunks, t.subgroup);
         header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
@@ -237,7 +238,7 @@ class Call {
 
     // Divides the elements of a row among several workgroups where there are too few rows to fill the device.
     void split(uint64_t step, bool allowed) {
-        const LaunchConfig& t = launch_config();
+        const LaunchConfig& t = config_;
         const uint64_t rows_a_group = ceil_div(header_.rows, header_.row_groups);
         const uint64_t by_size = header_.count * rows_a_group / t.min_chunk;
         const uint64_t wanted = std::min(t.target_groups / header_.row_groups, by_size);
@@ -260,9 +261,9 @@ class Call {
         at = write_dims(reduced_, at);
         const auto type = [](const at::TensorBase& t) { return t.defined() ? code(t.scalar_type()) : 0u; };
         const uint32_t in_type = first ? type(ins_[0]) : 0;
-        KernelCall call(kernel, {launch_config().workgroup, launch_config().subgroup, in_type, type(outs_[0]),
-                                 type(outs_[1]), lanes_, vector_, flags | (wide ? kWide : 0u), type(ins_[1]),
-                                 type(ins_[2]), type(ins_[3]), launch_config().prefetch_loads});
+        KernelCall call(kernel, {config_.workgroup, config_.subgroup, in_type, type(outs_[0]), type(outs_[1]),
+                                 lanes_, vector_, flags | (wide ? kWide : 0u), type(ins_[1]), type(ins_[2]),
+                                 type(ins_[3]), config_.prefetch_loads});
         if (first) {
             for (size_t k = 0; k < inputs_; ++k) call.read(ins_[k]);
         }
@@ -277,6 +278,7 @@ class Call {
     std::array<at::TensorBase, 4> ins_;
     std::array<at::TensorBase, 2> outs_;
     ReductionKernels kernels_;
+    LaunchConfig config_ = launch_config();
     bool sums_floats_ = false;
     Header header_;
     Extents kept_, reduced_;

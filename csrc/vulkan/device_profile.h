@@ -11,7 +11,8 @@ namespace anymps::vulkan {
 
 struct DeviceInfo;
 
-// Kernels that planners leave out on a family. kernels: a name in which * stands for any characters.
+// Kernels that a family takes otherwise than all others. kernels: a name in which * stands for any
+// characters.
 struct Exclusion {
     const char* kernels;
     const char* reason;
@@ -84,13 +85,16 @@ struct DeviceProfile {
         0;  // that kernels in subgroups ask for where there is a choice; 0: the driver's own
     uint32_t registers = 64;     // 32-bit registers of a thread, at most
     bool watchdog = true;        // the kernel driver resets the device after a dispatch of seconds
+    bool lean = false;           // takes NAME_lean of kernels that come so, too: with fewer registers
     uint32_t row_threads = 512;  // threads that may keep a row in registers without spilling them
     const PlanCosts* costs;
     DeviceRates rates;
     std::span<const Exclusion> excluded = {};
+    std::span<const Exclusion> narrow = {};  // kernels that ask for the fewest lanes, where there is a choice
 
     // True where a kernel of this name is left out.
     bool excludes(std::string_view kernel) const;
+    bool is_narrow(std::string_view kernel) const;
 
     // Times of this device over those of the costs' reference; exactly 1 for a row that has its rates, or
     // where a rate is unknown. Of products by the whole device, by a compute unit; of bytes; of launches.

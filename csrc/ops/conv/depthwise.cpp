@@ -73,7 +73,7 @@ void add_image(PlanBuilder& builder, const DepthwiseOperands& o, bool gradient) 
                      .width = few ? args.taps[2] : 0,
                      .row_axis = static_cast<uint32_t>(axis - 2)});
     pass.address(args.image, from.memory).address(args.weight, taps.memory).address(args.out, to.memory);
-    pass.read(from.memory).read(taps.memory).write(to.memory);
+    pass.read(from.memory).read(taps.memory).write(to.memory).work(depthwise_operations(p), {});
     if (p.bias.defined()) pass.address(args.bias, p.bias).read(p.bias);
     pass.dispatch(args, kernels::flat_grid(total, workgroup));
 }
@@ -113,7 +113,8 @@ void add_weight(PlanBuilder& builder, const DepthwiseOperands& o) {
     PassWriter pass(builder, shader::conv_depthwise_weight,
                     {.workgroup = kThreads, .type = kernels::code(x.memory.type), .lanes = lanes});
     pass.address(args.x, x.memory).address(args.y, y.memory).address(args.out, sums);
-    pass.read(x.memory).read(y.memory).write(sums).dispatch(args, kernels::Grid::linear(args.groups));
+    pass.read(x.memory).read(y.memory).write(sums).work(depthwise_operations(p), {});
+    pass.dispatch(args, kernels::Grid::linear(args.groups));
     builder.add(Pass::Kind::SumSplits, {{sums.buffer, false}, {taps.memory.buffer, true}});
 }
 

@@ -186,6 +186,10 @@ std::optional<Strips> strips_of(const DepthwiseOperands& o, const ConvParams& pa
     return result;
 }
 
+double depthwise_operations(const ConvProblem& p) {
+    return 2.0 * static_cast<double>(p.y.numel(p.groups)) * static_cast<double>(p.w.positions());
+}
+
 void add_image_strips(PlanBuilder& builder, const Strips& plan, const DepthwiseOperands& o, bool gradient) {
     constexpr uint64_t kGroupsAUnit = 8, kMaxRounds = 8;
     const ConvProblem& p = builder.problem;
@@ -219,6 +223,7 @@ void add_image_strips(PlanBuilder& builder, const Strips& plan, const DepthwiseO
                      .has_bias = p.bias.defined()});
     pass.address(args.image, from.memory).address(args.weight, taps.memory, first_tap);
     pass.address(args.out, to.memory).read(from.memory).read(taps.memory).write(to.memory);
+    pass.work(depthwise_operations(p), {});
     if (p.bias.defined()) pass.address(args.bias, p.bias).read(p.bias);
     pass.dispatch(args, kernels::Grid::linear(blocks * ceil_div(args.layout.total, slots * args.rounds)));
 }
@@ -259,6 +264,7 @@ void add_weight_strips(PlanBuilder& builder, const Strips& plan, const Depthwise
                      .lanes = lanes});
     pass.address(args.x, x.memory).address(args.y, y.memory).address(args.sums, sums);
     pass.read(x.memory).read(y.memory).write(sums);
+    pass.work(depthwise_operations(builder.problem), {});
     pass.dispatch(args, kernels::Grid::linear(args.groups));
     weight_strips::SplitSumArgs sum{};
     sum.channels = divider(y.sizes[1]);

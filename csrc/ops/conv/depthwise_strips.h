@@ -33,6 +33,9 @@ struct DepthwiseOperands {
     DepthwiseOperands(const ConvProblem& problem, Direction::Kind kind);
 };
 
+// Floating-point operations of each direction, for the estimate of its time.
+double depthwise_operations(const ConvProblem& problem);
+
 // What the kernels of strips make of a convolution. Axes are 3 (height) and 4.
 struct Strips {
     int along, across;

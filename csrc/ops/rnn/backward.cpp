@@ -13,6 +13,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/kernel.h"
 #include "ops/rnn/layer.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -207,6 +208,7 @@ class Direction {
         if (args.carry != 0) call.write(carry_);
         if (args.later_rows > args.rows) call.write(grad_h0_);
         const uint64_t groups = kernels::ceil_div(rows, tile.m) * kernels::ceil_div(args.hidden, tile.n);
+        runtime::note_dispatch({.operations = 2.0 * rows * args.hidden * args.k});
         call.dispatch(args, kernels::Grid::linear(groups));
     }
 

@@ -9,6 +9,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/kernel.h"
 #include "ops/rnn/layer.h"
+#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -161,6 +162,7 @@ class Direction {
         if (args.prev != 0 && args.prev_rows != 0) call.read(args.prev, args.prev_rows * hidden * 4);
         if (args.cells != 0) call.write(args.cells, rows * hidden * 4);
         const uint64_t groups = kernels::ceil_div(rows, tile.m) * (args.columns / tile.n);
+        runtime::note_dispatch({.operations = 2.0 * args.rows * args.columns * args.k});
         call.dispatch(args, kernels::Grid::linear(groups));
     }
 

@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <thread>
+
+#include "runtime/device.h"
+#include "vulkan/device_profile.h"
+#include "vulkan/instance.h"
 
 namespace anymps::kernels {
 namespace {
@@ -17,11 +22,24 @@ TEST(KernelLibrary, EveryKernelIsFoundByItsName) {
     EXPECT_EQ(std::set(names.begin(), names.end()).size(), names.size());
     for (KernelId id = 0; id < names.size(); ++id) {
         const KernelId found = kernel_id(names[id]);
-        // Where the device can, the variant with the device's own atomics stands in for a kernel.
-        EXPECT_TRUE(found == id || names[found] == names[id] + "_native") << names[id];
+        // Where the device can, the variant with the device's own atomics stands in for a kernel, and where
+        // its profile says so, the one of few registers.
+        const bool lean = runtime::device_info().profile->lean && names[found] == names[id] + "_lean";
+        EXPECT_TRUE(found == id || names[found] == names[id] + "_native" || lean) << names[id];
         ASSERT_GT(kernel_spirv(id).size(), 5u);
         EXPECT_EQ(kernel_spirv(id)[0], kSpirvMagic) << names[id];
     }
+}
+
+TEST(KernelLibrary, AKernelThatComesLeanComesOtherwise) {
+    const auto names = kernel_names();
+    size_t lean = 0;
+    for (const std::string& name : names) {
+        if (!name.ends_with("_lean")) continue;
+        ++lean;
+        EXPECT_EQ(std::ranges::count(names, name.substr(0, name.size() - 5)), 1) << name;
+    }
+    EXPECT_GT(lean, 0u);
 }
 
 TEST(KernelLibrary, AnUnknownNameIsAnErrorThatSaysIt) {

@@ -58,6 +58,18 @@ TEST(DeviceProfile, ExcludesKernelsByName) {
     }
 }
 
+TEST(DeviceProfile, FewRegistersAreIntelsAndApples) {
+    for (const DeviceInfo& device : made_up_devices()) {
+        SCOPED_TRACE(device.name);
+        const bool intel = device.name.starts_with("Intel"), before_xe2 = device.min_subgroup_size == 8;
+        EXPECT_EQ(device.profile->lean, intel || device.name.starts_with("Apple"));
+        EXPECT_EQ(device.profile->is_narrow("norm_gradients_f32_rows"), intel && before_xe2);
+        EXPECT_FALSE(device.profile->is_narrow("sum_f32_rows"));
+        for (const Exclusion& narrow : device.profile->narrow)
+            EXPECT_GT(std::string_view(narrow.reason).size(), 8u);
+    }
+}
+
 TEST(DeviceProfile, ScalesAreOneUntilRatesAreMeasured) {
     for (const DeviceProfile& p : device_profiles()) {
         for (const Rate rate : {Rate::SimtF32, Rate::MatrixF16, Rate::MatrixBf16}) {
