@@ -45,6 +45,17 @@ def repeat_interleave(repeat, output_size=None):
     return torch.clamp(found, max=repeat.size(0) - 1)
 
 
+def _with_float_statistics(original):
+    """Group norm whose statistics stay in float32, as the eager kernel's do, where PyTorch's rounds them to 16 bits."""
+
+    def native_group_norm(input, weight, bias, *sizes):
+        wide = [None if x is None else x.float() for x in (input, weight, bias)]
+        result, mean, rstd = original(*wide, *sizes)
+        return result.to(input.dtype), mean, rstd
+
+    return native_group_norm
+
+
 def _kept(*_, **__):
     """No decomposition."""
     return NotImplemented
@@ -117,6 +128,23 @@ def _with_online_softmax(original):
     return prepare_softmax_extra_check
 
 
+def _with_bias(original):
+    """Transposed convolutions add their bias before they round; Inductor's way for GPUs adds it to their results.
+
+    Epilogues do that for the others.
+    """
+    from torch._inductor.lowering import fallback_handler
+
+    call = fallback_handler(aten.convolution.default, add_to_fallback_set=False)
+
+    def convolution(x, weight, bias, stride, padding, dilation, transposed, *args):
+        arguments = (x, weight, bias, stride, padding, dilation, transposed, *args)
+        is_ours = transposed and bias is not None and x.get_device().type == "mps" and x.get_dtype().itemsize == 2
+        return call(*arguments) if is_ours else original(*arguments)
+
+    return convolution
+
+
 def _wide_product(original):
     """mm of 16-bit floats with float32 as the dtype of the result, which Inductor's own has for CUDA and XPU."""
     from torch._inductor.kernel.mm import aten_mm_dtype, mm_args
@@ -135,6 +163,8 @@ def register_decompositions() -> None:
     from torch._inductor.fx_passes import post_grad
 
     post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
+    for op in (aten.convolution, aten.convolution.default):
+        lowering.lowerings[op] = _with_bias(lowering.lowerings[op])
     lowering.lowerings[aten.mm.dtype] = _wide_product(lowering.lowerings[aten.mm.dtype])
 
     for op in (aten.grid_sampler_3d.default, aten.grid_sampler_3d_backward.default):
@@ -151,6 +181,7 @@ def register_decompositions() -> None:
         (aten.linear_backward.default, linear_backward),
         *((op, _kept) for op in PREFERRED),
         (aten.repeat_interleave.Tensor, repeat_interleave),
+        (aten.native_group_norm.default, _with_float_statistics(table[aten.native_group_norm.default])),
     ):
         table[op] = _of_mps(ours, table.get(op))
     decomposition.fast_random_decomps.cache_clear()  # a copy of the table
