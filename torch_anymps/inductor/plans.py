@@ -98,15 +98,18 @@ def _choice(base: ExternKernelChoice, plan: str) -> PlannedChoice:
     )
 
 
+def is_of_mps(choice) -> bool:
+    return choice.layout is not None and choice.layout.device.type == "mps"
+
+
 def add_plans(choices: list) -> list:
     """Inductor's choices for an operator, and the same with each plan that it could take."""
     if not (config.max_autotune or config.max_autotune_gemm) or V.graph.cpp_wrapper:
         return choices
     added = []
     for caller in choices:
-        if not isinstance(caller, ExternKernelCaller) or caller.layout.device.type != "mps":
-            continue
-        if caller.choice.name not in OPERATORS:
+        is_ours = isinstance(caller, ExternKernelCaller) and is_of_mps(caller)
+        if not is_ours or caller.choice.name not in OPERATORS:
             continue
         cpp_arguments = getattr(caller.choice, "ordered_kwargs_for_cpp_kernel", ())
         added += [
@@ -119,11 +122,11 @@ def add_plans(choices: list) -> list:
 def _plans_of(caller: ExternKernelCaller) -> list[str]:
     """What a call with these sizes could take, [] where there is one plan only."""
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-        inputs = [AlgorithmSelectorCache.benchmark_example_value(node) for node in caller.input_nodes]
-        out = {"out": AlgorithmSelectorCache.benchmark_example_value(caller.layout)} if caller.has_out_variant else {}
+        made = AlgorithmSelectorCache.get_inputs([caller], caller.input_nodes, caller.layout, None).extern
+        out = {"out": made.output_tensor} if caller.has_out_variant else {}
         torch.ops.anymps.start_listing_plans()
         try:
-            caller.to_callable()(*inputs, **out)
+            caller.to_callable()(*made.input_tensors, **out)
         finally:
             plans = list(dict.fromkeys(torch.ops.anymps.stop_listing_plans()))
     return plans if len(plans) > 1 else []
@@ -147,6 +150,17 @@ def _round(call, calls: int) -> float:
     return begin.elapsed_time(end) / calls
 
 
+def _at_once(select):
+    """Selection while an operator is lowered: later it would ask Triton what else it could fuse with it."""
+
+    def __call__(self, name, choices, input_nodes, layout, *args, **kwargs):
+        if "return_multi_template" in kwargs and any(is_of_mps(choice) for choice in choices):
+            kwargs["return_multi_template"] = False
+        return select(self, name, choices, input_nodes, layout, *args, **kwargs)
+
+    return __call__
+
+
 def _keeping_random_state(generate):
     """Random inputs of a measurement: the numbers that the user draws are the same with and without it."""
 
@@ -165,6 +179,7 @@ def _keeping_random_state(generate):
 def install() -> None:
     """Makes plans choices of Inductor's, and mps a device whose times it can take."""
     add_preprocessing_fn(add_plans)
+    AlgorithmSelectorCache.__call__ = _at_once(AlgorithmSelectorCache.__call__)
     benchmarking.register_benchmarker("mps", _milliseconds, override=True)
     generate = AlgorithmSelectorCache.generate_example_value
     AlgorithmSelectorCache.generate_example_value = staticmethod(_keeping_random_state(generate))
