@@ -34,11 +34,17 @@ def gradient_agrees(x, y):
     return n
 
 
+def chosen(x):
+    return (torch.bernoulli(x.detach().clamp(0.4, 0.6)) * x).sin()  # an operator that is called
+
+
 @pytest.mark.parametrize(
     ("inner", "mode", "reentrant"),
     [
         (dropped, "default", True),
         (drawn, "default", False),
+        (chosen, "default", False),
+        (chosen, "reduce-overhead", False),
         (dropped, "reduce-overhead", False),
         (masked, "reduce-overhead", False),
         (dropped, "fallback_random", False),
