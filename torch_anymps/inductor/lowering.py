@@ -45,17 +45,6 @@ def repeat_interleave(repeat, output_size=None):
     return torch.clamp(found, max=repeat.size(0) - 1)
 
 
-def _with_float_statistics(original):
-    """Group norm whose statistics stay in float32, as the eager kernel's do, where PyTorch's rounds them to 16 bits."""
-
-    def native_group_norm(input, weight, bias, *sizes):
-        wide = [None if x is None else x.float() for x in (input, weight, bias)]
-        result, mean, rstd = original(*wide, *sizes)
-        return result.to(input.dtype), mean, rstd
-
-    return native_group_norm
-
-
 def _kept(*_, **__):
     """No decomposition."""
     return NotImplemented
@@ -196,7 +185,6 @@ def register_decompositions() -> None:
         (aten.linear_backward.default, linear_backward),
         *((op, _kept) for op in PREFERRED),
         (aten.repeat_interleave.Tensor, repeat_interleave),
-        (aten.native_group_norm.default, _with_float_statistics(table[aten.native_group_norm.default])),
     ):
         table[op] = _of_mps(ours, table.get(op))
     decomposition.fast_random_decomps.cache_clear()  # a copy of the table
