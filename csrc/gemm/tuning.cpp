@@ -3,13 +3,16 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/device.h"
@@ -55,6 +58,14 @@ std::string file_path() {
     return runtime::cache_folder() + "/tiles.txt";
 }
 
+// What this thread asks for while it calls operators.
+struct Wishes {
+    uint32_t plan = 0;  // the number of the plan that it wants; 0: none
+    bool listing = false;
+    std::vector<std::string> listed;  // texts of candidates
+};
+thread_local Wishes t_wishes;
+
 // What has been measured, and what is being. Guarded by a mutex but for `generation`.
 class Tuning {
   public:
@@ -78,6 +89,35 @@ class Tuning {
             }
         }
         return plan_by_model(device, problem);
+    }
+
+    // The number of a plan's text, by which threads want it.
+    uint32_t number_of(const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        const auto found = std::find(wanted_.begin(), wanted_.end(), text);
+        if (found != wanted_.end()) return static_cast<uint32_t>(found - wanted_.begin()) + 1;
+        TORCH_CHECK(wanted_.size() < kMaxWanted, "More than ", kMaxWanted, " plans are wanted");
+        wanted_.push_back(text);
+        return static_cast<uint32_t>(wanted_.size());
+    }
+
+    void check_number(int64_t number) {
+        const std::lock_guard lock(mutex_);
+        TORCH_CHECK(number >= 0 && number <= static_cast<int64_t>(wanted_.size()), "No plan has the number ",
+                    number);
+    }
+
+    // A candidate; nothing where the problem has none of this number.
+    std::optional<Plan> wanted(const vulkan::DeviceInfo& device, const GemmProblem& problem,
+                               uint32_t number) {
+        const std::string text = [&] {
+            const std::lock_guard lock(mutex_);
+            return wanted_.at(number - 1);
+        }();
+        for (const Plan& plan : candidate_plans(device, problem)) {
+            if (text_of(plan) == text) return plan;
+        }
+        return std::nullopt;
     }
 
     void start() {
@@ -151,7 +191,10 @@ class Tuning {
         }
     }
 
+    static constexpr size_t kMaxWanted = 0xffff;
+
     std::mutex mutex_;
+    std::vector<std::string> wanted_;  // plans by number, from 1 on
     bool loaded_ = false;
     std::unordered_map<std::string, std::string> winners_;  // by problem
     std::unordered_map<std::string, Turns> next_;
@@ -164,6 +207,7 @@ struct Memo {
     struct Slot {
         GemmProblem problem;
         Plan plan;
+        uint32_t wanted = 0;
         bool used = false;
     };
     std::array<Slot, kSlots> slots;
@@ -174,7 +218,12 @@ struct Memo {
 
 Plan choose_plan(const vulkan::DeviceInfo& device, const GemmProblem& problem, bool cold) {
     static Tuning& tuning = Tuning::instance();
-    if (tuning.exploring.load(std::memory_order_relaxed)) [[unlikely]]
+    const uint32_t wanted = t_wishes.plan;
+    if (t_wishes.listing && !cold) [[unlikely]] {
+        for (const Plan& plan : candidate_plans(device, problem)) t_wishes.listed.push_back(text_of(plan));
+        return plan_by_model(device, problem);
+    }
+    if (tuning.exploring.load(std::memory_order_relaxed) && wanted == 0) [[unlikely]]
         return cold ? plan_by_model(device, problem) : tuning.plan(device, problem);
     static thread_local Memo memo;
     const uint32_t generation = tuning.generation.load(std::memory_order_acquire);
@@ -182,16 +231,18 @@ Plan choose_plan(const vulkan::DeviceInfo& device, const GemmProblem& problem, b
         memo = {};
         memo.generation = generation;
     }
-    Memo::Slot& slot = memo.slots[hash(problem) % Memo::kSlots];
-    if (!slot.used || slot.problem != problem) slot = {problem, tuning.plan(device, problem), true};
+    Memo::Slot& slot = memo.slots[(hash(problem) + wanted) % Memo::kSlots];
+    if (slot.used && slot.wanted == wanted && slot.problem == problem) return slot.plan;
+    const auto found = wanted == 0 ? std::nullopt : tuning.wanted(device, problem, wanted);
+    if (!found && tuning.exploring.load(std::memory_order_relaxed)) return plan_by_model(device, problem);
+    slot = {problem, found ? *found : tuning.plan(device, problem), wanted, true};
     return slot.plan;
 }
 
 uint32_t plan_generation() {
     const Tuning& tuning = Tuning::instance();
-    return tuning.exploring.load(std::memory_order_relaxed)
-               ? 0
-               : tuning.generation.load(std::memory_order_acquire);
+    if (tuning.exploring.load(std::memory_order_relaxed) || t_wishes.listing) return 0;
+    return tuning.generation.load(std::memory_order_acquire) + (t_wishes.plan << 16);
 }
 
 std::string profile_label(const Plan& plan, std::string sizes) {
@@ -204,6 +255,20 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("start_tuning() -> ()", [] { Tuning::instance().start(); });
     m.def("stop_tuning() -> str[]", [] { return Tuning::instance().stop(); });
     m.def("reload_tiles() -> ()", [] { Tuning::instance().reload(); });
+    // For torch.compile(mode="max-autotune"), of the calling thread: the plans that calls could take between
+    // the first two; from the last on, calls take the plan of that number (of a text so listed), until it is
+    // 0.
+    m.def("start_listing_plans() -> ()", [] { t_wishes.listing = true; });
+    m.def("stop_listing_plans() -> str[]", [] {
+        t_wishes.listing = false;
+        return std::exchange(t_wishes.listed, {});
+    });
+    m.def("plan_number(str plan) -> int",
+          [](const std::string& plan) -> int64_t { return Tuning::instance().number_of(plan); });
+    m.def("want_plan(int number) -> ()", [](int64_t number) {
+        if (number != 0) Tuning::instance().check_number(number);
+        t_wishes.plan = static_cast<uint32_t>(number);
+    });
     m.def("tiles_file() -> str[]", [] {
         return std::vector<std::string>{file_path(), file_header(runtime::device_info())};
     });

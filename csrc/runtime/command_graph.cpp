@@ -107,9 +107,7 @@ void CommandGraph::replay() {
     RECORD_FUNCTION("torch.accelerator.Graph.replay", c10::ArrayRef<const c10::IValue>{});
     std::vector<PhiloxBase> bases;
     for (Draws& draws : draws_) {
-        auto* generator = at::check_generator<MPSGeneratorImpl>(draws.generator);
-        const std::lock_guard lock(generator->mutex_);
-        bases.push_back({draws.base.address(), generator->reserve(draws.blocks)});
+        bases.push_back({draws.base.address(), draws.sequence->reserve(draws.blocks)});
     }
     submission_ = encoder().replay(recording_, bases);
 }
@@ -180,15 +178,13 @@ void CommandGraph::retain(std::shared_ptr<const vulkan::Buffer> buffer) {
     retained_.insert(std::move(buffer));
 }
 
-PhiloxState CommandGraph::reserve_philox(MPSGeneratorImpl& generator, uint64_t blocks) {
+PhiloxState CommandGraph::reserve_philox(const std::shared_ptr<PhiloxSequence>& sequence, uint64_t blocks) {
     const std::lock_guard lock(mutex_);
-    auto draws = std::find_if(draws_.begin(), draws_.end(), [&](const Draws& d) {
-        return d.generator.unsafeGetGeneratorImpl() == &generator;
-    });
+    auto draws =
+        std::find_if(draws_.begin(), draws_.end(), [&](const Draws& d) { return d.sequence == sequence; });
     if (draws == draws_.end()) {
         const OutsideCapture outside;
-        auto kept = c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(&generator);
-        draws = draws_.insert(draws_.end(), {at::Generator(std::move(kept)), ZeroedWords(1)});
+        draws = draws_.insert(draws_.end(), {sequence, ZeroedWords(1)});
     }
     return {draws->base.address(), kPhiloxInMemory | std::exchange(draws->blocks, draws->blocks + blocks)};
 }

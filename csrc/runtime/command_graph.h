@@ -2,7 +2,6 @@
 // mode="reduce-overhead" stand on.
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -91,15 +90,15 @@ class CommandGraph {
     // Keeps memory that a command uses, even when the allocator gives its segment back.
     void retain(std::shared_ptr<const vulkan::Buffer> buffer);
 
-    // While it is captured, for others: a place in the sequence that each replay takes from the generator,
-    // and slots that are zeros at this point of every replay.
-    PhiloxState reserve_philox(MPSGeneratorImpl& generator, uint64_t blocks);
+    // While it is captured, for others: a place in what each replay takes from the sequence, and slots that
+    // are zeros at this point of every replay.
+    PhiloxState reserve_philox(const std::shared_ptr<PhiloxSequence>& sequence, uint64_t blocks);
     uint64_t zeroed_words(uint64_t slots);
 
   private:
     struct Capture;
     struct Draws {
-        at::Generator generator;
+        std::shared_ptr<PhiloxSequence> sequence;
         ZeroedWords base;  // memory that is never freed: kernels outside of the graph may read it, too
         uint64_t blocks = 0;
     };

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "runtime/command_graph.h"
 #include "runtime/stream.h"
@@ -17,18 +18,44 @@ constexpr int64_t kStateBytes = 2 * sizeof(uint64_t);
 
 }  // namespace
 
+PhiloxState PhiloxSequence::state() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+}
+
+void PhiloxSequence::set_state(PhiloxState state) {
+    const std::lock_guard lock(mutex_);
+    state_ = state;
+}
+
+void PhiloxSequence::set_offset(uint64_t offset) {
+    const std::lock_guard lock(mutex_);
+    state_.offset = offset;
+}
+
+PhiloxState PhiloxSequence::reserve(uint64_t blocks) {
+    const std::lock_guard lock(mutex_);
+    const PhiloxState reserved{state_.seed, state_.offset & ~kPhiloxInMemory};
+    state_.offset += blocks;
+    return reserved;
+}
+
 MPSGeneratorImpl::MPSGeneratorImpl(uint64_t seed)
-    : c10::GeneratorImpl(mps_device(), c10::DispatchKeySet(c10::DispatchKey::MPS)), seed_(seed) {}
+    : MPSGeneratorImpl(std::make_shared<PhiloxSequence>(PhiloxState{seed, 0})) {}
+
+MPSGeneratorImpl::MPSGeneratorImpl(std::shared_ptr<PhiloxSequence> sequence)
+    : c10::GeneratorImpl(mps_device(), c10::DispatchKeySet(c10::DispatchKey::MPS)),
+      sequence_(std::move(sequence)) {}
 
 void MPSGeneratorImpl::set_current_seed(uint64_t seed) {
     check_not_capturing("Seeding a generator");
-    seed_ = seed;
-    offset_ = 0;
+    sequence_->set_state({seed, 0});
 }
 
 uint64_t MPSGeneratorImpl::seed() {
-    set_current_seed(c10::detail::getNonDeterministicRandom());
-    return seed_;
+    const uint64_t seed = c10::detail::getNonDeterministicRandom();
+    set_current_seed(seed);
+    return seed;
 }
 
 void MPSGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
@@ -36,29 +63,34 @@ void MPSGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
     at::detail::check_rng_state(new_state);
     TORCH_CHECK(new_state.numel() == kStateBytes, "RNG state is wrong size");
     const auto* bytes = static_cast<const char*>(new_state.data());
-    std::memcpy(&seed_, bytes, sizeof(seed_));
-    std::memcpy(&offset_, bytes + sizeof(seed_), sizeof(offset_));
+    PhiloxState state{};
+    std::memcpy(&state.seed, bytes, sizeof(state.seed));
+    std::memcpy(&state.offset, bytes + sizeof(state.seed), sizeof(state.offset));
+    sequence_->set_state(state);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
-    auto state = at::detail::empty_cpu({kStateBytes}, at::kByte, std::nullopt, std::nullopt, std::nullopt,
-                                       std::nullopt);
-    auto* bytes = static_cast<char*>(state.mutable_data_ptr());
-    std::memcpy(bytes, &seed_, sizeof(seed_));
-    std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
-    return state.getIntrusivePtr();
+    auto result = at::detail::empty_cpu({kStateBytes}, at::kByte, std::nullopt, std::nullopt, std::nullopt,
+                                        std::nullopt);
+    const PhiloxState state = sequence_->state();
+    auto* bytes = static_cast<char*>(result.mutable_data_ptr());
+    std::memcpy(bytes, &state.seed, sizeof(state.seed));
+    std::memcpy(bytes + sizeof(state.seed), &state.offset, sizeof(state.offset));
+    return result.getIntrusivePtr();
 }
 
-PhiloxState MPSGeneratorImpl::reserve(uint64_t blocks) {
-    const PhiloxState state{seed_, offset_ & ~kPhiloxInMemory};
-    offset_ += blocks;
-    return state;
+void MPSGeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
+    TORCH_CHECK(new_state->device().type() == device_type(), "Expected a generator of mps, got one of ",
+                new_state->device());
+    sequence_ = static_cast<const MPSGeneratorImpl&>(*new_state).sequence_;
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> MPSGeneratorImpl::graphsafe_get_state() const {
+    return c10::make_intrusive<MPSGeneratorImpl>(sequence_);
 }
 
 MPSGeneratorImpl* MPSGeneratorImpl::clone_impl() const {
-    auto* copy = new MPSGeneratorImpl(seed_);
-    copy->offset_ = offset_;
-    return copy;
+    return new MPSGeneratorImpl(std::make_shared<PhiloxSequence>(sequence_->state()));
 }
 
 const at::Generator& default_generator() {
@@ -72,8 +104,8 @@ PhiloxState reserve_philox(const std::optional<at::Generator>& generator, uint64
     auto* impl = at::get_generator_or_default<MPSGeneratorImpl>(generator, default_generator());
     const std::lock_guard lock(impl->mutex_);
     const uint64_t blocks = (numbers + kNumbersPerBlock - 1) / kNumbersPerBlock;
-    if (CommandGraph* graph = capturing()) return graph->reserve_philox(*impl, blocks);
-    return impl->reserve(blocks);
+    if (CommandGraph* graph = capturing()) return graph->reserve_philox(impl->sequence(), blocks);
+    return impl->sequence()->reserve(blocks);
 }
 
 }  // namespace anymps::runtime

@@ -261,3 +261,17 @@ def test_results_that_others_read_are_kept_as_they_are():
         result, _ = run_and_get_code(torch.compile(function, fullgraph=True), x)
         for got, want in zip(result, function(x), strict=True):
             assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("convolution", [False, True])
+def test_sizes_as_summands_and_factors(convolution):
+    torch._dynamo.reset()
+    x, w = torch.randn(4, 6, 8, 8, device="mps"), torch.randn(6, 6, 3, 3, device="mps")
+    inputs = (x, w) if convolution else (x[0, 0], w[0, :, 0, 0].expand(8, 6))
+
+    def function(a, b):
+        y = F.conv2d(a, b) if convolution else a @ b
+        return y + a.size(0), a.size(0) + y.relu(), y * a.size(1)
+
+    for got, want in zip(torch.compile(function, dynamic=True)(*inputs), function(*inputs), strict=True):
+        assert_close(got, want, rtol=1e-4, atol=1e-4)

@@ -18,7 +18,7 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import choices, combo, config, cpp_wrapper, index_values
+    from . import choices, combo, config, cpp_wrapper, index_values, plans
     from .device import device_config
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
@@ -39,6 +39,7 @@ def register() -> None:
         inductor_config.layout_optimization = False  # the memory format is the caller's choice
     choices.install()
     index_values.install()
+    plans.install()
     combo.install()
     if inductor_config.pre_grad_custom_pass is None:
         inductor_config.pre_grad_custom_pass = GeluFormula()

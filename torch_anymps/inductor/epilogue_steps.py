@@ -190,6 +190,8 @@ def next_channel_step(value: fx.Node, dtype: torch.dtype, convolution: fx.Node) 
         first, second = second, first
     if not isinstance(second, fx.Node) or not is_of_size(reader, convolution):
         return None
+    if not isinstance(second.meta.get("val"), torch.Tensor):  # a size
+        return None
     shape, of = second.meta["val"].shape, convolution.meta["val"].shape
     ones = [size for size in shape[-(len(of) - 2) :] if not statically_known_true(size == 1)]
     leading = shape[: -(len(of) - 2)]

@@ -96,7 +96,7 @@ def _source_of(node: fx.Node) -> Source | None:
 def _is_summand(node: fx.Node, product: fx.Node) -> bool:
     """Whether a sum of a product adds what broadcasts over its rows, or lies as it does."""
     summand = next((a for a in node.args if a is not product), None)
-    if not isinstance(summand, fx.Node):
+    if not isinstance(summand, fx.Node) or not isinstance(summand.meta.get("val"), torch.Tensor):
         return False
     shape, of = summand.meta["val"].shape, product.meta["val"].shape
     if node.meta["val"].dim() != 2 or len(shape) not in (1, 2):

@@ -117,6 +117,36 @@ def _with_online_softmax(original):
     return prepare_softmax_extra_check
 
 
+def _with_bias(original):
+    """Transposed convolutions add their bias before they round; Inductor's way for GPUs adds it to their results.
+
+    Epilogues do that for the others.
+    """
+    from torch._inductor.lowering import fallback_handler
+
+    call = fallback_handler(aten.convolution.default, add_to_fallback_set=False)
+
+    def convolution(x, weight, bias, stride, padding, dilation, transposed, *args):
+        arguments = (x, weight, bias, stride, padding, dilation, transposed, *args)
+        is_ours = transposed and bias is not None and x.get_device().type == "mps" and x.get_dtype().itemsize == 2
+        return call(*arguments) if is_ours else original(*arguments)
+
+    return convolution
+
+
+def _with_generators(original):
+    """Operators that draw from a generator of the graph's inputs, of which Inductor makes examples for CUDA alone."""
+    from torch._inductor import ir
+
+    def graphsafe_run_with_rng_state(op, *args, rng_state=None, **kwargs):
+        if isinstance(rng_state, ir.GeneratorState) and rng_state.device.type == "mps":
+            example = torch.mps.default_generators[0].clone_state()
+            rng_state = ir.OpaqueObjectState(name=rng_state.get_name(), value=example)
+        return original(op, *args, rng_state=rng_state, **kwargs)
+
+    return graphsafe_run_with_rng_state
+
+
 def _wide_product(original):
     """mm of 16-bit floats with float32 as the dtype of the result, which Inductor's own has for CUDA and XPU."""
     from torch._inductor.kernel.mm import aten_mm_dtype, mm_args
@@ -135,6 +165,10 @@ def register_decompositions() -> None:
     from torch._inductor.fx_passes import post_grad
 
     post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
+    op = torch._prims.rng_prims.graphsafe_run_with_rng_state
+    lowering.lowerings[op] = _with_generators(lowering.lowerings[op])
+    for op in (aten.convolution, aten.convolution.default):
+        lowering.lowerings[op] = _with_bias(lowering.lowerings[op])
     lowering.lowerings[aten.mm.dtype] = _wide_product(lowering.lowerings[aten.mm.dtype])
 
     for op in (aten.grid_sampler_3d.default, aten.grid_sampler_3d_backward.default):

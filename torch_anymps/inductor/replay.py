@@ -62,6 +62,7 @@ class _Function:
         self.captures: list[_Capture] = []
         self.last_addresses: dict[object, list[int]] = {}  # of the inputs of the last call, by key
         self.may_replay = True
+        self.has_warned = False
         self.on_host: list[int] | None = None  # inputs that are no tensors of mps
 
     def __call__(self, inputs: list):
@@ -85,8 +86,16 @@ class _Function:
             # Nothing has run: what was captured is forgotten.
             self.give_up(str(error).split("\n")[0])
             return self.model(inputs)
+        self.warn_of_sizes(key)
         self.captures.insert(0, capture)
         return capture.run(inputs)
+
+    def warn_of_sizes(self, key) -> None:
+        """PyTorch's warning, once, where more sizes are captured than cudagraph_dynamic_shape_warn_limit says."""
+        sizes = {capture.key[1:]: None for capture in self.captures}
+        if self.has_warned or key[1:] in sizes:
+            return
+        self.has_warned = cudagraph_utils.maybe_warning_due_to_dynamic_shape(sizes, key[1:])
 
     def key_of(self, inputs: list) -> tuple:
         """What a capture has as constants: the host's values, which kernels are given as arguments."""

@@ -97,6 +97,7 @@ class SlangWrapper(PythonWrapperCodegen):
         super().write_header()
         self.header.writeline("from torch_anymps.inductor.runtime import kernel as mps_kernel")
         self.header.writeline("from torch_anymps.inductor.runtime import launcher as mps_launcher")
+        self.header.writeline("from torch_anymps.inductor.plans import planned as mps_planned")
         self.header.writeline("empty_strided_mps = mps_launcher().empty_strided")
 
     def make_allocation(self, name, device, dtype, shape, stride, allocation_shape=None, is_pinned=False):

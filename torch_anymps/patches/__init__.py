@@ -23,6 +23,7 @@ NAMES = (
     "torch_flex_attention",
     "torch_inductor",
     "torch_inductor_replay",
+    "torch_checkpoint_random",
     "torch_flop_counter",
     "torch_distributed",
     "torch_ddp",

@@ -4,7 +4,7 @@ import functools
 import warnings
 
 WHY = "torch.compile's default backend, inductor, generates Slang kernels for mps instead of Metal source."
-TARGETS = ("torch._inductor.codegen.common", "torch._inductor.compile_fx")
+TARGETS = ("torch._inductor.codegen.common", "torch._inductor.compile_fx", "torch._dynamo.device_interface")
 
 WARNING = (
     "torch.compile needs the Slang compiler to generate code for mps, which is not installed (pip install "
@@ -22,8 +22,16 @@ def apply(module, replace):
     if module.__name__ == "torch._inductor.codegen.common":
         # Inductor registers its own writers only where there are none yet.
         replace(module, "init_backend_registration", _with_slang(module.init_backend_registration))
+    elif module.__name__ == "torch._dynamo.device_interface":
+        replace(module.MpsInterface, "device", staticmethod(_device))  # around what max-autotune measures
     else:
         replace(module, "_compile_fx_main", _with_aot_eager(module._compile_fx_main, module.V, module.config))
+
+
+def _device(device):
+    import torch
+
+    return torch.mps.device(device)
 
 
 @functools.cache

@@ -34,6 +34,20 @@ TEST(Generator, CopiesAndStatesKeepThePosition) {
     EXPECT_EQ(generator.get_offset(), 0u);
 }
 
+TEST(Generator, SharedSequencesAdvanceForAllThatShareThem) {
+    auto generator = at::make_generator<MPSGeneratorImpl>(9);
+    auto other = at::make_generator<MPSGeneratorImpl>(1);
+    const at::Generator before = generator.graphsafe_get_state();
+    generator.graphsafe_set_state(other);
+    EXPECT_EQ(reserve_philox(generator, 8).seed, 1u);
+    EXPECT_EQ(other.get_offset(), 2u);
+    EXPECT_EQ(before.get_offset(), 0u);
+    generator.graphsafe_set_state(before);
+    EXPECT_EQ(reserve_philox(generator, 4).seed, 9u);
+    EXPECT_EQ(before.get_offset(), 1u);
+    EXPECT_EQ(other.get_offset(), 2u);
+}
+
 TEST(Generator, ThreadsNeverGetTheSameBlocks) {
     const auto generator = at::make_generator<MPSGeneratorImpl>(9);
     std::vector<std::vector<uint64_t>> offsets(8);
