@@ -259,3 +259,10 @@ def test_errors():
         F.scaled_dot_product_attention(q, q.half(), q)
     with pytest.raises(RuntimeError, match="should not be set when is_causal"):
         F.scaled_dot_product_attention(q, q, q, torch.zeros(4, 4, device="mps"), is_causal=True)
+
+
+def test_vectors_without_elements(mps):
+    """All scores are zero, and the result the mean of the values."""
+    q, k, v = torch.zeros(1, 2, 3, 0), torch.zeros(1, 2, 4, 0), torch.randn(1, 2, 4, 5)
+    got = F.scaled_dot_product_attention(q.to(mps), k.to(mps), v.to(mps))
+    torch.testing.assert_close(got.cpu(), v.mean(2, keepdim=True).expand(1, 2, 3, 5))

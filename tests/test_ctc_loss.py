@@ -66,6 +66,16 @@ def test_long_sequences(mps):
     )
 
 
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_nan_is_not_an_infinite_loss(zero_infinity, mps):
+    p = log_probs(8, 3, 6)
+    p[:2, 0] = float("nan")
+    p[3, 1, 2] = float("nan")
+    target = torch.tensor([[1, 2], [2, 3], [3, 1]])
+    loss = F.ctc_loss(p.to(mps), target.to(mps), [8] * 3, [2] * 3, reduction="none", zero_infinity=zero_infinity)
+    assert loss.isnan().tolist() == [True, True, False]
+
+
 def test_wrong_arguments(mps):
     p, t = log_probs().to(mps), TARGETS.to(mps)
     for call, words in [

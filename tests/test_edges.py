@@ -101,11 +101,46 @@ RESULTS = {
     "max_pool2d": lambda x: torch._C._nn.max_pool2d_with_indices(x, 2, out=(one(x, 1, 1, 3, 4), place(x, 1, 1, 3, 4))),
     "upsample_nearest2d": lambda x: torch._C._nn.upsample_nearest2d(x, [3, 4], None, out=one(x, 1, 1, 3, 4)),
 }
+RESULTS |= {
+    "mean": lambda x: torch.mean(x[0, 0], 1, out=one(x, 6)),
+    "logsumexp": lambda x: torch.logsumexp(x[0, 0], 1, out=one(x, 6)),
+    "addmv": lambda x: torch.addmv(x[0, 0, :, 0], x[0, 0], x[0, 0, 0], out=one(x, 6)),
+    "addbmm": lambda x: torch.addbmm(x[0, 0, :, :6], x[0], x[0].mT, out=one(x, 6, 6)),
+}
 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_into_expanded_memory(name, mps):
     same_outcome(lambda device: RESULTS[name](torch.ones(1, 1, 6, 8, device=device)))
+
+
+INTO_THE_INPUT = {
+    "a row": lambda x: x[0],
+    "a column": lambda x: x[:, 1],
+    "what begins in the last row": lambda x: x.as_strided((3,), (1,), 7),
+}
+# With one result the CPU's own kernels write while they read.
+SINGLE = ("sum", "nansum", "mean", "prod", "amax", "amin", "logsumexp", "norm", "var", "std")
+SEVERAL = ("max", "min", "median", "nanmedian", "mode")
+
+
+@pytest.mark.parametrize("place_", INTO_THE_INPUT)
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL, "aminmax"])
+def test_reductions_into_what_they_reduce(name, place_, mps):
+    def call(device, apart):
+        x = torch.arange(12.0, device=device)
+        source, out = x[:9].view(3, 3), INTO_THE_INPUT[place_](x[:9].view(3, 3))
+        source = source.clone() if apart else source
+        if name in SINGLE:
+            return getattr(torch, name)(source, **({"p": 3} if name == "norm" else {}), dim=1, out=out), x
+        other = out.new_empty(3, dtype=torch.float32 if name == "aminmax" else torch.int64)
+        return *getattr(torch, name)(source, dim=1, out=(out, other)), x
+
+    if name in SINGLE:
+        for got, want in zip(call(mps, False), call(mps, True), strict=True):
+            assert torch.equal(got, want)
+    elif place_ != "a column":  # which the CPU cannot tell from memory beside it
+        same_outcome(lambda device: call(device, False))
 
 
 SCANS = ("cumsum", "cumprod", "logcumsumexp")

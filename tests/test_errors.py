@@ -130,6 +130,16 @@ def test_assertions_on_the_device_raise_later(value, mps):
     torch.mps.synchronize()
 
 
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan"), float("inf")])
+def test_probabilities_that_are_none_raise_later(p, mps):
+    probabilities = torch.tensor([0.0, 0.5, 1.0, 0.25, p], device=mps)
+    for draw in (torch.bernoulli, lambda t: torch.zeros(5, 5, dtype=torch.half, device=mps).bernoulli_(t)):
+        with pytest.raises(torch.AcceleratorError, match="p_in >= 0 && p_in <= 1"):
+            draw(probabilities)
+            torch.mps.synchronize()
+    torch.bernoulli(probabilities[:4]).cpu()
+
+
 def test_assertions_of_graphs(mps):
     token = torch._make_dep_token(device=mps)
     assert (token.shape, token.dtype, token.device.type) == ((), torch.float32, "mps")

@@ -93,6 +93,14 @@ def test_histc_and_bincount(bins, mps):
     torch.testing.assert_close(got.cpu().double(), exact, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.float32])
+def test_bincount_adds_up_in_floats(dtype, mps):
+    """The CPU's results are float64 for all weights but floats; 16 bits would stop counting at 2048 or 256."""
+    ints, weights = torch.zeros(5000, dtype=torch.int64), torch.ones(5000).to(dtype)
+    got = torch.bincount(ints.to(mps), weights.to(mps))
+    assert got.dtype == torch.float32 and got.item() == torch.bincount(ints, weights).item() == 5000
+
+
 INTEGERS = torch.tensor([1, 2, 5])
 
 

@@ -72,6 +72,14 @@ def test_rnnt_loss(fused, blank, clamp, ops, mps):
     torch.testing.assert_close(gradients.cpu().float(), gradient.float(), rtol=5e-3, atol=5e-3)
 
 
+def test_rnnt_loss_of_nan_is_nan(ops, mps):
+    x = torch.randn(2, 5, 4, 5)
+    x[0, 2, 1] = float("nan")
+    arguments = (torch.randint(1, 5, (2, 3)).int(), ints([5, 5]), ints([3, 3]))
+    costs, _ = ops.rnnt_loss_forward(*(t.to(mps) for t in (x.log_softmax(-1), *arguments)), 0, -1.0, False)
+    assert costs.isnan().tolist() == [True, False]
+
+
 def test_rnnt_loss_of_long_sequences(ops, mps):
     """All logits alike: every path is as likely, so their number and length give the cost."""
     for frames, labels in ((200, 30), (3, 2100)):

@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/mps/EmptyTensor.h>
 
 #include <algorithm>
@@ -286,6 +287,27 @@ class Call {
     uint32_t vector_ = 1;
 };
 
+// Raises as the CPU does where results overlap themselves, and where several results overlap what is reduced.
+// True for one result that overlaps it: rows would be written while others are still read.
+bool needs_fresh_memory(Tensors ins, Tensors outs) {
+    const bool several = std::ranges::count_if(outs, [](const auto& out) { return out.defined(); }) > 1;
+    bool overlap = false;
+    for (const at::TensorBase& out : outs) {
+        if (!out.defined()) continue;
+        at::assert_no_internal_overlap(out);
+        for (const at::TensorBase& in : ins) {
+            if (!out.is_alias_of(in)) continue;
+            if (several) at::assert_no_overlap(out, in);
+            overlap |= at::get_overlap_status(out, in) != at::MemOverlapStatus::No;
+        }
+    }
+    return overlap;
+}
+
+at::Tensor fresh_memory(const at::TensorBase& like) {
+    return like.defined() ? at::Tensor(at::detail::empty_mps(like.sizes(), like.options())) : at::Tensor();
+}
+
 }  // namespace
 
 DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims, bool empty_is_all) {
@@ -314,10 +336,15 @@ c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const Dim
 
 void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs,
             std::array<float, 4> params) {
-    // Not single results, which the CPU's kernels may add up in expanded memory.
-    if (outs.size() > 1)
-        for (const at::TensorBase& out : outs)
-            if (out.defined()) at::assert_no_internal_overlap(out);
+    if (needs_fresh_memory(ins, outs)) {
+        const at::TensorBase &first = *outs.begin(), &last = *(outs.end() - 1);
+        const at::Tensor result = fresh_memory(first), second = fresh_memory(last);
+        outs.size() == 1 ? reduce(row, ins, dims, {result}, params)
+                         : reduce(row, ins, dims, {result, second}, params);
+        if (first.defined()) at::Tensor(first).copy_(result);
+        if (outs.size() == 2 && last.defined()) at::Tensor(last).copy_(second);
+        return;
+    }
     const bool to_bool = row.to_bool != nullptr && outs.begin()->scalar_type() == c10::ScalarType::Bool;
     Call(to_bool ? *row.to_bool : row, ins, dims, outs, params).launch();
 }

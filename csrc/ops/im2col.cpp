@@ -11,6 +11,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/same_dtype.h"
 #include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
@@ -45,6 +46,7 @@ void check_type(const Tensor& tensor, const char* label) {
 // image [batch, channels, height, width], columns [batch, channels * kernel, windows].
 void launch(const shader::Im2colKernel& kernel, const Tensor& image, const Tensor& columns,
             const Windows& windows, bool to_columns) {
+    to_columns ? check_same_dtype_as(image, columns) : check_same_dtype_as(columns, image);
     const Tensor& result = to_columns ? columns : image;
     if (result.numel() == 0) return;
     const auto narrow = [](int64_t value) {

@@ -110,6 +110,15 @@ def test_elements_at_products_of_positions(mps, dynamic):
     compiled_agrees(function, torch.randn(1000), dynamic=dynamic)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_positions_beside_indices_that_are_read(mps, dynamic):
+    def sums(x, index):
+        positions = torch.linspace(0, 1, x.shape[0], device=x.device)
+        return positions.scatter_add(0, index, positions), torch.arange(x.shape[0], device=x.device)[index] * 2
+
+    compiled_agrees(sums, torch.randn(13), torch.randint(0, 13, (13,)), dynamic=dynamic)
+
+
 def test_a_narrow_range_wraps(mps):
     """arange of uint8, in arithmetic beyond 255."""
 

@@ -65,6 +65,23 @@ def test_conversions(mps, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floor_division(mps, dtype):
+    """Of floats it is what is left when the remainder is taken off: 9 of 1.0 // 0.1."""
+    a = torch.tensor([1.0, 6.0, -1.0, float("inf"), 1.0, 0.0, -0.0, 5.0, -7.5], dtype=dtype)
+    b = torch.tensor([0.1, 0.1, 0.1, 2.0, float("inf"), -1.0, 2.0, 0.0, 2.5], dtype=dtype)
+    compiled_agrees(lambda a, b: (a // b, a.div(b, rounding_mode="floor"), a // 0.1, 6 // b, a % b), a, b)
+    compiled_agrees(lambda i, b: (i // b, i // 0.1, i // 3, i.div(-3, rounding_mode="floor")), torch.arange(9), b)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_conversions_out_of_range(mps, dtype):
+    """Narrow integers are cut out of 32 bits, in which what does not fit is the least number, as in eager code."""
+    powers = [s * 2.0**k * 1.3 for k in range(0, 70, 3) for s in (1, -1)]
+    values = torch.tensor([*powers, float("inf"), -float("inf"), float("nan")]).to(dtype)
+    compiled_agrees(lambda t: [(t * 1).to(other) for other in (*INTEGERS, torch.uint16, torch.bool)], values)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
 def test_logic(mps, dtype):
     a, b = torch.randint(0, 2, (2, 33, 8)).to(dtype)

@@ -45,6 +45,15 @@ def test_dtypes(mps, dtype):
     compiled_agrees(lambda a: (a.sum(1), a.sum(0), a.amax(1), a.prod(1)), a)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bool])
+def test_any_and_all(mps, dtype):
+    """Of uint8 they are uint8."""
+    a = (torch.randint(0, 9, (40, 6)) < 3).to(dtype)
+    compiled_agrees(
+        lambda a: [f(a.bitwise_not(), *dims) for f in (torch.any, torch.all) for dims in ((), (1,), ((0, 1),))], a
+    )
+
+
 def test_products_and_norms(mps):
     a = torch.rand(40, 33) + 0.5
     compiled_agrees(lambda a: (a.prod(1), a.norm(dim=1), a.logsumexp(0), a.std(1), a.std(0)), a, tolerance=2e-5)

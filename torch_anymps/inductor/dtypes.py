@@ -119,11 +119,9 @@ def converted(value, src: torch.dtype | None, dst: torch.dtype) -> str:
 
 
 def integer_of(text: str, dtype: torch.dtype) -> str:
-    """A float as a number of an integer dtype, truncated as eager conversions do."""
-    if dtype in NARROW:
-        return wrapped(f"to_narrow({text})", dtype)
+    """A float as a number of an integer dtype, truncated as eager conversions do: narrow ones by way of 32 bits."""
     functions = {"int": "to_int", "uint": "to_uint", "int64_t": "to_int64", "uint64_t": "to_uint64"}
-    return f"{functions[REGISTER[dtype]]}({text})"
+    return wrapped(f"{functions[REGISTER[dtype]]}({text})", dtype)
 
 
 def wrapped(text: str, dtype: torch.dtype | None) -> str:

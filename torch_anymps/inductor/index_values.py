@@ -46,7 +46,8 @@ def _holds(value, propagation) -> bool:
     if value.is_constant() or value.dtype not in _RANGES:
         return True
     ranges = dict(propagation.var_to_range)
-    ranges |= {k: ValueRanges(0, bound_sympy(v).upper - 1) for k, v in propagation.indirect_var_ranges.items()}
+    sizes = {k: sympy.sympify(size) for k, size in propagation.indirect_var_ranges.items()}  # some are ints
+    ranges |= {k: ValueRanges(0, bound_sympy(size).upper - 1) for k, size in sizes.items()}
     if value.dtype in (torch.int32, torch.uint32, torch.int64):
         for symbol, bounds in ranges.items():
             if not bounds.upper.is_finite:

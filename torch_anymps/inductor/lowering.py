@@ -9,7 +9,7 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import ops
 
 from .device import device_config
-from .row_lowering import PREFERRED, register_rows
+from .row_lowering import PREFERRED, floor_division, register_rows
 
 aten = torch.ops.aten
 
@@ -160,6 +160,19 @@ def _wide_product(original):
     return mm
 
 
+def _any_of_bytes(original):
+    """Of uint8 it is uint8, which Inductor's own forgets."""
+
+    def reduce_any(x, *args, **kwargs):
+        is_bytes = x.get_dtype() == torch.uint8 and x.get_device().type == "mps"
+        result = original(x, *args, **kwargs)
+        return lowering.to_dtype(result, torch.uint8) if is_bytes else result
+
+    from torch._inductor import lowering
+
+    return reduce_any
+
+
 def register_decompositions() -> None:
     from torch._inductor import decomposition, lowering, utils
     from torch._inductor.fx_passes import post_grad
@@ -169,6 +182,10 @@ def register_decompositions() -> None:
     lowering.lowerings[op] = _with_generators(lowering.lowerings[op])
     for op in (aten.convolution, aten.convolution.default):
         lowering.lowerings[op] = _with_bias(lowering.lowerings[op])
+    for op in (aten.any.default, aten.any.dim, aten.any.dims):
+        lowering.lowerings[op] = _any_of_bytes(lowering.lowerings[op])
+    for op in (aten.div.Tensor_mode, aten.div.Scalar_mode):
+        lowering.lowerings[op] = floor_division(lowering.lowerings[op])
     lowering.lowerings[aten.mm.dtype] = _wide_product(lowering.lowerings[aten.mm.dtype])
 
     for op in (aten.grid_sampler_3d.default, aten.grid_sampler_3d_backward.default):

@@ -34,6 +34,23 @@ def register_rows() -> None:
         registered.append(op)
 
 
+def floor_division(original):
+    """Of floats by the row: 1.0 // 0.1 is 9, and the floor of the quotient, which Inductor's own takes, is 10."""
+
+    from torch._inductor import ir
+
+    def is_float(x):
+        return isinstance(x, float) or (isinstance(x, ir.IRNode) and x.get_dtype().is_floating_point)
+
+    @functools.wraps(original)
+    def div(a, b, rounding_mode=None):
+        of_row = rounding_mode == "floor" and (is_float(a) or is_float(b))
+        fused = of_row and _fused(rows()["div_mode_floor"], {"self": a, "other": b})
+        return fused or original(a, b, rounding_mode=rounding_mode)
+
+    return div
+
+
 def _functional_overloads(row: dict) -> list[torch._ops.OpOverload]:
     """Those that give one new tensor, have the row's names of arguments, and are no composite of others."""
     packets = {name.partition(".")[0] for name in row["ops"]}

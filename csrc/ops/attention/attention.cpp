@@ -28,7 +28,8 @@ Attention attention(const Tensor& query, const Tensor& key, const Tensor& value,
     a.key = key;
     a.value = value;
     a.causal = causal;
-    a.scale = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
+    // Of vectors without elements every score is zero.
+    a.scale = scale.value_or(1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(query.size(-1), 1))));
     a.dropout = dropout;
     if (bias.defined()) a.bias = bias.expand({a.batch, a.heads, a.l(), a.s()});
     return a;

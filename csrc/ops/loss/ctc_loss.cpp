@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
+#include "ops/same_dtype.h"
 
 namespace anymps::ops {
 namespace {
@@ -158,6 +159,7 @@ Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_pro
                                        IntArrayRef input_lengths, IntArrayRef target_lengths,
                                        const Tensor& neg_log_likelihood, const Tensor& log_alpha,
                                        int64_t blank, bool zero_infinity) {
+    check_same_dtype_as(log_probs, grad);
     const Sequences sequences(log_probs, targets, input_lengths, target_lengths, blank);
     const Tensor gradient =
         at::full(log_probs.sizes(), -std::numeric_limits<float>::infinity(), log_probs.options());

@@ -14,6 +14,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "ops/same_dtype.h"
 
 namespace anymps::ops {
 namespace {
@@ -204,6 +205,7 @@ Tensor& ANYMPS_FUNC(multilabel_margin_loss_backward_grad_input)(const Tensor& gr
     if (grad_input.numel() == 0) return grad_input;
     TORCH_CHECK(grad_input.is_contiguous(), "grad_input must be contiguous");
     check_types(self, target, "multilabel_margin_loss_backward_out_frame");
+    check_same_dtype_as(self, is_target);
     check_labels(target, classes);
     const Tensor labels = target.contiguous().view({count, classes});
     const Tensor valid = at::where(labels.lt(0).cumsum(1).eq(0), labels, -1);

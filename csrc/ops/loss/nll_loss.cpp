@@ -14,6 +14,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/same_dtype.h"
 
 namespace anymps::ops {
 
@@ -94,6 +95,8 @@ void run(bool forward, const char* op, const Targets& targets, const Tensor& x, 
 
 void forward(const char* op, const Tensor& self, const Targets& targets, int64_t reduction,
              const Tensor& output, const Tensor& total_weight) {
+    check_same_dtype_as(self, output);
+    check_same_dtype_as(self, total_weight);
     const Tensor x = as_classes(self);
     if (reduction == at::Reduction::None && self.dim() > 1) {
         Tensor elements =
@@ -112,6 +115,7 @@ void forward(const char* op, const Tensor& self, const Targets& targets, int64_t
 
 void backward(const char* op, const Tensor& grad, const Targets& targets, int64_t reduction,
               const Tensor& total_weight, const Tensor& grad_input) {
+    check_same_dtype_as(grad_input, grad);
     Tensor whole = grad_input.is_contiguous()
                        ? grad_input
                        : empty_like(grad_input, grad_input.sizes(), grad_input.scalar_type());

@@ -28,6 +28,10 @@ bool overlaps(const Tensor& out, const gemm::Matrices& input) {
 // Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by
 // element, or is a conjugate view.
 void run_via_temporary(gemm::Gemm gemm, const Tensor& out) {
+    at::assert_no_internal_overlap(out);
+    TORCH_CHECK(!gemm.self.tensor || gemm.self.tensor->dtype() == out.dtype(), gemm.name,
+                ": expected self of dtype ", out.dtype(), ", but found ",
+                gemm.self.tensor ? gemm.self.tensor->dtype() : out.dtype());
     const bool self_apart = overlaps(out, gemm.self) &&
                             at::get_overlap_status(out, *gemm.self.tensor) != at::MemOverlapStatus::Full;
     const bool apart = overlaps(out, gemm.a) || overlaps(out, gemm.b) || self_apart || out.is_conj();
@@ -45,6 +49,7 @@ Tensor expand_self(const Tensor& self, const Tensor& out, const char* name) {
 
 // Of factors without elements, which may have no memory: no kernel reads them.
 void multiply_nothing(const Tensor& self, const Scalar& beta, Tensor out) {
+    at::assert_no_internal_overlap(out);
     if (!self.defined() || beta.equal(0)) {
         out.zero_();
     } else {
@@ -54,7 +59,6 @@ void multiply_nothing(const Tensor& self, const Scalar& beta, Tensor out) {
 
 void multiply(const char* name, const Tensor& self_, const Tensor& a_, const Tensor& b_, const Scalar& beta,
               const Scalar& alpha, const Tensor& out) {
-    at::assert_no_internal_overlap(out);
     // PyTorch hands conjugate views to these operators as they are.
     const Tensor self = self_.defined() ? self_.resolve_conj() : self_;
     const Tensor a = a_.resolve_conj(), b = b_.resolve_conj();
@@ -310,8 +314,10 @@ Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const 
                                 const Scalar& beta, const Scalar& alpha, Tensor& out) {
     check_addbmm(batch1, batch2);
     const int64_t sizes[] = {batch1.size(1), batch2.size(2)};
-    const Tensor expanded = *at::expand_size(self, sizes, "addbmm_out");
     check_same_dtype(batch1, batch2);
+    TORCH_CHECK(out.dtype() == batch2.dtype(), "self and mat2 must have the same dtype, but got ",
+                out.dtype(), " and ", batch2.dtype());
+    const Tensor expanded = at::expand_size(self, sizes, "addbmm_out")->to(out.scalar_type());
     at::native::resize_output(out, sizes);
     gemm::Gemm gemm{"addbmm",
                     batch1.size(0),

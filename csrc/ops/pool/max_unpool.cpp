@@ -8,6 +8,7 @@
 
 #include "ops/indexing/indexed_copy.h"
 #include "ops/memory_format.h"
+#include "ops/same_dtype.h"
 
 namespace anymps::ops {
 namespace {
@@ -37,6 +38,7 @@ void unpool(const Tensor& self, const Tensor& indices, IntArrayRef output_size, 
     at::native::resize_output(out, sizes);
     if (spatial == 2) take_memory_format(out, self);
     out.zero_();
+    check_same_dtype_as(self, out);
     if (self.numel() == 0 || out.numel() == 0) return;
     const Tensor to = out.is_contiguous(out.suggest_memory_format()) ? out : out.contiguous();
     indexed_copy_dim(to.flatten(-spatial), self.flatten(-spatial), indices.flatten(-spatial),

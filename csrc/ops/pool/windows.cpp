@@ -11,6 +11,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/launch_config.h"
+#include "ops/same_dtype.h"
 #include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
@@ -302,6 +303,7 @@ Windows Windows::adapting(int64_t spatial) {
 
 void max_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output,
               const Tensor& indices) {
+    check_same_dtype_as(input, output);
     at::assert_no_internal_overlap(output);
     if (indices.defined()) at::assert_no_internal_overlap(indices);
     const auto type = input.scalar_type();
@@ -316,6 +318,8 @@ void max_pool(const char* op, const Windows& windows, const Tensor& input, const
 
 void max_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& indices, const Tensor& grad_input) {
+    check_same_dtype_as(grad_output, grad_input);
+    check_dtype(at::kLong, indices);
     at::assert_no_internal_overlap(grad_input);
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     if (gather_words(windows, grad_output, indices, grad_input)) return;
@@ -330,6 +334,7 @@ void max_pool_backward(const char* op, const Windows& windows, const Tensor& gra
 }
 
 void avg_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output) {
+    check_same_dtype_as(input, output);
     at::assert_no_internal_overlap(output);
     const Compute compute = kernels::compute_of(input.scalar_type());
     if (compute != Compute::F32 && input.scalar_type() != at::kLong) refuse(op, input);
@@ -339,6 +344,7 @@ void avg_pool(const char* op, const Windows& windows, const Tensor& input, const
 
 void avg_pool_backward(const char* op, const Windows& windows, const Tensor& grad_output,
                        const Tensor& grad_input) {
+    check_same_dtype_as(grad_output, grad_input);
     at::assert_no_internal_overlap(grad_input);
     if (!at::isFloatingType(grad_output.scalar_type())) refuse(op, grad_output);
     if (spread_words(windows, grad_output, grad_input)) return;

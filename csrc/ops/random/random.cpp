@@ -16,6 +16,7 @@
 
 #include "kernels/flat_grid.h"
 #include "ops/check_real.h"
+#include "ops/same_device.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -204,6 +205,7 @@ struct BernoulliKernel {
             }
             const auto count = static_cast<uint64_t>(out.numel());
             const PhiloxState random = runtime::reserve_philox(generator, count);
+            const auto error = runtime::encoder().message_slot("Expected p_in >= 0 && p_in <= 1 to be true");
             shader::random_bernoulli_tensor
                 .call({.workgroup = kWorkgroup,
                        .type = kernels::code(out.scalar_type()),
@@ -214,7 +216,9 @@ struct BernoulliKernel {
                 .dispatch({.out = kernels::address(out),
                            .random = random,
                            .count = count,
-                           .probabilities = kernels::address(probabilities)},
+                           .probabilities = kernels::address(probabilities),
+                           .error = error.address,
+                           .error_code = error.code},
                           grid_of(blocks_of(count, 4)));
         });
     }
@@ -305,6 +309,7 @@ Tensor& ANYMPS_FUNC(bernoulli__Tensor)(Tensor& self, const Tensor& p, std::optio
 }
 
 Tensor& ANYMPS_FUNC(bernoulli_out)(const Tensor& self, std::optional<Generator> generator, Tensor& out) {
+    check_same_device("bernoulli", {{"self", self}, {"out", out}});
     return templates::bernoulli_out_impl<BernoulliKernel, Philox>(out, self, std::move(generator));
 }
 

@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "ops/check_real.h"
+#include "ops/same_device.h"
 
 namespace anymps::ops {
 
@@ -110,6 +111,7 @@ Tensor complex_variance(const Variance& op, const Tensor& self, OptionalIntArray
 
 Tensor& variance_out(const Variance& op, const Tensor& self, OptionalIntArrayRef dim,
                      const std::optional<Scalar>& correction, bool keepdim, Tensor& out) {
+    check_same_device(op.name, {{"self", self}, {"out", out}});
     check_floating(op, self, false);
     at::native::resize_output(out, kernels::reduced_shape(self, kernels::dim_mask(self, dim), keepdim));
     TORCH_CHECK(at::canCast(c10::toRealValueType(self.scalar_type()), out.scalar_type()), "result type ",

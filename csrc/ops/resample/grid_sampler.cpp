@@ -12,6 +12,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/launch_config.h"
+#include "ops/same_dtype.h"
 
 namespace anymps::ops {
 namespace {
@@ -133,6 +134,7 @@ using Gradients = std::tuple<Tensor, Tensor>;
 Gradients backward(const Tensor& grad_output, const Tensor& input, const Tensor& grid, const Options& options,
                    std::array<bool, 2> output_mask, const char* label) {
     check(input, grid, options, label);
+    check_same_dtype_as(input, grad_output);
     const bool empty = grad_output.numel() == 0;
     Tensor grad_input, grad_grid;
     GridSamplerArgs args;

@@ -14,6 +14,7 @@
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/same_dtype.h"
 #include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
@@ -89,6 +90,7 @@ uint32_t share_planes(ResampleArgs& args) {
 void resample(const at::Tensor& destination, const at::Tensor& source, ResampleMode mode,
               std::span<const ResampleAxis> axes, bool align_corners, bool backward) {
     if (destination.numel() == 0) return;
+    check_same_dtype_as(source, destination);
     at::assert_no_internal_overlap(destination);
     // The parts of complex numbers are a dimension more.
     const bool complex = destination.is_complex();

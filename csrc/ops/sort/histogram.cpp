@@ -99,7 +99,8 @@ Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& we
                 "weights should be 1-d and have the same length as input");
     const int64_t bins = std::max(values[1] + 1, minlength);
     if (!weighted) return count_integers(self.contiguous(), 0, bins).to(at::kLong);
-    const Tensor each = weights->is_floating_point() ? *weights : weights->to(at::kFloat);
+    // The CPU adds up all but floats as float64.
+    const Tensor each = weights->to(at::kFloat);
     return at::zeros({bins}, each.options()).scatter_add_(0, self.to(at::kLong), each);
 }
 

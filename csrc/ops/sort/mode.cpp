@@ -41,6 +41,7 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(mode_values)(const Tensor& self, int64_
     at::native::zero_numel_check_dims(self, dim, "mode()");
     check_real("mode_cpu", self);
     at::assert_no_overlap(values, indices);
+    at::assert_no_overlap(values, self);
     at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) {
         const Tensor rows = self.dim() == 0 ? self.view(1) : self.movedim(dim, -1);

@@ -85,6 +85,7 @@ Outputs median_along(const Tensor& self, int64_t dim, bool keepdim, bool ignore_
     at::assert_no_overlap(values, indices);
     dim = at::maybe_wrap_dim(dim, self.dim(), true);
     at::native::zero_numel_check_dims(self, dim, "median()");
+    at::assert_no_overlap(values, self);
     at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);
     if (self.numel() > 0) {
         const auto [v, i] = medians(rows_of(self, dim), ignore_nan);
