@@ -92,6 +92,10 @@ def test_every_dispatch_is_printed():
 
 
 ROUTES = """
+z = torch.randn(4, 8, 6, 6, device="mps", requires_grad=True)
+torch.nn.functional.batch_norm(z, None, None, training=True).sum().backward()
+torch.nn.functional.group_norm(z, 2).sum().backward()
+y.sum(0); y.amax(1); y.sort(1)
 torch.softmax(y, 1); torch.log_softmax(y.t(), 0)
 w = torch.ones(700, device="mps")
 for norm in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
@@ -99,10 +103,22 @@ for norm in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
 """
 
 
+WAYS = {
+    "sum": {"columns", "reduce_outer"},
+    "amax": {"rows"},
+    "batch_norm": {"reduce", "reduce_nc_hw_moments", "reduce_nc_hw_gradients"},
+    "group_norm": {"reduce, channel_norm", "group_gradients"},
+    "channel_norm": {"same_channel"},
+    "sort": {"merge", "radix_tiles"},
+}
+
+
 def test_routes_are_plans():
     names = [line.removeprefix("ANYMPS_LOG plan: ").split(" ", 1) for line in report("plan", ROUTES)]
     routes = {(op, text.rpartition(": ")[2]) for op, text in names}
     assert {("softmax", "row_team"), ("log_softmax", "row_team")} <= routes
+    for op, ways in WAYS.items():  # by the device
+        assert {route for name, route in routes if name == op} & ways, op
     for norm in ("layer_norm", "rms_norm"):
         assert {(norm, "row_team"), (norm, "persistent_subgroup")} & routes  # by the size of a subgroup
         assert (norm, "row_team, reduce") in routes

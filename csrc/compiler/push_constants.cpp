@@ -22,13 +22,8 @@ using Instruction = spirv::Words;  // with its first word
 class Types {
   public:
     explicit Types(std::span<const uint32_t> words) {
-        for (size_t at = spirv::kHeaderWords; at < words.size();) {
-            const size_t count = words[at] >> 16;
-            if (count == 0 || at + count > words.size())
-                throw std::runtime_error("The SPIR-V module is damaged.");
-            add(words.subspan(at, count));
-            at += count;
-        }
+        if (words.size() > spirv::kHeaderWords)
+            spirv::for_each_instruction(words.subspan(spirv::kHeaderWords), [&](Instruction i) { add(i); });
     }
 
     size_t pushed() const {

@@ -7,6 +7,7 @@
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "kernels/route.h"
 
 namespace anymps::kernels {
 
@@ -18,12 +19,31 @@ uint32_t workgroup() {
     return std::max(64u, launch_config().workgroup);
 }
 
+// How a thread finds the channels of neighbouring elements: of four, where addresses allow it.
+struct ChannelAccess {
+    const char* name;
+    bool (*supports)(const ChannelProblem&, const RouteDevice&);
+    uint32_t flags;
+    bool vectors = true;
+};
+
+constexpr ChannelAccess kAccesses[] = {
+    {"same_channel", [](const ChannelProblem& p, const RouteDevice&) { return p.inner % 4 == 0; },
+     shader::kSameChannel},
+    {"two_channels",
+     [](const ChannelProblem& p, const RouteDevice&) { return p.inner > 3 && p.count % 4 == 0; },
+     shader::kTwoChannels},
+    {"channels_last",
+     [](const ChannelProblem& p, const RouteDevice&) { return p.inner == 1 && p.channels % 4 == 0; }, 0},
+    {"elements", always, 0, false},
+};
+
 // `last` is y's bias in the forward pass, the gradient of x in the backward pass.
 void run(const shader::ChannelKernel& kernel, const ChannelNorm& norm, const at::TensorBase& x,
          const at::TensorBase& y, const at::TensorBase& last, uint32_t flags, const at::TensorBase& written) {
-    const bool same_channel = norm.inner % 4 == 0;
-    const bool two_channels = !same_channel && norm.inner > 3 && y.numel() % 4 == 0;
-    bool vector = same_channel || two_channels || (norm.inner == 1 && norm.channels % 4 == 0);
+    const ChannelProblem problem{norm.channels, norm.inner, y.numel()};
+    const ChannelAccess& access = choose("channel_norm", kAccesses, problem);
+    bool vector = access.vectors;
     const auto fours = [](const at::TensorBase& t) {
         return address_or_0(t) % static_cast<uint64_t>(4 * (t.defined() ? t.element_size() : 1)) == 0;
     };
@@ -33,8 +53,7 @@ void run(const shader::ChannelKernel& kernel, const ChannelNorm& norm, const at:
                             fours(norm.products);
     if (vector && norm.inner == 1 && !norm.depth && parameters) flags |= shader::kNeighbours;
     flags |= (norm.weight.defined() ? shader::kWeight : 0) | (norm.variance ? shader::kVariance : 0) |
-             (norm.depth ? shader::kGroups : 0) | (same_channel ? shader::kSameChannel : 0) |
-             (two_channels ? shader::kTwoChannels : 0);
+             (norm.depth ? shader::kGroups : 0) | access.flags;
     const uint32_t width = vector ? 4 : 1;
     auto call = kernel.call({.workgroup = workgroup(),
                              .type = code(x.scalar_type()),
@@ -70,6 +89,14 @@ void run(const shader::ChannelKernel& kernel, const ChannelNorm& norm, const at:
 }
 
 }  // namespace
+
+std::string to_text(const ChannelProblem& p) {
+    return c10::str(p.count, " elements, ", p.channels, " channels of ", p.inner);
+}
+
+const char* channel_norm_access(const ChannelProblem& problem) {
+    return first_route(kAccesses, problem, route_device()).name;
+}
 
 void channel_norm_forward(const ChannelNorm& norm, const at::TensorBase& x, const at::TensorBase& y) {
     if (x.numel() == 0) return;

@@ -5,6 +5,7 @@
 #include <anymps/shaders/lib/statistics.h>
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/kernel_call.h"
 
@@ -22,6 +23,14 @@ struct ChannelNorm {
     at::TensorBase sums, products;   // backward: sums of h and of h z, float32; undefined: fixed statistics
     double inverse_size = 1;         // 1 / elements a statistic
 };
+
+// What decides how a kernel finds the channels of neighbouring elements.
+struct ChannelProblem {
+    int64_t channels, inner;
+    int64_t count;  // elements
+};
+std::string to_text(const ChannelProblem& problem);
+const char* channel_norm_access(const ChannelProblem& problem);
 
 // y = (x - mean) rstd w + b; x and y have the same strides, each a dtype of its own.
 void channel_norm_forward(const ChannelNorm& norm, const at::TensorBase& x, const at::TensorBase& y);

@@ -7,7 +7,7 @@
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
-#include "runtime/device.h"
+#include "vulkan/instance.h"
 
 namespace anymps::kernels {
 namespace {
@@ -20,15 +20,28 @@ constexpr uint32_t kMinThreads = 64;
 constexpr uint64_t kFewWords = 4;  // of a thread, where threads suffice
 constexpr uint64_t kMaxWords = 7;
 
+constexpr uint32_t kWorkgroup = 256;
+
 // Elements of a word; 0 where groups do not fit in words.
-uint64_t width_of(const GroupGradients& g) {
-    const auto type = g.x.scalar_type();
-    const uint64_t width = floats_of_word(type);
-    const bool aligned = address(g.x) % 16 == 0 && address(g.grad) % 16 == 0;
-    const bool floats = g.mean.scalar_type() == at::kFloat && g.rstd.scalar_type() == at::kFloat;
-    if (width == 0 || !aligned || !floats || g.grad.scalar_type() != type || g.size < width) return 0;
+uint64_t width_of(const GroupShape& g) {
+    const uint64_t width = floats_of_word(g.type);
+    const bool aligned = g.address % 16 == 0 && g.grad_address % 16 == 0;
+    if (width == 0 || !aligned || !g.float_statistics || g.grad_type != g.type || g.size < width) return 0;
     return g.rows != 0 && g.rows <= UINT32_MAX && g.depth * g.size % width == 0 ? width : 0;
 }
+
+// What a workgroup keeps of a group.
+struct Share {
+    uint64_t words;
+    uint32_t threads;
+    size_t kernel;  // by words of a thread
+
+    Share(const GroupShape& g, uint64_t width, const RouteDevice& device)
+        : words(g.depth * g.size / width), threads(std::max(kMinThreads, device.subgroup)) {
+        while (threads < device.workgroup && words > kFewWords * threads) threads *= 2;
+        kernel = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
+    }
+};
 
 // Threads side by side for a row, so that all rows are added up at once.
 uint32_t lanes_of_row(uint64_t depth, uint32_t threads) {
@@ -39,15 +52,21 @@ uint32_t lanes_of_row(uint64_t depth, uint32_t threads) {
 
 }  // namespace
 
-bool group_gradients(const GroupGradients& g) {
-    const uint64_t width = launch_config().software || launch_config().workgroup != 256 ? 0 : width_of(g);
-    const uint64_t words = width == 0 ? 0 : g.depth * g.size / width;
-    uint32_t threads = std::max(kMinThreads, launch_config().subgroup);
-    while (threads < launch_config().workgroup && words > kFewWords * threads) threads *= 2;
-    if (words == 0 || words > kMaxWords * threads) return false;
-    const size_t prefetch = words > kFewWords * threads ? 2 : words > 2 * threads ? 1 : 0;
-    const auto& kernel = kKernels(0, prefetch, width != 4);
-    if (runtime::device().info().profile->excludes(kernel.name)) return false;
+std::string to_text(const GroupShape& g) {
+    return c10::str(g.type, " ", g.rows, " x ", g.size, " groups of ", g.depth);
+}
+
+bool supports_group_gradients(const GroupShape& g, const RouteDevice& t) {
+    const uint64_t width = t.software || t.workgroup != kWorkgroup ? 0 : width_of(g);
+    if (width == 0) return false;
+    const Share share(g, width, t);
+    return share.words > 0 && share.words <= kMaxWords * share.threads &&
+           !t.info->profile->excludes(kKernels(0, share.kernel, width != 4).name);
+}
+
+void group_gradients(const GroupShape& shape, const GroupGradients& g) {
+    const uint64_t width = width_of(shape);
+    const auto [words, threads, kernel] = Share(shape, width, route_device());
     const auto rounded = [](uint64_t n) { return static_cast<uint32_t>(ceil_div(n, 64) * 64); };
     const shader::GroupGradientArgs args{
         .x = address(g.x),
@@ -58,20 +77,20 @@ bool group_gradients(const GroupGradients& g) {
         .products = address(g.products),
         .sums = address(g.sums),
         .grad_x = address_or_0(g.grad_x),
-        .size = FastDivider(static_cast<uint32_t>(g.size)),
-        .groups = static_cast<uint32_t>(g.rows / g.depth),
-        .depth = static_cast<uint32_t>(g.depth),
-        .channels = static_cast<uint32_t>(g.channels),
-        .inverse_size = static_cast<float>(1.0 / static_cast<double>(g.depth * g.size))};
-    kernel
+        .size = FastDivider(static_cast<uint32_t>(shape.size)),
+        .groups = static_cast<uint32_t>(shape.rows / shape.depth),
+        .depth = static_cast<uint32_t>(shape.depth),
+        .channels = static_cast<uint32_t>(shape.channels),
+        .inverse_size = static_cast<float>(1.0 / static_cast<double>(shape.depth * shape.size))};
+    kKernels(0, kernel, width != 4)
         .call({.workgroup = threads,
                .subgroup = launch_config().subgroup,
                .type0 = code(g.x.scalar_type()),
                .type1 = code(at::kFloat),
                .type2 = g.weight.defined() ? code(g.weight.scalar_type()) : 0,
-               .lanes = lanes_of_row(g.depth, threads),
+               .lanes = lanes_of_row(shape.depth, threads),
                .word_slots = rounded(words),
-               .row_slots = rounded(g.depth)})
+               .row_slots = rounded(shape.depth)})
         .read(g.x)
         .read(g.grad)
         .read(g.mean)
@@ -81,7 +100,6 @@ bool group_gradients(const GroupGradients& g) {
         .write(g.sums)
         .write(g.grad_x)
         .dispatch(args, Grid::linear(args.groups));
-    return true;
 }
 
 }  // namespace anymps::kernels

@@ -4,20 +4,33 @@
 #include <ATen/core/TensorBase.h>
 
 #include <cstdint>
+#include <string>
+
+#include "kernels/route_device.h"
 
 namespace anymps::kernels {
 
 // Tensors are contiguous. Rows are the planes of (sample, channel).
 struct GroupGradients {
     at::TensorBase grad, x;
-    at::TensorBase mean, rstd;             // of (sample, group)
-    at::TensorBase weight;                 // of channels; may be undefined
-    at::TensorBase products, sums;         // results, float32: of grad (x - mean) rstd and grad, for each row
-    at::TensorBase grad_x;                 // result; may be undefined
-    uint64_t rows, size, depth, channels;  // depth: channels of a group
+    at::TensorBase mean, rstd;      // of (sample, group)
+    at::TensorBase weight;          // of channels; may be undefined
+    at::TensorBase products, sums;  // results, float32: of grad (x - mean) rstd and grad, for each row
+    at::TensorBase grad_x;          // result; may be undefined
 };
 
-// Returns false, and does nothing, where other kernels are to take them.
-bool group_gradients(const GroupGradients& g);
+struct GroupShape {
+    c10::ScalarType type, grad_type;
+    bool float_statistics;           // mean and rstd are float32
+    uint64_t address, grad_address;  // of x and grad
+    uint64_t rows, size;             // of elements
+    uint64_t depth, channels;        // depth: channels of a group
+};
+
+std::string to_text(const GroupShape& shape);
+
+// Whether a workgroup can keep such groups.
+bool supports_group_gradients(const GroupShape& shape, const RouteDevice& device);
+void group_gradients(const GroupShape& shape, const GroupGradients& tensors);
 
 }  // namespace anymps::kernels

@@ -7,25 +7,37 @@
 #include <limits>
 
 #include "kernels/kernel_lanes.h"
+#include "kernels/route_device.h"
 #include "runtime/device.h"
 #include "vulkan/device_profile.h"
 #include "vulkan/instance.h"
 
 namespace anymps::kernels {
 
+namespace {
+
+LaunchConfig launch_config_of(const vulkan::DeviceInfo& info) {
+    if (info.is_software)
+        return {true, info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 1, 16384};
+    // shaders/lib/reduce.slang has shared memory for 256 threads.
+    const uint32_t workgroup =
+        std::max(info.subgroup_size, std::min(256u, std::bit_floor(info.max_workgroup_size)));
+    return {false, workgroup, info.subgroup_size, 32, 1024, 4, 8192};
+}
+
+}  // namespace
+
+RouteDevice route_device(const vulkan::DeviceInfo& info) {
+    return {launch_config_of(info), &info};
+}
+
+const RouteDevice& route_device() {
+    static const RouteDevice kDevice = route_device(runtime::device_info());
+    return kDevice;
+}
+
 const LaunchConfig& launch_config() {
-    static const LaunchConfig kConfig = [] {
-        const auto& info = runtime::device_info();
-        if (info.is_software) {
-            return LaunchConfig{true, info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 1,
-                                16384};
-        }
-        // shaders/lib/reduce.slang has shared memory for 256 threads.
-        const uint32_t workgroup =
-            std::max(info.subgroup_size, std::min(256u, std::bit_floor(info.max_workgroup_size)));
-        return LaunchConfig{false, workgroup, info.subgroup_size, 32, 1024, 4, 8192};
-    }();
-    return kConfig;
+    return route_device();
 }
 
 uint32_t power_of_two(uint64_t n, uint32_t at_most) {

@@ -21,14 +21,14 @@ constexpr uint64_t kMaxOfThread = 64;
 constexpr uint32_t kQuad = 4;
 
 // channels: whose planes are words of as many elements, as many as a plane has positions.
-bool fits(const at::TensorBase& x, const Planes& planes, uint32_t channels) {
-    const LaunchConfig& t = launch_config();
-    if (t.software || channels == 0 || floats_of_word(x.scalar_type()) == 0) return false;
+bool fits(c10::ScalarType type, uint64_t address, const Planes& planes, uint32_t channels,
+          const RouteDevice& t) {
+    if (t.software || channels == 0 || floats_of_word(type) == 0) return false;
     if (planes.positions < kMin || planes.positions > std::min<uint64_t>(kMax, t.workgroup)) return false;
     const uint64_t lines = t.workgroup / planes.positions;
     return planes.images > 0 && planes.images <= lines * kMaxOfThread && planes.channels % channels == 0 &&
            planes.channels > 0 && planes.channels <= UINT32_MAX &&
-           address(x) % (channels * static_cast<uint64_t>(x.element_size())) == 0;
+           address % (channels * c10::elementSize(type)) == 0;
 }
 
 struct Operands {
@@ -61,29 +61,30 @@ void run(const shader::ReduceNcHwKernel& kernel, const Planes& planes, uint32_t 
 
 }  // namespace
 
-bool reduce_nc_hw(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
-    const uint32_t channels = floats_of_word(x.scalar_type());
-    if (!fits(x, planes, channels)) return false;
-    run(x.scalar_type() == at::kFloat ? shader::reduce_nc_hw_f32 : shader::reduce_nc_hw_16, planes, channels,
-        {x, {}, {}, {}, sums, {}});
-    return true;
+bool supports_reduce_nc_hw(c10::ScalarType type, uint64_t address, const Planes& planes,
+                           const RouteDevice& device) {
+    return fits(type, address, planes, floats_of_word(type), device);
 }
 
-bool reduce_nc_hw_moments(const at::TensorBase& x, const Planes& planes,
+bool supports_reduce_nc_hw_moments(c10::ScalarType type, uint64_t address, const Planes& planes,
+                                   const RouteDevice& device) {
+    return fits(type, address, planes, kQuad, device);
+}
+
+void reduce_nc_hw(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
+    run(x.scalar_type() == at::kFloat ? shader::reduce_nc_hw_f32 : shader::reduce_nc_hw_16, planes,
+        floats_of_word(x.scalar_type()), {x, {}, {}, {}, sums, {}});
+}
+
+void reduce_nc_hw_moments(const at::TensorBase& x, const Planes& planes,
                           const ChannelStatistics& statistics) {
-    if (!fits(x, planes, kQuad)) return false;
     run(shader::reduce_nc_hw_moments, planes, kQuad, {x, {}, {}, {}, {}, {}}, statistics);
-    return true;
 }
 
-bool reduce_nc_hw_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
+void reduce_nc_hw_gradients(const at::TensorBase& grad, const at::TensorBase& x, const Planes& planes,
                             const at::TensorBase& mean, const at::TensorBase& rstd,
                             const at::TensorBase& products, const at::TensorBase& sums) {
-    // Running statistics have the dtype that the module was cast to.
-    if (mean.scalar_type() != at::kFloat || rstd.scalar_type() != at::kFloat) return false;
-    if (!fits(x, planes, kQuad) || !fits(grad, planes, kQuad)) return false;
     run(shader::reduce_nc_hw_gradients, planes, kQuad, {x, grad, mean, rstd, products, sums});
-    return true;
 }
 
 }  // namespace anymps::kernels

@@ -14,23 +14,21 @@ namespace {
 namespace shader = shaders::reduce_small_inner;
 
 constexpr uint64_t kWords = 4;  // of a thread
-constexpr uint64_t kLongest = 128, kMin = 16384;
-
-// Elements of a word; 0 where rows do not fit in words.
-uint64_t width_of(const at::TensorBase& x, uint64_t rows, uint64_t size) {
-    const uint64_t width = floats_of_word(x.scalar_type());
-    const bool fits = !launch_config().software && launch_config().workgroup == 256 && width != 0 &&
-                      size >= width && size <= kLongest && rows <= UINT32_MAX / kLongest &&
-                      rows * size % width == 0 && address(x) % 16 == 0;
-    return fits ? width : 0;
-}
+constexpr uint64_t kLongest = 128, kMinRows = 16384;
+constexpr uint32_t kWorkgroup = 256;
 
 }  // namespace
 
-bool reduce_small_inner(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t size,
+bool supports_reduce_small_inner(c10::ScalarType type, uint64_t address, uint64_t rows, uint64_t size,
+                                 const RouteDevice& t) {
+    const uint64_t width = floats_of_word(type);  // elements of a word
+    return !t.software && t.workgroup == kWorkgroup && width != 0 && size >= width && size <= kLongest &&
+           rows >= kMinRows && rows <= UINT32_MAX / kLongest && rows * size % width == 0 && address % 16 == 0;
+}
+
+void reduce_small_inner(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t size,
                         bool mean) {
-    const uint64_t width = width_of(in, rows, size);
-    if (width == 0 || rows < kMin) return false;
+    const uint64_t width = floats_of_word(in.scalar_type());
     const uint64_t most =
         std::min<uint64_t>(launch_config().workgroup, kWords * launch_config().workgroup * width / size);
     const shader::ReduceSmallInnerArgs args{.x = address(in),
@@ -47,7 +45,6 @@ bool reduce_small_inner(const at::TensorBase& in, const at::TensorBase& out, uin
         .read(in)
         .write(out)
         .dispatch(args, Grid::linear(ceil_div(rows, args.group)));
-    return true;
 }
 
 }  // namespace anymps::kernels

@@ -14,6 +14,7 @@
 #include "kernels/reduce_nc_hw.h"
 #include "kernels/reduce_outer.h"
 #include "kernels/reduce_small_inner.h"
+#include "kernels/route.h"
 
 namespace anymps::kernels {
 
@@ -47,8 +48,6 @@ enum Flags : uint32_t {
     kPlane = 64
 };
 
-constexpr size_t kOutSlot = 4;  // in Extent::stride: inputs, then outputs
-
 // One call: geometry, then the choice of a variant.
 class Call {
   public:
@@ -66,19 +65,13 @@ class Call {
         find_extents(dims);
     }
 
-    void launch() {
-        if (header_.rows == 0) return;
-        const bool columns = columns_contiguous();
-        if (columns && are_sums_of_columns() &&
-            reduce_outer(ins_[0], outs_[0], header_.count, header_.rows, reduced_[0].stride[0]))
-            return;
-        if (are_sums_of_planes() && reduce_nc_hw(ins_[0],
-                                                 {static_cast<uint64_t>(reduced_[1].size), header_.rows,
-                                                  static_cast<uint64_t>(reduced_[0].size)},
-                                                 outs_[0]))
-            return;
-        if (are_short_rows() && reduce_small_inner(ins_[0], outs_[0], header_.rows, header_.count, row_.mean))
-            return;
+    void launch();
+
+    const at::TensorBase& in() const { return ins_[0]; }
+    const at::TensorBase& out() const { return outs_[0]; }
+    bool mean() const { return row_.mean; }
+
+    void launch_generated(bool columns) {
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
         const uint32_t flags = vector_flags(columns ? kept_ : reduced_) | fixed_flag() | walk_flag();
@@ -106,7 +99,8 @@ class Call {
         if (compute == Compute::I32) compute = Compute::I64;
         kernels_ = row_.kernels[static_cast<size_t>(compute)];
         if (kernels_.rows != nullptr) config_ = launch_config_of(kernels_.rows);
-        sums_floats_ = row_.sums && compute == Compute::F32;
+        problem_.sums = row_.sums && compute == Compute::F32;
+        problem_.means = row_.mean && compute_of(defined_out()->scalar_type()) == Compute::F32;
         const bool unordered = row_.ordered && by.scalar_type() == c10::ScalarType::UInt64;
         TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name,
                                     "\" not implemented for '", c10::toString(by.scalar_type()), "'");
@@ -125,7 +119,7 @@ class Call {
             if (!dims[d]) {
                 for (size_t k = 0; k < 2; ++k) {
                     if (!outs_[k].defined()) continue;
-                    extent.stride[kOutSlot + k] = outs_[k].stride(out_dim) * item_bytes(outs_[k]);
+                    extent.stride[kResultSlot + k] = outs_[k].stride(out_dim) * item_bytes(outs_[k]);
                 }
             }
             (dims[d] ? header_.count : header_.rows) *= static_cast<uint64_t>(extent.size);
@@ -138,37 +132,11 @@ class Call {
         collapse(reduced_, row_.indexed);
         TORCH_CHECK(!row_.indexed || header_.count <= std::numeric_limits<uint32_t>::max(), row_.name,
                     ": reductions with indices over more than 2^32 elements are not supported on MPS");
-    }
-
-    bool columns_contiguous() const {
-        if (kept_.empty()) return false;
-        if (reduced_.empty()) return true;
-        const int64_t kept = kept_[0].stride[0], reduced = reduced_[0].stride[0];
-        return kept != 0 && kept < reduced;
-    }
-
-    // Sums of floats in a matrix, as gradients of biases are, have kernels of their own.
-    bool are_sums_of_columns() const {
-        return sums_floats_ && kept_.size() == 1 && reduced_.size() == 1 &&
-               kept_[0].stride[0] == item_bytes(ins_[0]) && kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
-    }
-
-    // ... and those of the channels of contiguous images.
-    bool are_sums_of_planes() const {
-        const int64_t item = item_bytes(ins_[0]);
-        return sums_floats_ && kept_.size() == 1 && reduced_.size() == 2 && reduced_[0].stride[0] == item &&
-               kept_[0].stride[0] == reduced_[0].size * item &&
-               reduced_[1].stride[0] == kept_[0].size * kept_[0].stride[0] &&
-               kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
-    }
-
-    // ... and sums and means of contiguous rows.
-    bool are_short_rows() const {
-        const int64_t item = item_bytes(ins_[0]);
-        return (sums_floats_ || (row_.mean && compute_of(defined_out()->scalar_type()) == Compute::F32)) &&
-               kept_.size() == 1 && reduced_.size() == 1 && reduced_[0].stride[0] == item &&
-               kept_[0].stride[0] == reduced_[0].size * item &&
-               kept_[0].stride[kOutSlot] == item_bytes(outs_[0]);
+        problem_.type = ins_[0].scalar_type();
+        problem_.address = header_.in[0];
+        problem_.result_item = item_bytes(*defined_out());
+        problem_.rows = header_.rows;
+        problem_.count = header_.count;
     }
 
     // True when every input can be read four elements at a time along dims[0], or not at all (expanded). Such
@@ -280,9 +248,9 @@ class Call {
     std::array<at::TensorBase, 2> outs_;
     ReductionKernels kernels_;
     LaunchConfig config_ = launch_config();
-    bool sums_floats_ = false;
+    ReductionProblem problem_;
     Header header_;
-    Extents kept_, reduced_;
+    Extents &kept_ = problem_.kept, &reduced_ = problem_.reduced;
     uint32_t lanes_ = 1;
     uint32_t vector_ = 1;
 };
@@ -308,7 +276,80 @@ at::Tensor fresh_memory(const at::TensorBase& like) {
     return like.defined() ? at::Tensor(at::detail::empty_mps(like.sizes(), like.options())) : at::Tensor();
 }
 
+int64_t item_of(const ReductionProblem& p) {
+    return static_cast<int64_t>(c10::elementSize(p.type));
+}
+
+// Results that lie side by side, of dimensions that collapse to so many.
+bool is_dense(const ReductionProblem& p, size_t reduced) {
+    return p.kept.size() == 1 && p.reduced.size() == reduced &&
+           p.kept[0].stride[kResultSlot] == p.result_item;
+}
+
+bool has_contiguous_columns(const ReductionProblem& p, const RouteDevice&) {
+    if (p.kept.empty()) return false;
+    if (p.reduced.empty()) return true;
+    const int64_t kept = p.kept[0].stride[0], reduced = p.reduced[0].stride[0];
+    return kept != 0 && kept < reduced;
+}
+
+Matrix matrix_of(const ReductionProblem& p) {
+    return {p.type, p.address, p.count, p.rows, p.reduced[0].stride[0]};
+}
+
+Planes planes_of(const ReductionProblem& p) {
+    return {static_cast<uint64_t>(p.reduced[1].size), p.rows, static_cast<uint64_t>(p.reduced[0].size)};
+}
+
+// Sums of floats in a matrix, as gradients of biases are.
+bool are_sums_of_columns(const ReductionProblem& p, const RouteDevice& device) {
+    return p.sums && is_dense(p, 1) && p.kept[0].stride[0] == item_of(p) &&
+           has_contiguous_columns(p, device) && supports_reduce_outer(matrix_of(p), device);
+}
+
+// Of the channels of contiguous images.
+bool are_sums_of_planes(const ReductionProblem& p, const RouteDevice& device) {
+    const int64_t item = item_of(p);
+    return p.sums && is_dense(p, 2) && p.reduced[0].stride[0] == item &&
+           p.kept[0].stride[0] == p.reduced[0].size * item &&
+           p.reduced[1].stride[0] == p.kept[0].size * p.kept[0].stride[0] &&
+           supports_reduce_nc_hw(p.type, p.address, planes_of(p), device);
+}
+
+bool are_short_rows(const ReductionProblem& p, const RouteDevice& device) {
+    const int64_t item = item_of(p);
+    return (p.sums || p.means) && is_dense(p, 1) && p.reduced[0].stride[0] == item &&
+           p.kept[0].stride[0] == p.reduced[0].size * item &&
+           supports_reduce_small_inner(p.type, p.address, p.rows, p.count, device);
+}
+
+constexpr Route<ReductionProblem, Call> kRoutes[] = {
+    {"reduce_outer", are_sums_of_columns,
+     [](const ReductionProblem& p, Call& call) { reduce_outer(call.in(), matrix_of(p), call.out()); }},
+    {"reduce_nc_hw", are_sums_of_planes,
+     [](const ReductionProblem& p, Call& call) { reduce_nc_hw(call.in(), planes_of(p), call.out()); }},
+    {"reduce_small_inner", are_short_rows,
+     [](const ReductionProblem& p, Call& call) {
+         reduce_small_inner(call.in(), call.out(), p.rows, p.count, call.mean());
+     }},
+    {"columns", has_contiguous_columns,
+     [](const ReductionProblem&, Call& call) { call.launch_generated(true); }},
+    {"rows", always, [](const ReductionProblem&, Call& call) { call.launch_generated(false); }},
+};
+
+void Call::launch() {
+    if (header_.rows != 0) launch_first(row_.name, kRoutes, problem_, *this);
+}
+
 }  // namespace
+
+std::string to_text(const ReductionProblem& p) {
+    return c10::str(p.type, " ", p.rows, " of ", p.count);
+}
+
+const char* reduction_route(const ReductionProblem& problem, const RouteDevice& device) {
+    return first_route(kRoutes, problem, device).name;
+}
 
 DimMask dim_mask(const at::TensorBase& self, at::OptionalIntArrayRef dims, bool empty_is_all) {
     const bool all = !dims || (dims->empty() && empty_is_all);

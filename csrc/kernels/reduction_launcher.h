@@ -11,9 +11,11 @@
 #include <bitset>
 #include <initializer_list>
 #include <optional>
+#include <string>
 
 #include "kernels/dtype.h"
 #include "kernels/extents.h"
+#include "kernels/route_device.h"
 
 namespace anymps::kernels {
 
@@ -36,6 +38,22 @@ struct ReductionRow {
     const ReductionRow* to_bool;  // the row that takes over when the result is bool, or null
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };
+
+constexpr size_t kResultSlot = 4;  // of Extent::stride: of the first result, behind those of inputs
+
+// What the choice of kernels for a reduction depends on.
+struct ReductionProblem {
+    bool sums = false, means = false;               // plain ones, of floats
+    c10::ScalarType type = c10::ScalarType::Float;  // of the first input
+    uint64_t address = 0;                           //
+    int64_t result_item = 4;                        // bytes
+    uint64_t rows = 1, count = 1;                   // results, and elements of each
+    Extents kept, reduced;                          // collapsed
+};
+
+std::string to_text(const ReductionProblem& problem);
+// The kernels that a device would run.
+const char* reduction_route(const ReductionProblem& problem, const RouteDevice& device);
 
 using DimMask = std::bitset<kMaxDims>;
 

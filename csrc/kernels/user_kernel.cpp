@@ -66,17 +66,16 @@ UserKernel::UserKernel(std::string name, std::span<const uint32_t> spirv, uint32
     TORCH_CHECK_VALUE(compiler::push_constant_bytes(spirv_) <= vulkan::kPushConstantBytes, "The kernel ",
                       name_, " has more than ", vulkan::kPushConstantBytes, " bytes of push constants.");
     int entry_points = 0;
-    for (size_t at = kHeaderWords; at < spirv_.size(); at += spirv_[at] >> 16) {
-        const Words i = Words(spirv_).subspan(at, spirv_[at] >> 16);
+    for_each_instruction(Words(spirv_).subspan(kHeaderWords), [&](Words i) {
         if (opcode_of(i) == Op::ExecutionMode && i[2] == kLocalSize) {
-            size_at_ = at + 3;
+            size_at_ = static_cast<size_t>(i.data() - spirv_.data()) + 3;
             std::copy_n(i.begin() + 3, 3, declared_.begin());
         } else if (opcode_of(i) == Op::EntryPoint && i[1] == kCompute && i[3] == kMain) {
             ++entry_points;
         }
         TORCH_CHECK_VALUE(opcode_of(i) != Op::Decorate || i[2] != kDescriptorSet, "The kernel ", name_,
                           " uses a descriptor; memory is reached by address.");
-    }
+    });
     TORCH_CHECK_VALUE(entry_points == 1, "The kernel ", name_, " needs one compute entry point, \"main\".");
 }
 

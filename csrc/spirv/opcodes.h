@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 
 namespace anymps::spirv {
 
@@ -131,11 +132,32 @@ inline Op opcode_of(Words instruction) {
     return static_cast<Op>(instruction[0] & 0xffffu);
 }
 
-// Calls visit(instruction) in order; the words hold no header, and are known to be whole.
+// The instruction that begins at a word. Throws std::runtime_error where its length is none.
+inline Words instruction_at(Words words, size_t at) {
+    const size_t count = words[at] >> 16;
+    if (count == 0 || at + count > words.size()) throw std::runtime_error("The SPIR-V module is damaged.");
+    return words.subspan(at, count);
+}
+
+// Calls visit(instruction) in order; the words hold no header.
 template <class Visit>
 void for_each_instruction(Words words, Visit visit) {
-    for (size_t at = 0; at < words.size() && (words[at] >> 16) != 0; at += words[at] >> 16)
-        visit(words.subspan(at, words[at] >> 16));
+    for (size_t at = 0; at < words.size();) {
+        const Words instruction = instruction_at(words, at);
+        at += instruction.size();
+        visit(instruction);
+    }
+}
+
+// Where the first instruction of that kind begins among those from `at` on; the number of words where none
+// is.
+inline size_t find_instruction(Words words, size_t at, Op op) {
+    while (at < words.size()) {
+        const Words instruction = instruction_at(words, at);
+        if (opcode_of(instruction) == op) break;
+        at += instruction.size();
+    }
+    return at;
 }
 
 }  // namespace anymps::spirv

@@ -14,106 +14,125 @@
 namespace anymps::vulkan {
 namespace {
 
-// Appends feature structs to a chain.
-class Chain {
+// What a device is created with: features that kernels need or that it has, and the extensions of those. The
+// structs are chained to one another, so that it stays where it is.
+class Demands {
   public:
-    explicit Chain(void** head) : tail_(head) {}
+    explicit Demands(const DeviceInfo& info) : v13_(info.api_version >= VK_API_VERSION_1_3) {
+        require();
+        allow(info);
+    }
+    Demands(const Demands&) = delete;
+    Demands& operator=(const Demands&) = delete;
+
+    const VkPhysicalDeviceFeatures2* features() const { return &features_; }
+    std::vector<const char*> extensions;
+
+  private:
     template <class T>
-    void add(T& item) {
+    void chain(T& item) {
         *tail_ = &item;
         tail_ = &item.pNext;
     }
 
-  private:
-    void** tail_;
+    void require() {
+        features_.features.shaderInt64 = VK_TRUE;
+        features_.features.shaderInt16 = VK_TRUE;
+        v11_.storageBuffer16BitAccess = VK_TRUE;
+        v12_.bufferDeviceAddress = VK_TRUE;
+        v12_.timelineSemaphore = VK_TRUE;
+        v12_.hostQueryReset = VK_TRUE;
+        v12_.storageBuffer8BitAccess = VK_TRUE;
+        v12_.shaderInt8 = VK_TRUE;
+        maintenance4_.maintenance4 = VK_TRUE;
+        chain(v11_);
+        chain(v12_);
+        chain(maintenance4_);
+        if (!v13_) extensions.push_back(VK_KHR_MAINTENANCE_4_EXTENSION_NAME);
+    }
+
+    void allow(const DeviceInfo& info) {
+        v12_.shaderFloat16 = info.float16;
+        v12_.vulkanMemoryModel = info.cooperative_matrix;
+        v12_.vulkanMemoryModelDeviceScope = info.cooperative_matrix;
+        if (info.subgroup_size_control) {
+            control_.subgroupSizeControl = control_.computeFullSubgroups = VK_TRUE;
+            chain(control_);
+            if (!v13_) extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+        }
+        if (info.float32_atomic_add) {
+            atomics_.shaderBufferFloat32AtomicAdd = VK_TRUE;
+            chain(atomics_);
+            extensions.push_back(VK_EXT_SHADER_ATOMIC_FLOAT_EXTENSION_NAME);
+        }
+        if (info.pipeline_statistics) {
+            chain(statistics_);
+            extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+        }
+        if (info.cooperative_matrix) {
+            chain(matrix_);
+            extensions.push_back(kCooperativeMatrixExtension);
+        }
+        if (info.cooperative_matrix_bfloat16) {
+            chain(bfloat16_);
+            extensions.push_back(kBfloat16Extension);
+        }
+        if (info.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+        if (info.external_memory_host) extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+    }
+
+    bool v13_;
+    VkPhysicalDeviceFeatures2 features_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+    void** tail_ = &features_.pNext;
+    VkPhysicalDeviceVulkan11Features v11_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
+    VkPhysicalDeviceVulkan12Features v12_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+    VkPhysicalDeviceMaintenance4Features maintenance4_{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES};
+    VkPhysicalDeviceSubgroupSizeControlFeatures control_{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
+    VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomics_{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT};
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics_{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR, nullptr, VK_TRUE};
+    CooperativeMatrixFeatures matrix_{kTypeCooperativeMatrixFeatures, nullptr, VK_TRUE, VK_FALSE};
+    Bfloat16Features bfloat16_{kTypeBfloat16Features, nullptr, VK_TRUE, VK_FALSE, VK_TRUE};
 };
 
-}  // namespace
-
-Device::Device(const Instance& instance, const PhysicalDevice& physical)
-    : physical_(physical.handle), info_(physical.info), debug_utils_(instance.debug_utils()) {
-    constexpr std::array<float, kLanes> kPriorities = {1.0f, 1.0f, 1.0f, 1.0f};
+// One entry a family, with as many queues as are chosen of it; families: of the entries.
+std::vector<VkDeviceQueueCreateInfo> queues_of(std::span<const QueueIndex> chosen,
+                                               std::vector<uint32_t>& families) {
+    static constexpr std::array<float, kLanes> kPriorities = {1.0f, 1.0f, 1.0f, 1.0f};
     std::vector<VkDeviceQueueCreateInfo> queues;
-    const char* limit = std::getenv("ANYMPS_SIDE_QUEUES");
-    chosen_ = choose_queues(queue_families(physical_), info_.queue_family,
-                            info_.queues == 0 ? "one"
-                            : limit           ? limit
-                                              : "");
-    for (const QueueIndex& wanted : chosen_) {
-        const auto known = std::ranges::find(families_, wanted.family);
-        const size_t i = known - families_.begin();
-        if (known == families_.end()) {
-            families_.push_back(wanted.family);
+    for (const QueueIndex& wanted : chosen) {
+        const auto known = std::ranges::find(families, wanted.family);
+        const size_t i = known - families.begin();
+        if (known == families.end()) {
+            families.push_back(wanted.family);
             queues.push_back({VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO});
             queues[i].queueFamilyIndex = wanted.family;
             queues[i].pQueuePriorities = kPriorities.data();
         }
         queues[i].queueCount = std::max(queues[i].queueCount, wanted.index + 1);
     }
+    return queues;
+}
 
-    VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomics{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT};
-    VkPhysicalDeviceSubgroupSizeControlFeatures control{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
-    VkPhysicalDeviceMaintenance4Features maintenance4{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES};
-    VkPhysicalDeviceVulkan12Features v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
-    VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
-    VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
-    features.features.shaderInt64 = VK_TRUE;
-    features.features.shaderInt16 = VK_TRUE;
-    v11.storageBuffer16BitAccess = VK_TRUE;
-    v12.bufferDeviceAddress = VK_TRUE;
-    v12.timelineSemaphore = VK_TRUE;
-    v12.hostQueryReset = VK_TRUE;
-    v12.storageBuffer8BitAccess = VK_TRUE;
-    v12.shaderInt8 = VK_TRUE;
-    v12.shaderFloat16 = info_.float16;
-    v12.vulkanMemoryModel = info_.cooperative_matrix;
-    v12.vulkanMemoryModelDeviceScope = info_.cooperative_matrix;
-    maintenance4.maintenance4 = VK_TRUE;
-    control.subgroupSizeControl = info_.subgroup_size_control;
-    control.computeFullSubgroups = info_.subgroup_size_control;
-    atomics.shaderBufferFloat32AtomicAdd = info_.float32_atomic_add;
+}  // namespace
 
-    CooperativeMatrixFeatures matrix{kTypeCooperativeMatrixFeatures, nullptr, VK_TRUE, VK_FALSE};
-    Bfloat16Features bfloat16{kTypeBfloat16Features, nullptr, VK_TRUE, VK_FALSE, VK_TRUE};
-
-    std::vector<const char*> extensions;
-    const bool v13 = info_.api_version >= VK_API_VERSION_1_3;
-    Chain chain(&features.pNext);
-    chain.add(v11);
-    chain.add(v12);
-    chain.add(maintenance4);
-    if (!v13) extensions.push_back(VK_KHR_MAINTENANCE_4_EXTENSION_NAME);
-    if (info_.subgroup_size_control) {
-        chain.add(control);
-        if (!v13) extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
-    }
-    if (info_.float32_atomic_add) {
-        chain.add(atomics);
-        extensions.push_back(VK_EXT_SHADER_ATOMIC_FLOAT_EXTENSION_NAME);
-    }
-    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR, nullptr, VK_TRUE};
-    if (info_.pipeline_statistics) {
-        chain.add(statistics);
-        extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
-    }
-    if (info_.cooperative_matrix) {
-        chain.add(matrix);
-        extensions.push_back(kCooperativeMatrixExtension);
-    }
-    if (info_.cooperative_matrix_bfloat16) {
-        chain.add(bfloat16);
-        extensions.push_back(kBfloat16Extension);
-    }
-    if (info_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
-    if (info_.external_memory_host) extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+Device::Device(const Instance& instance, const PhysicalDevice& physical)
+    : physical_(physical.handle), info_(physical.info), debug_utils_(instance.debug_utils()) {
+    const char* limit = std::getenv("ANYMPS_SIDE_QUEUES");
+    chosen_ = choose_queues(queue_families(physical_), info_.queue_family,
+                            info_.queues == 0 ? "one"
+                            : limit           ? limit
+                                              : "");
+    const std::vector<VkDeviceQueueCreateInfo> queues = queues_of(chosen_, families_);
+    Demands demands(info_);
+    std::vector<const char*>& extensions = demands.extensions;
     if (const char* name = calibrated_timestamps_extension(instance.handle(), physical_))
         extensions.push_back(name);
 
-    VkDeviceCreateInfo create{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features};
+    VkDeviceCreateInfo create{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, demands.features()};
     create.queueCreateInfoCount = static_cast<uint32_t>(queues.size());
     create.pQueueCreateInfos = queues.data();
     create.enabledExtensionCount = static_cast<uint32_t>(extensions.size());

@@ -10,7 +10,7 @@ using spirv::kHeaderWords;
 namespace {
 
 // Numbers of the SPIR-V specification, sections 3.6 (execution modes), 3.31 (capabilities), 3.52.
-constexpr uint32_t kOpEntryPoint = 15, kOpExecutionMode = 16, kOpCapability = 17, kOpFunction = 54;
+constexpr uint32_t kOpExecutionMode = 16, kOpCapability = 17;
 constexpr uint32_t kDontInline = 2;
 constexpr uint32_t kDenormPreserveCapability = 4464, kSignedZeroInfNanPreserveCapability = 4466;
 constexpr uint32_t kDenormPreserveMode = 4459, kSignedZeroInfNanPreserveMode = 4461;
@@ -38,34 +38,27 @@ std::vector<uint32_t> module_for_device(std::span<const uint32_t> spirv, FloatCo
 
     // Execution modes follow the entry points.
     std::vector<uint32_t> entries;
-    size_t at = kHeaderWords;
-    for (bool done = false; at < spirv.size() && !done;) {
-        const uint32_t opcode = spirv[at] & 0xffffu;
-        const uint32_t words = spirv[at] >> 16;
-        if (words == 0 || at + words > spirv.size()) {
-            throw Error(VK_ERROR_UNKNOWN, "A SPIR-V module is damaged.");
+    bool has_modes = false;
+    const auto add_modes = [&] {
+        for (const uint32_t entry : entries)
+            for (const uint32_t mode : modes)
+                out.insert(out.end(), {instruction(kOpExecutionMode, 4), entry, mode, 32});
+        has_modes = true;
+    };
+    spirv::for_each_instruction(spirv.subspan(kHeaderWords), [&](spirv::Words words) {
+        const auto op = spirv::opcode_of(words);
+        if (op == spirv::Op::EntryPoint) {
+            entries.push_back(words[2]);
+        } else if (!entries.empty() && !has_modes) {
+            add_modes();
         }
-        if (opcode == kOpEntryPoint) {
-            entries.push_back(spirv[at + 2]);
-        } else if (!entries.empty()) {
-            done = true;
-            continue;
-        }
-        out.insert(out.end(), spirv.begin() + at, spirv.begin() + at + words);
-        at += words;
-    }
-    for (const uint32_t entry : entries) {
-        for (const uint32_t mode : modes) {
-            out.insert(out.end(), {instruction(kOpExecutionMode, 4), entry, mode, 32});
-        }
-    }
-    const size_t rest = out.size();
-    out.insert(out.end(), spirv.begin() + at, spirv.end());
-    // [noinline] keeps modules small. NVIDIA's compiler (580) obeys it with calls that are 4 times slower and
-    // lose results of functions with array outputs; the others inline everything.
-    for (size_t i = rest; i < out.size() && (out[i] >> 16) != 0; i += out[i] >> 16) {
-        if ((out[i] & 0xffffu) == kOpFunction) out[i + 3] &= ~kDontInline;
-    }
+        const size_t at = out.size();
+        out.insert(out.end(), words.begin(), words.end());
+        // [noinline] keeps modules small. NVIDIA's compiler (580) obeys it with calls that are 4 times slower
+        // and lose results of functions with array outputs; the others inline everything.
+        if (op == spirv::Op::Function) out[at + 3] &= ~kDontInline;
+    });
+    if (!has_modes) add_modes();
     return out;
 }
 

@@ -14,7 +14,7 @@ struct FloatControls {
 };
 
 // The module with these execution modes at every entry point, and their capabilities; no function forbids
-// inlining.
+// inlining. Throws std::runtime_error for a damaged module.
 std::vector<uint32_t> module_for_device(std::span<const uint32_t> spirv, FloatControls controls);
 
 }  // namespace anymps::vulkan

@@ -124,9 +124,7 @@ SpirvModule::SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32
     signed_.resize(bound_);
     local_.resize(bound_);
     spec_ids_.assign(bound_, kNone);
-    size_t functions = kHeaderWords;
-    while (functions < spirv.size() && opcode_of(spirv.subspan(functions)) != Op::Function)
-        functions += spirv[functions] >> 16;
+    const size_t functions = spirv::find_instruction(spirv, kHeaderWords, Op::Function);
     for_each_instruction(spirv.subspan(kHeaderWords, functions - kHeaderWords),
                          [&](Words instruction) { read_global(instruction, values); });
     read_functions(spirv.subspan(functions));

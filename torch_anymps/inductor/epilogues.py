@@ -149,15 +149,21 @@ def _longest(source: Source, branches: dict[fx.Node, Branch]) -> Found | None:
         if step.operand is not None:
             if has_operand:
                 break
-            if not _is_operand(step, source, keep):
-                branch = branches.get(step.operand)
-                if branch is None or branch.source.node._erased or not _readers(step.operand, dtype):
-                    break
             has_operand = True
+            if not _is_operand(step, source, keep):
+                branch = _open_branch(branches, step.operand, dtype)
+                if branch is None:
+                    break
         steps.append(step)
         value = step.node
         best = _found(source, value, channel_steps, list(steps), keep, branch) or best
     return best
+
+
+def _open_branch(branches: dict[fx.Node, Branch], operand: fx.Node, dtype: torch.dtype) -> Branch | None:
+    """The convolution that an operand comes from, where it can still be done before it is wanted."""
+    branch = branches.get(operand)
+    return branch if branch and not branch.source.node._erased and _readers(operand, dtype) else None
 
 
 def _has_bias(source: Source) -> bool:
@@ -237,39 +243,40 @@ def _replace(graph: fx.Graph, source: Source, found: Found) -> fx.Node:
         (step,) = (step for step in found.steps if step.operand is not None)
         readers = _readers(step.operand, source.dtype)
         step.operand = _replace(graph, found.branch.source, Found(found.branch.channel_steps, [], readers))
-    last = found.steps[-1].node if found.steps else found.channel_steps[-1].node if found.channel_steps else node
-    operand = next((step.operand for step in found.steps if step.operand is not None), None)
-    names = " ".join(step.name for step in found.steps)
+    last = [node, *(step.node for step in [*found.channel_steps, *found.steps])][-1]
     with graph.inserting_before(node if found.keep else last):
-        if operand is not None and operand.meta["val"].dim() != node.meta["val"].dim():
-            shaped = graph.call_function(aten.reshape.default, (operand, _sizes(node)))
-            shaped.meta["val"] = operand.meta["val"].reshape(node.meta["val"].shape)
-            operand = shaped
-        if source.is_convolution:
-            scale, shift = _scale_and_shift(graph, node, found.channel_steps)
-            image, weight, bias, stride, padding, dilation, _, _, groups = node.args
-            arguments = (image, weight, bias, stride, padding, dilation, groups, scale, shift, names, operand)
-            result = _new(graph, node, anymps.convolution_epilogue.default, *arguments)
-        else:
-            arguments = (source.summand, *source.factors, names, operand)
-            if found.keep:
-                both = graph.call_function(anymps.addmm_epilogue_and_first.default, arguments)
-                both.meta["val"] = (node.meta["val"], node.meta["val"])
-                result = _new(graph, node, operator.getitem, both, 0)
-                node.replace_all_uses_with(_new(graph, node, operator.getitem, both, 1))
-            else:
-                result = _new(graph, node, anymps.addmm_epilogue.default, *arguments)
+        result = _call(graph, source, found)
     for reader in found.readers:
-        if reader is node:  # of a convolution with its bias alone
-            node.replace_all_uses_with(result)
-            _erase_dead(graph, node)
-            continue
         shaped = result
-        if reader.meta["val"].dim() != node.meta["val"].dim():
+        if reader is not node and reader.meta["val"].dim() != node.meta["val"].dim():
             with graph.inserting_before(reader):
                 shaped = _new(graph, reader, aten.reshape.default, result, _sizes(reader))
         reader.replace_all_uses_with(shaped)
         _erase_dead(graph, reader)
+    return result
+
+
+def _call(graph: fx.Graph, source: Source, found: Found) -> fx.Node:
+    """The call that does all steps. What is kept of a product takes the place of the product."""
+    node = source.node
+    names = " ".join(step.name for step in found.steps)
+    operand = next((step.operand for step in found.steps if step.operand is not None), None)
+    if operand is not None and operand.meta["val"].dim() != node.meta["val"].dim():
+        shaped = graph.call_function(aten.reshape.default, (operand, _sizes(node)))
+        shaped.meta["val"] = operand.meta["val"].reshape(node.meta["val"].shape)
+        operand = shaped
+    if source.is_convolution:
+        scale, shift = _scale_and_shift(graph, node, found.channel_steps)
+        image, weight, bias, stride, padding, dilation, _, _, groups = node.args
+        arguments = (image, weight, bias, stride, padding, dilation, groups, scale, shift, names, operand)
+        return _new(graph, node, anymps.convolution_epilogue.default, *arguments)
+    arguments = (source.summand, *source.factors, names, operand)
+    if not found.keep:
+        return _new(graph, node, anymps.addmm_epilogue.default, *arguments)
+    both = graph.call_function(anymps.addmm_epilogue_and_first.default, arguments)
+    both.meta["val"] = (node.meta["val"], node.meta["val"])
+    result = _new(graph, node, operator.getitem, both, 0)
+    node.replace_all_uses_with(_new(graph, node, operator.getitem, both, 1))
     return result
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from . import config
+from .graph_key import OfThisGenerator
 
 OPERATORS = {
     "mul": (operator.mul, torch.mul, "mul"),
@@ -19,7 +19,7 @@ OPERATORS = {
 }
 
 
-class GeluFormula(CustomGraphPass):
+class GeluFormula(OfThisGenerator, CustomGraphPass):
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as Hugging Face's NewGELUActivation has it."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -40,9 +40,6 @@ class GeluFormula(CustomGraphPass):
             changed = True
         if changed:
             graph.eliminate_dead_code()
-
-    def uuid(self) -> str:
-        return config.generator
 
 
 def _argument_of_gelu(node: fx.Node) -> fx.Node | None:

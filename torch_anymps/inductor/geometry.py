@@ -47,12 +47,24 @@ def pointwise_geometry() -> Geometry:
     return Geometry(device_config().workgroup)
 
 
-def reduction_geometry(kernel, tree) -> Geometry:
+@dataclass(frozen=True)
+class RowHints:
+    """How many rows a kernel reduces, and their elements, as far as that is known."""
+
+    rows: int
+    size: int
+
+    @staticmethod
+    def of(kernel) -> RowHints:
+        hint = V.graph.sizevars.optimization_hint
+        numbers = (kernel.features.numel, kernel.features.reduction_numel)
+        return RowHints(*(hint(number, fallback=1024) for number in numbers))
+
+
+def reduction_geometry(kernel, tree, hints: RowHints) -> Geometry:
     """For rows along what is contiguous, or columns where neighbours in memory belong to different rows."""
     device = device_config()
-    hint = V.graph.sizevars.optimization_hint
-    size = hint(kernel.features.reduction_numel, fallback=1024)
-    rows = hint(kernel.features.numel, fallback=1024)
+    rows, size = hints.rows, hints.size
     outer = _is_outer(kernel, tree)
     if device.software:
         # A workgroup is a subgroup there: rows that are short or strided go to one lane each.
@@ -69,11 +81,9 @@ def reduction_geometry(kernel, tree) -> Geometry:
     return Geometry(device.workgroup, device.workgroup)
 
 
-def column_geometry(kernel, width: int) -> Geometry:
+def column_geometry(hints: RowHints, width: int) -> Geometry:
     """For columns of which a thread takes `width` neighbours."""
-    hint = V.graph.sizevars.optimization_hint
-    size = hint(kernel.features.reduction_numel, fallback=1024)
-    return _columns(device_config(), max(hint(kernel.features.numel, fallback=1024) // width, 1), size)
+    return _columns(device_config(), max(hints.rows // width, 1), hints.size)
 
 
 def _is_outer(kernel, tree) -> bool:

@@ -9,17 +9,18 @@ from torch import fx
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
-from . import config, runtime
+from . import runtime
 from .device import device_config
 from .epilogue_steps import is_conversion
 from .epilogues import add_epilogues
+from .graph_key import OfThisGenerator
 from .product_passes import is_for_called, is_mps, widen_products
 
 # Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
 MAX_CONVERTED_BYTES = 64 << 20
 
 
-class GraphPasses(CustomGraphModulePass):
+class GraphPasses(OfThisGenerator, CustomGraphModulePass):
     def __call__(self, gm: fx.GraphModule) -> None:
         runtime.prepare()
         if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
@@ -31,9 +32,6 @@ class GraphPasses(CustomGraphModulePass):
         convert_together(gm.graph)
         gm.graph.eliminate_dead_code()
         gm.recompile()
-
-    def uuid(self) -> str:
-        return config.generator
 
 
 def convert_together(graph: fx.Graph) -> None:

@@ -12,7 +12,14 @@ from .access import vector_type
 from .arguments import declare_arguments
 from .device import device_config
 from .dtypes import REGISTER
-from .geometry import MAX_PERSISTENT_LOADS, MAX_UNROLLED_LINES, column_geometry, pointwise_geometry, reduction_geometry
+from .geometry import (
+    MAX_PERSISTENT_LOADS,
+    MAX_UNROLLED_LINES,
+    RowHints,
+    column_geometry,
+    pointwise_geometry,
+    reduction_geometry,
+)
 from .long_loops import LongLoops
 from .shared_values import SharedValues
 
@@ -32,11 +39,12 @@ class LoopWriter(LongLoops):
         self.outer = sorted((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
         self.tiled = self._is_transposition()
         self.tree = inner[0] if inner else self.outer[-1] if self.tiled else self.outer[0]
-        self.geometry = reduction_geometry(kernel, self.tree) if self.is_reduction else pointwise_geometry()
+        hints = RowHints.of(kernel) if self.is_reduction else None
+        self.geometry = reduction_geometry(kernel, self.tree, hints) if hints else pointwise_geometry()
         self.by_columns = self._is_by_columns()
         if self.by_columns:
             self.tree_of_vectors, self.width, self.row_width = self.outer[0], device_config().vector, 1
-            self.geometry = column_geometry(kernel, self.width)
+            self.geometry = column_geometry(hints, self.width)
         else:
             self.tree_of_vectors = self.tree
             self.width = self.row_width = device_config().vector if self.tiled else self._width()

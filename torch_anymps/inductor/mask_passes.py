@@ -11,7 +11,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import config
+from .graph_key import OfThisGenerator
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -30,7 +30,7 @@ _PACKETS = (
 KNOWN = {getattr(aten, name) for name in _PACKETS.split()} | {prims.iota, prims.convert_element_type}
 
 
-class MaskPass(CustomGraphPass):
+class MaskPass(OfThisGenerator, CustomGraphPass):
     """Of graphs before they are parted into forward and backward."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -41,9 +41,6 @@ class MaskPass(CustomGraphPass):
                 changed |= _simplify(node, masks, mask_at, causal_at)
         if changed:
             graph.eliminate_dead_code()
-
-    def uuid(self) -> str:
-        return config.generator
 
 
 def _simplify(node: fx.Node, masks: _Masks, mask_at: int, causal_at: int) -> bool:

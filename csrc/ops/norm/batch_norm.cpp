@@ -12,6 +12,8 @@
 #include "kernels/channel_norm.h"
 #include "kernels/reduce_nc_hw.h"
 #include "kernels/reduce_outer.h"
+#include "kernels/route.h"
+#include "ops/norm/norm_routes.h"
 
 namespace anymps::ops {
 
@@ -56,25 +58,59 @@ int64_t samples(const Tensor& input) {
     return input.size(1) == 0 ? 0 : input.numel() / input.size(1);
 }
 
-// Channels that come last are planes of one position.
-kernels::Planes planes_of(const Tensor& input) {
+BatchNormProblem problem_of(const Tensor& input) {
     const ChannelNorm norm = shape_of(input);
-    return {static_cast<uint64_t>(input.size(0)), static_cast<uint64_t>(norm.channels),
-            static_cast<uint64_t>(norm.inner)};
+    const bool channels_last = format_of(input) != at::MemoryFormat::Contiguous;
+    return {.type = input.scalar_type(),
+            .address = kernels::address(input),
+            .channels_last = channels_last,
+            .planes = {static_cast<uint64_t>(channels_last ? samples(input) : input.size(0)),
+                       static_cast<uint64_t>(norm.channels), static_cast<uint64_t>(norm.inner)}};
 }
+
+struct FindStatistics {
+    const Tensor& input;
+    const kernels::ChannelStatistics& statistics;
+};
+
+kernels::Matrix matrix_of(const BatchNormProblem& p) {
+    const auto bytes = static_cast<int64_t>(p.planes.channels * c10::elementSize(p.type));
+    return {p.type, p.address, p.planes.images, p.planes.channels, bytes};
+}
+
+bool has_outer_moments(const BatchNormProblem& p, const kernels::RouteDevice& device) {
+    return p.channels_last && kernels::supports_reduce_outer_moments(matrix_of(p), device);
+}
+
+bool has_nc_hw_moments(const BatchNormProblem& p, const kernels::RouteDevice& device) {
+    return !p.channels_last && kernels::supports_reduce_nc_hw_moments(p.type, p.address, p.planes, device);
+}
+
+void statistics_by_reduction(const BatchNormProblem&, const FindStatistics& c) {
+    kernels::reduce(rows::moments, c.input, all_but_channels(c.input),
+                    {c.statistics.variance, c.statistics.mean});
+    kernels::channel_norm_statistics(c.statistics);
+}
+
+constexpr kernels::Route<BatchNormProblem, const FindStatistics> kStatistics[] = {
+    {"reduce_outer_moments", has_outer_moments,
+     [](const BatchNormProblem& p, const FindStatistics& c) {
+         kernels::reduce_outer_moments(c.input, matrix_of(p), c.statistics);
+     }},
+    {"reduce_nc_hw_moments", has_nc_hw_moments,
+     [](const BatchNormProblem& p, const FindStatistics& c) {
+         kernels::reduce_nc_hw_moments(c.input, p.planes, c.statistics);
+     }},
+    {"reduce", kernels::always, statistics_by_reduction},
+};
 
 // Mean and biased variance of every channel, and what follows from them, into what `statistics` has.
 void find_statistics(const Tensor& input, const kernels::ChannelStatistics& statistics) {
     // The schema does not say that these are written.
     materialize(statistics.running_mean);
     materialize(statistics.running_variance);
-    const bool last = format_of(input) != at::MemoryFormat::Contiguous;
-    if (last ? kernels::reduce_outer_moments(input, static_cast<uint64_t>(samples(input)),
-                                             static_cast<uint64_t>(input.size(1)), statistics)
-             : kernels::reduce_nc_hw_moments(input, planes_of(input), statistics))
-        return;
-    kernels::reduce(rows::moments, input, all_but_channels(input), {statistics.variance, statistics.mean});
-    kernels::channel_norm_statistics(statistics);
+    const FindStatistics call{input, statistics};
+    kernels::launch_first("batch_norm", kStatistics, problem_of(input), call);
 }
 
 // Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
@@ -140,6 +176,38 @@ Tensor fixed_rstd(const Tensor& variance, double eps) {
     return rstd;
 }
 
+// Sums of grad and of its products with the normalized input.
+struct SumGradients {
+    const Tensor &grad, &input, &mean, &rstd, &products, &sums;
+};
+
+BatchNormProblem problem_of(const SumGradients& call) {
+    BatchNormProblem problem = problem_of(call.input);
+    problem.grad_type = call.grad.scalar_type();
+    problem.grad_address = kernels::address(call.grad);
+    problem.float_statistics = call.mean.scalar_type() == at::kFloat && call.rstd.scalar_type() == at::kFloat;
+    return problem;
+}
+
+bool has_nc_hw_gradients(const BatchNormProblem& p, const kernels::RouteDevice& device) {
+    return p.float_statistics &&
+           kernels::supports_reduce_nc_hw_moments(p.type, p.address, p.planes, device) &&
+           kernels::supports_reduce_nc_hw_moments(p.grad_type, p.grad_address, p.planes, device);
+}
+
+constexpr kernels::Route<BatchNormProblem, const SumGradients> kBackward[] = {
+    {"reduce_nc_hw_gradients", has_nc_hw_gradients,
+     [](const BatchNormProblem& p, const SumGradients& c) {
+         kernels::reduce_nc_hw_gradients(c.grad, c.input, p.planes, c.mean, c.rstd, c.products, c.sums);
+     }},
+    {"reduce", kernels::always,
+     [](const BatchNormProblem&, const SumGradients& c) {
+         kernels::reduce(rows::norm_gradients,
+                         {c.grad, c.input, spread(c.mean, c.input), spread(c.rstd, c.input)},
+                         all_but_channels(c.input), {c.products, c.sums});
+     }},
+};
+
 // The gradient of a parameter from sums in float.
 Tensor as_parameter(const Tensor& sums, const Tensor& weight, const Tensor& grad) {
     return sums.to(weight.defined() ? weight.scalar_type() : grad.scalar_type());
@@ -156,9 +224,8 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
     if (needs_sums) {
         products = empty_floats(input, input.size(1));
         sums = empty_floats(input, input.size(1));
-        if (!kernels::reduce_nc_hw_gradients(grad, input, planes_of(input), mean, rstd, products, sums))
-            kernels::reduce(rows::norm_gradients, {grad, input, spread(mean, input), spread(rstd, input)},
-                            all_but_channels(input), {products, sums});
+        const SumGradients call{grad, input, mean, rstd, products, sums};
+        kernels::launch_first("batch_norm backward", kBackward, problem_of(call), call);
     }
     if (wanted[0]) {
         grad_input = at::empty_like(input, input.options(), format);
@@ -179,6 +246,19 @@ Three backward(const Tensor& grad_any, const Tensor& input_any, const std::optio
 }
 
 }  // namespace
+
+std::string to_text(const BatchNormProblem& p) {
+    return c10::str(p.type, p.channels_last ? " channels last " : " ", p.planes.images, " x ",
+                    p.planes.channels, " x ", p.planes.positions);
+}
+
+const char* batch_norm_statistics_route(const BatchNormProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kStatistics, problem, device).name;
+}
+
+const char* batch_norm_backward_route(const BatchNormProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kBackward, problem, device).name;
+}
 
 Three batch_norm(const Tensor& input, const BatchNorm& norm, ScalarType dtype) {
     Tensor out(

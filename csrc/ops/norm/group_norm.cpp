@@ -11,7 +11,9 @@
 
 #include "kernels/channel_norm.h"
 #include "kernels/group_gradients.h"
+#include "kernels/route.h"
 #include "ops/default_dispatch.h"
+#include "ops/norm/norm_routes.h"
 
 namespace anymps::ops {
 
@@ -76,7 +78,62 @@ Tensor group_sums(const Tensor& values, const Tensor& weight, const Groups& g) {
     return result;
 }
 
+// Of contiguous tensors. Sums of grad and of its products with the normalized input are (samples, channels);
+// grad_input may be undefined.
+struct GroupBackward {
+    const Groups& g;
+    const Tensor &grad, &input, &mean, &rstd, &weight, &products, &sums, &grad_input;
+};
+
+using kernels::GroupShape;
+
+GroupShape shape_of(const GroupBackward& call) {
+    const auto count = [](int64_t n) { return static_cast<uint64_t>(n); };
+    const auto is_float = [](const Tensor& t) { return t.scalar_type() == at::kFloat; };
+    return {.type = call.input.scalar_type(),
+            .grad_type = call.grad.scalar_type(),
+            .float_statistics = is_float(call.mean) && is_float(call.rstd),
+            .address = kernels::address(call.input),
+            .grad_address = kernels::address(call.grad),
+            .rows = count(call.g.samples * call.g.channels),
+            .size = count(call.g.inner),
+            .depth = count(call.g.depth()),
+            .channels = count(call.g.channels)};
+}
+
+void backward_in_registers(const GroupShape& shape, const GroupBackward& c) {
+    kernels::group_gradients(shape,
+                             {c.grad, c.input, c.mean, c.rstd, c.weight, c.products, c.sums, c.grad_input});
+}
+
+void backward_by_reductions(const GroupShape&, const GroupBackward& c) {
+    const Groups& g = c.g;
+    const auto split = [&](const Tensor& t) { return t.view({g.samples, g.groups, g.depth(), g.inner}); };
+    const auto spread = [&](const Tensor& t) {
+        return t.view({g.samples, g.groups, 1, 1}).expand({g.samples, g.groups, g.depth(), g.inner});
+    };
+    const auto planes = [&](const Tensor& t) { return t.view({g.samples, g.groups, g.depth()}); };
+    const Tensor x = split(c.input);
+    kernels::reduce(rows::norm_gradients, {split(c.grad), x, spread(c.mean), spread(c.rstd)},
+                    kernels::dim_mask(x, 3), {planes(c.products), planes(c.sums)});
+    if (!c.grad_input.defined()) return;
+    ChannelNorm norm = norm_of(g, c.mean, c.rstd, c.weight);
+    norm.sums = group_sums(c.sums, c.weight, g);
+    norm.products = group_sums(c.products, c.weight, g);
+    norm.inverse_size = 1.0 / static_cast<double>(g.depth() * g.inner);
+    kernels::channel_norm_backward(norm, c.grad, c.input, c.grad_input);
+}
+
+constexpr kernels::Route<GroupShape, const GroupBackward> kBackward[] = {
+    {"group_gradients", kernels::supports_group_gradients, backward_in_registers},
+    {"reduce, channel_norm", kernels::always, backward_by_reductions},
+};
+
 }  // namespace
+
+const char* group_norm_backward_route(const GroupShape& shape, const kernels::RouteDevice& device) {
+    return first_route(kBackward, shape, device).name;
+}
 
 // input: (N, C, HxW). -> (output, mean, rstd); the output is channels-last where the input is, the statistics
 // are (N, group), float32.
@@ -122,25 +179,8 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
     const Tensor products = empty_floats(input, {N, C}), sums = empty_floats(input, {N, C});
     Tensor grad_input, grad_weight, grad_bias;
     if (output_mask[0]) grad_input = Tensor(at::detail::empty_mps(input.sizes(), input.options()));
-    const auto count = [](int64_t n) { return static_cast<uint64_t>(n); };
-    if (!kernels::group_gradients({grad, input, mean, rstd, weight, products, sums, grad_input, count(N * C),
-                                   count(HxW), count(g.depth()), count(C)})) {
-        const auto split = [&](const Tensor& t) { return t.view({N, group, g.depth(), HxW}); };
-        const auto spread = [&](const Tensor& t) {
-            return t.view({N, group, 1, 1}).expand({N, group, g.depth(), HxW});
-        };
-        const Tensor x = split(input);
-        kernels::reduce(rows::norm_gradients, {split(grad), x, spread(mean), spread(rstd)},
-                        kernels::dim_mask(x, 3),
-                        {products.view({N, group, g.depth()}), sums.view({N, group, g.depth()})});
-        if (output_mask[0]) {
-            ChannelNorm norm = norm_of(g, mean, rstd, weight);
-            norm.sums = group_sums(sums, weight, g);
-            norm.products = group_sums(products, weight, g);
-            norm.inverse_size = 1.0 / static_cast<double>(g.depth() * HxW);
-            kernels::channel_norm_backward(norm, grad, input, grad_input);
-        }
-    }
+    const GroupBackward call{g, grad, input, mean, rstd, weight, products, sums, grad_input};
+    kernels::launch_first("group_norm backward", kBackward, shape_of(call), call);
     const auto over_samples = [&](const Tensor& values) {
         Tensor result(at::detail::empty_mps({C}, (weight.defined() ? weight : input).options()));
         kernels::reduce(rows::sum, values, kernels::dim_mask(values, 0), {result});

@@ -8,12 +8,14 @@
 #include <anymps/shaders/norm/layer_norm_rows.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "kernels/launch_config.h"
 #include "kernels/route.h"
 #include "kernels/row_launcher.h"
 #include "ops/check_real.h"
+#include "ops/norm/norm_routes.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
 
@@ -89,33 +91,34 @@ struct NormForward {
     uint32_t affine() const { return (weight.defined() ? 1u : 0u) | (bias.defined() ? 2u : 0u); }
 };
 
-std::string to_text(const NormForward& p) {
-    return c10::str(p.input.scalar_type(), " ", p.input.sizes(), " rows of ", p.rows.size());
+LayerNormProblem problem_of(const NormForward& c) {
+    const auto type = c.input.scalar_type();
+    const auto in_words = [&](const Tensor* t) {
+        return !t->defined() ||
+               (t->is_contiguous() && t->scalar_type() == type && kernels::address(*t) % 16 == 0);
+    };
+    const auto is_statistic = [](const Tensor* t) {
+        return !t->defined() || (t->is_contiguous() && t->scalar_type() == at::kFloat);
+    };
+    const auto size = static_cast<uint64_t>(c.rows.size());
+    return {
+        .type = type,
+        .rows = size == 0 ? 0 : static_cast<uint64_t>(c.input.numel()) / size,
+        .size = size,
+        .contiguous_words = std::ranges::all_of(std::array{&c.input, &c.out, &c.weight, &c.bias}, in_words),
+        .float_statistics = std::ranges::all_of(std::array{&c.mean, &c.rstd}, is_statistic)};
 }
 
 // Rows of words of 16 bytes that lanes of a subgroup keep in registers.
-bool fits_a_subgroup(const NormForward& p) {
-    constexpr uint32_t kMaxWords = 8;
-    const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
-    const auto& t = kernels::launch_config();
-    const auto type = input.scalar_type();
-    const int64_t word = kernels::floats_of_word(type), size = rows.size();  // elements
-    if (t.software || input.numel() == 0 || word == 0) return false;
-    if (size % word != 0 || size > kMaxWords * word * t.subgroup || input.numel() / size > UINT32_MAX)
-        return false;
-    for (const Tensor* tensor : {&input, &out, &weight, &bias}) {
-        if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != type ||
-                                  kernels::address(*tensor) % 16 != 0))
-            return false;
-    }
-    for (const Tensor* tensor : {&mean, &rstd}) {
-        if (tensor->defined() && (!tensor->is_contiguous() || tensor->scalar_type() != at::kFloat))
-            return false;
-    }
-    return true;
+bool fits_a_subgroup(const LayerNormProblem& p, const kernels::RouteDevice& t) {
+    constexpr uint64_t kMaxWords = 8;
+    const uint64_t word = kernels::floats_of_word(p.type);  // elements
+    if (t.software || p.rows * p.size == 0 || word == 0) return false;
+    return p.size % word == 0 && p.size <= kMaxWords * word * t.subgroup && p.rows <= UINT32_MAX &&
+           p.contiguous_words && p.float_statistics;
 }
 
-void launch_subgroup(const NormForward& p) {
+void launch_subgroup(const LayerNormProblem&, const NormForward& p) {
     constexpr uint32_t kThreads = 128;
     const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
     const auto& t = kernels::launch_config();
@@ -150,7 +153,7 @@ void launch_subgroup(const NormForward& p) {
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, threads / t.subgroup)));
 }
 
-void launch_row_team(const NormForward& p) {
+void launch_row_team(const LayerNormProblem&, const NormForward& p) {
     const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
     const bool rms = !mean.defined();
     const Tensor x = rows.rows(input), y = rows.rows(out), w = rows.parameter(weight),
@@ -161,7 +164,7 @@ void launch_row_team(const NormForward& p) {
                          {static_cast<float>(eps)}, {.rms = rms, .affine = p.affine()});
 }
 
-constexpr kernels::Route<NormForward> kForward[] = {
+constexpr kernels::Route<LayerNormProblem, const NormForward> kForward[] = {
     {"persistent_subgroup", fits_a_subgroup, launch_subgroup},
     {"row_team", kernels::always, launch_row_team},
 };
@@ -176,10 +179,6 @@ struct NormBackward {
     bool parameters() const { return grad_weight.defined() || grad_bias.defined(); }
 };
 
-std::string to_text(const NormBackward& p) {
-    return c10::str("backward ", p.input.scalar_type(), " ", p.input.sizes(), " rows of ", p.rows.size());
-}
-
 void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, const Tensor& mean,
                     const Tensor& rstd, const Tensor& weight, const Tensor& grad_input) {
     const bool rms = !mean.defined();
@@ -191,30 +190,40 @@ void backward_input(const Tensor& grad, const Tensor& input, const Rows& rows, c
                          {.rms = rms, .affine = weight.defined()});
 }
 
-// All gradients in one reading, where rows are contiguous words that a team of lanes can keep.
-bool fits_a_team(const NormBackward& p) {
-    constexpr uint32_t kMaxElements = 1024;
-    constexpr int64_t kMinRows = 1024;
-    const auto& [grad, input, shape, mean, rstd, weight, grad_input, grad_weight, grad_bias] = p;
-    const int64_t size = shape.size(), rows = size == 0 ? 0 : input.numel() / size;
-    if (kernels::launch_config().software || !p.parameters() || !grad_input.defined() || rows < kMinRows ||
-        rows > UINT32_MAX / 2 || size % 4 != 0 || size > kMaxElements)
-        return false;
-    for (const Tensor* tensor : {&grad, &input, &grad_input, &weight, &mean, &rstd}) {
-        if (!tensor->defined()) continue;
-        const auto word = static_cast<uint64_t>(4 * tensor->element_size());
-        if (!tensor->is_contiguous() || kernels::address(*tensor) % word != 0) return false;
-    }
-    const auto type = input.scalar_type();
-    const Tensor& parameter = grad_weight.defined() ? grad_weight : grad_bias;
-    for (const Tensor* tensor : {&weight, &grad_weight, &grad_bias})
-        if (tensor->defined() && tensor->scalar_type() != parameter.scalar_type()) return false;
-    for (const Tensor* tensor : {&mean, &rstd})
-        if (tensor->defined() && tensor->scalar_type() != at::kFloat) return false;
-    return grad.scalar_type() == type && grad_input.scalar_type() == type;
+LayerNormGradients problem_of(const NormBackward& c) {
+    const auto type = c.input.scalar_type();
+    const Tensor& parameter = c.grad_weight.defined() ? c.grad_weight : c.grad_bias;
+    const auto in_vectors = [](const Tensor* t) {
+        return !t->defined() || (t->is_contiguous() && kernels::address(*t) % (4 * t->element_size()) == 0);
+    };
+    const auto has_type = [](const Tensor& t, ScalarType wanted) {
+        return !t.defined() || t.scalar_type() == wanted;
+    };
+    const auto is_parameter = [&](const Tensor& t) {
+        return !t.defined() || t.scalar_type() == parameter.scalar_type();
+    };
+    const auto size = static_cast<uint64_t>(c.rows.size());
+    const std::array tensors{&c.grad, &c.input, &c.grad_input, &c.weight, &c.mean, &c.rstd};
+    return {.type = type,
+            .rows = size == 0 ? 0 : static_cast<uint64_t>(c.input.numel()) / size,
+            .size = size,
+            .input = c.grad_input.defined(),
+            .parameters = c.parameters(),
+            .contiguous_vectors = std::ranges::all_of(tensors, in_vectors),
+            .same_types = c.parameters() && is_parameter(c.weight) && is_parameter(c.grad_weight) &&
+                          is_parameter(c.grad_bias) && has_type(c.mean, at::kFloat) &&
+                          has_type(c.rstd, at::kFloat) && has_type(c.grad, type) &&
+                          has_type(c.grad_input, type)};
 }
 
-void launch_at_once(const NormBackward& p) {
+// All gradients in one reading, where rows are contiguous words that a team of lanes can keep.
+bool fits_a_team(const LayerNormGradients& p, const kernels::RouteDevice& t) {
+    constexpr uint64_t kMaxElements = 1024, kMinRows = 1024;
+    return !t.software && p.parameters && p.input && p.rows >= kMinRows && p.rows <= UINT32_MAX / 2 &&
+           p.size % 4 == 0 && p.size <= kMaxElements && p.contiguous_vectors && p.same_types;
+}
+
+void launch_at_once(const LayerNormGradients&, const NormBackward& p) {
     // Few registers a thread, so that four workgroups of 128 threads run a core: 64 lanes a row.
     constexpr uint32_t kLanes = 64, kThreads = 128, kGroupsPerComputeUnit = 4, kSide = 4;
     const auto& [grad, input, shape, mean, rstd, weight, grad_input, grad_weight, grad_bias] = p;
@@ -275,7 +284,7 @@ void launch_at_once(const NormBackward& p) {
         .dispatch(sum, kernels::Grid::linear(kernels::ceil_div(columns, 4 * kSide)));
 }
 
-void launch_each(const NormBackward& p) {
+void launch_each(const LayerNormGradients&, const NormBackward& p) {
     const Rows& rows = p.rows;
     if (p.grad_input.defined()) backward_input(p.grad, p.input, rows, p.mean, p.rstd, p.weight, p.grad_input);
     if (!p.parameters()) return;
@@ -289,12 +298,28 @@ void launch_each(const NormBackward& p) {
     }
 }
 
-constexpr kernels::Route<NormBackward> kBackward[] = {
+constexpr kernels::Route<LayerNormGradients, const NormBackward> kBackward[] = {
     {"at_once", fits_a_team, launch_at_once},
     {"row_team, reduce", kernels::always, launch_each},
 };
 
 }  // namespace
+
+std::string to_text(const LayerNormProblem& p) {
+    return c10::str(p.type, " ", p.rows, " rows of ", p.size);
+}
+
+std::string to_text(const LayerNormGradients& p) {
+    return c10::str("backward ", p.type, " ", p.rows, " rows of ", p.size);
+}
+
+const char* layer_norm_route(const LayerNormProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kForward, problem, device).name;
+}
+
+const char* layer_norm_backward_route(const LayerNormGradients& problem, const kernels::RouteDevice& device) {
+    return first_route(kBackward, problem, device).name;
+}
 
 // -> (output, mean, rstd); the statistics have size 1 in the normalised dimensions and are float32 whatever
 // the input.
@@ -311,8 +336,8 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor mean = empty_as(input, rows.stat_shape(), at::kFloat);
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
-    kernels::launch_first<NormForward>("layer_norm", kForward,
-                                       {input, rows, weight, bias, eps, out, mean, rstd});
+    const NormForward call{input, rows, weight, bias, eps, out, mean, rstd};
+    kernels::launch_first("layer_norm", kForward, problem_of(call), call);
     return {out, mean, rstd};
 }
 
@@ -328,9 +353,8 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm_backward)(
         grad_weight = empty_as(input, normalized_shape, (weight.defined() ? weight : input).scalar_type());
     if (output_mask[2])
         grad_bias = empty_as(input, normalized_shape, (bias.defined() ? bias : input).scalar_type());
-    kernels::launch_first<NormBackward>(
-        "layer_norm", kBackward,
-        {grad_out, input, rows, mean, rstd, weight, grad_input, grad_weight, grad_bias});
+    const NormBackward call{grad_out, input, rows, mean, rstd, weight, grad_input, grad_weight, grad_bias};
+    kernels::launch_first("layer_norm", kBackward, problem_of(call), call);
     return {grad_input, grad_weight, grad_bias};
 }
 
@@ -344,9 +368,9 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm)(const Tensor& input, Int
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
     const Tensor none;
-    kernels::launch_first<NormForward>(
-        "rms_norm", kForward,
-        {input, rows, weight, none, eps.value_or(std::numeric_limits<float>::epsilon()), out, none, rstd});
+    const double epsilon = eps.value_or(std::numeric_limits<float>::epsilon());
+    const NormForward call{input, rows, weight, none, epsilon, out, none, rstd};
+    kernels::launch_first("rms_norm", kForward, problem_of(call), call);
     return {out, rstd};
 }
 
@@ -362,8 +386,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm_backward)(const Tensor& g
     if (output_mask[0]) grad_input = empty_as(input, input.sizes(), input.scalar_type());
     if (parameter) grad_weight = empty_as(input, normalized_shape, weight.scalar_type());
     const Tensor none;
-    kernels::launch_first<NormBackward>(
-        "rms_norm", kBackward, {grad_out, input, rows, none, rstd, weight, grad_input, grad_weight, none});
+    const NormBackward call{grad_out, input, rows, none, rstd, weight, grad_input, grad_weight, none};
+    kernels::launch_first("rms_norm", kBackward, problem_of(call), call);
     return {grad_input, grad_weight};
 }
 

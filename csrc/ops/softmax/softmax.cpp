@@ -11,6 +11,7 @@
 #include "kernels/launch_config.h"
 #include "kernels/route.h"
 #include "kernels/row_launcher.h"
+#include "ops/softmax/softmax_routes.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
 
@@ -24,18 +25,6 @@ constexpr auto kWrite = kernels::RowTensor::kWrite;
 void check_floating(const Tensor& self, bool log) {
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", log ? "log_" : "",
                                 "softmax_kernel_impl\" not implemented for '", self.scalar_type(), "'");
-}
-
-// Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
-bool are_long_rows(int64_t dim, std::initializer_list<at::TensorBase> tensors) {
-    const at::TensorBase& first = *tensors.begin();
-    if (kernels::launch_config().software || first.dim() == 0 || dim != first.dim() - 1) return false;
-    const int64_t size = first.size(dim);
-    if (size <= 2048 || (size % 4 == 0 && size <= 8192) || size > UINT32_MAX) return false;
-    return std::all_of(tensors.begin(), tensors.end(), [&](const at::TensorBase& t) {
-        return t.is_contiguous() && t.scalar_type() == first.scalar_type() &&
-               (kernels::address(t) - kernels::address(first)) % 16 == 0;
-    });
 }
 
 constexpr kernels::KernelFamily kLongRows(long_rows::kernels_with<long_rows::LongRows>,
@@ -65,7 +54,7 @@ decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool
 }
 
 // The forward pass, or with `output` the backward one of grad.
-struct SoftmaxProblem {
+struct Softmax {
     const Tensor& input;   // self, or grad
     const Tensor* output;  // of the forward pass
     int64_t dim;
@@ -73,31 +62,34 @@ struct SoftmaxProblem {
     bool log;
 };
 
-std::string to_text(const SoftmaxProblem& p) {
-    return c10::str(p.input.scalar_type(), " ", p.input.sizes(), " dim ", p.dim, p.output ? " backward" : "");
+SoftmaxProblem problem_of(const Softmax& c) {
+    const Tensor& self = c.input;
+    const auto type = self.scalar_type();
+    const uint64_t address = kernels::address(self);
+    const auto dense = [&](const Tensor& t) { return t.is_contiguous() && t.scalar_type() == type; };
+    const auto offset = [&](const Tensor& t) { return kernels::address(t) - address; };
+    const auto size = static_cast<uint64_t>(self.dim() == 0 ? 1 : self.size(c.dim));
+    return {.type = type,
+            .rows = size == 0 ? 0 : static_cast<uint64_t>(self.numel()) / size,
+            .size = size,
+            .backward = c.output != nullptr,
+            .innermost = self.dim() != 0 && c.dim == self.dim() - 1,
+            .contiguous = dense(self) && dense(c.result) && (!c.output || dense(*c.output)),
+            .aligned_alike = (offset(c.result) | (c.output ? offset(*c.output) : 0)) % 16 == 0,
+            .aligned = address % 16 == 0};
 }
 
 constexpr uint64_t kWordsOfLane = 2;  // of persistent_subgroup, where a row has few
 
 // Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers.
-bool fits_a_subgroup(const SoftmaxProblem& p) {
-    constexpr int64_t kMaxOfRow = 64;  // elements of a lane
-    const auto& t = kernels::launch_config();
-    const Tensor& self = p.input;
-    if (t.software || p.output != nullptr || self.element_size() != 2 || self.dim() == 0 ||
-        p.dim != self.dim() - 1)
-        return false;
-    const int64_t size = self.size(p.dim);
-    if (size % 8 != 0 || size == 0 || size > kMaxOfRow * t.subgroup || self.numel() / size > UINT32_MAX)
-        return false;
-    const auto in_words = [&](const Tensor& tensor) {
-        return tensor.is_contiguous() && tensor.scalar_type() == self.scalar_type() &&
-               kernels::address(tensor) % 16 == 0;
-    };
-    return in_words(self) && in_words(p.result);
+bool fits_a_subgroup(const SoftmaxProblem& p, const kernels::RouteDevice& t) {
+    constexpr uint64_t kMaxOfRow = 64;  // elements of a lane
+    return !t.software && !p.backward && c10::elementSize(p.type) == 2 && p.innermost && p.size % 8 == 0 &&
+           p.size != 0 && p.size <= kMaxOfRow * t.subgroup && p.rows <= UINT32_MAX && p.contiguous &&
+           p.aligned_alike && p.aligned;
 }
 
-void launch_subgroup(const SoftmaxProblem& p) {
+void launch_subgroup(const SoftmaxProblem&, const Softmax& p) {
     const auto& t = kernels::launch_config();
     const int64_t size = p.input.size(p.dim);
     const shaders::softmax_rows::SoftmaxRows args{.x = kernels::address(p.input),
@@ -119,12 +111,14 @@ void launch_subgroup(const SoftmaxProblem& p) {
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, t.workgroup / lanes)));
 }
 
-bool has_long_rows(const SoftmaxProblem& p) {
-    return p.output ? are_long_rows(p.dim, {p.input, *p.output, p.result})
-                    : are_long_rows(p.dim, {p.input, p.result});
+// Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
+bool has_long_rows(const SoftmaxProblem& p, const kernels::RouteDevice& t) {
+    const uint64_t kept = p.size % 4 == 0 ? 8192 : 2048;
+    return !t.software && p.innermost && p.size > kept && p.size <= UINT32_MAX && p.contiguous &&
+           p.aligned_alike;
 }
 
-void launch_workgroup(const SoftmaxProblem& p) {
+void launch_workgroup(const SoftmaxProblem&, const Softmax& p) {
     long_rows::LongRows args{.size = static_cast<uint32_t>(p.input.size(p.dim))};
     args.x = kernels::address(p.input);
     args.y = kernels::address(p.output ? *p.output : p.result);
@@ -135,7 +129,7 @@ void launch_workgroup(const SoftmaxProblem& p) {
     call.write(p.result).dispatch(args, kernels::Grid::linear(p.input.numel() / p.input.size(p.dim)));
 }
 
-void launch_row_team(const SoftmaxProblem& p) {
+void launch_row_team(const SoftmaxProblem&, const Softmax& p) {
     if (p.output) {
         kernels::launch_rows(shaders::softmax::softmax_backward, p.dim,
                              {{p.input}, {*p.output}, {p.result, kWrite}}, {}, {.log = p.log});
@@ -145,27 +139,36 @@ void launch_row_team(const SoftmaxProblem& p) {
     }
 }
 
-constexpr kernels::Route<SoftmaxProblem> kRoutes[] = {
+constexpr kernels::Route<SoftmaxProblem, const Softmax> kRoutes[] = {
     {"persistent_subgroup", fits_a_subgroup, launch_subgroup},
     {"long_rows", has_long_rows, launch_workgroup},
     {"row_team", kernels::always, launch_row_team},
 };
 
+void launch(const Softmax& call) {
+    kernels::launch_first(call.log ? "log_softmax" : "softmax", kRoutes, problem_of(call), call);
+}
+
 void forward(const Tensor& self, int64_t dim, const Tensor& out, bool log) {
     check_floating(self, log);
-    if (self.numel() == 0) return;
-    kernels::launch_first<SoftmaxProblem>(log ? "log_softmax" : "softmax", kRoutes,
-                                          {self, nullptr, at::maybe_wrap_dim(dim, self.dim()), out, log});
+    if (self.numel() > 0) launch({self, nullptr, at::maybe_wrap_dim(dim, self.dim()), out, log});
 }
 
 void backward(const Tensor& grad, const Tensor& output, int64_t dim, const Tensor& grad_input, bool log) {
     check_floating(grad, log);
-    kernels::launch_first<SoftmaxProblem>(
-        log ? "log_softmax" : "softmax", kRoutes,
-        {grad, &output, at::maybe_wrap_dim(dim, grad.dim()), grad_input, log});
+    launch({grad, &output, at::maybe_wrap_dim(dim, grad.dim()), grad_input, log});
 }
 
 }  // namespace
+
+std::string to_text(const SoftmaxProblem& p) {
+    return c10::str(p.type, " ", p.rows, " rows of ", p.size, p.innermost ? "" : " strided",
+                    p.backward ? " backward" : "");
+}
+
+const char* softmax_route(const SoftmaxProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kRoutes, problem, device).name;
+}
 
 // half_to_float: f16 in, f32 out; the kernel converts as it stores.
 TORCH_IMPL_FUNC(_softmax_out)(const Tensor& self, int64_t dim, bool half_to_float, const Tensor& out) {

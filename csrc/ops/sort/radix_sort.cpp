@@ -123,22 +123,26 @@ class RadixSort {
 
 }  // namespace
 
-uint32_t radix_workgroup() {
-    return std::min(kMaxThreads, kMaxSubgroups * runtime::device_info().subgroup_size);
+uint32_t radix_workgroup(const kernels::RouteDevice& device) {
+    return std::min(kMaxThreads, kMaxSubgroups * device.info->subgroup_size);
 }
 
-uint32_t radix_tile() {
-    return radix_workgroup() * kItems;
+uint32_t radix_tile(const kernels::RouteDevice& device) {
+    return radix_workgroup(device) * kItems;
+}
+
+bool supports_radix_sort(uint64_t length, const kernels::RouteDevice& device) {
+    const auto& info = *device.info;
+    return !device.software && info.shared_memory_bytes >= kSharedBytes &&
+           info.max_workgroup_size >= kMaxThreads && info.subgroup_size <= vulkan::kMaxLanes &&
+           length > kShortestTile;
 }
 
 bool sorts_by_radix(const Tensor& rows) {
     TORCH_CHECK(!rows.is_complex(), "Sort does not support complex dtypes on MPS");
     TORCH_CHECK(rows.size(1) <= UINT32_MAX / 2, "sort: rows of ", rows.size(1),
                 " elements are too long for the mps device");
-    const auto& info = runtime::device_info();
-    return !kernels::launch_config().software && info.shared_memory_bytes >= kSharedBytes &&
-           info.max_workgroup_size >= kMaxThreads && info.subgroup_size <= vulkan::kMaxLanes &&
-           rows.size(1) > kShortestTile;
+    return supports_radix_sort(static_cast<uint64_t>(rows.size(1)), kernels::route_device());
 }
 
 void radix_sort_tiles(const Tensor& rows, const Tensor& positions, bool descending, int64_t first,

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/route_device.h"
 #include "ops/sort/sort_order.h"
 
 namespace anymps::ops {
@@ -12,8 +13,10 @@ namespace anymps::ops {
 // Whether radix sorts and selects such rows on this device. Raises for rows that nothing here can sort: of a
 // complex dtype or of more than 2^31 elements.
 bool sorts_by_radix(const at::Tensor& rows);
-uint32_t radix_workgroup();  // threads
-uint32_t radix_tile();       // elements that a workgroup of it sorts together
+bool supports_radix_sort(uint64_t length, const kernels::RouteDevice& device);
+// Threads, and elements that a workgroup of them sorts together.
+uint32_t radix_workgroup(const kernels::RouteDevice& device = kernels::route_device());
+uint32_t radix_tile(const kernels::RouteDevice& device = kernels::route_device());
 
 // Places [first, first + kept) of sorted rows of at most radix_tile() elements: values and indices are [n,
 // kept], dense. Elements have these positions, uint32 in an int32 tensor, or count from 0 where it is

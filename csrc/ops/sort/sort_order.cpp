@@ -10,6 +10,7 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/launch_config.h"
+#include "kernels/route.h"
 #include "ops/sort/radix_select.h"
 #include "ops/sort/radix_sort.h"
 
@@ -74,24 +75,110 @@ void take(const Tensor& rows, const Tensor& order, int64_t first, const Tensor& 
         .dispatch(args, kernels::flat_grid(args.rows * args.kept));
 }
 
+struct SortRows {
+    const Tensor &rows, &values, &indices;
+};
+
+SortProblem problem_of(const Tensor& rows, bool descending, int64_t first, int64_t kept) {
+    sorts_by_radix(rows);  // raises for what nothing here sorts
+    return {.rows = static_cast<uint64_t>(rows.size(0)),
+            .length = static_cast<uint64_t>(rows.size(1)),
+            .first = static_cast<uint64_t>(first),
+            .kept = static_cast<uint64_t>(kept),
+            .descending = descending};
+}
+
+bool is_short(const SortProblem& p, const kernels::RouteDevice& device) {
+    return !supports_radix_sort(p.length, device);
+}
+
+bool fits_a_tile(const SortProblem& p, const kernels::RouteDevice& device) {
+    return p.length <= radix_tile(device);
+}
+
+// Each row assumes that those above it have been asked.
+constexpr kernels::Route<SortProblem, const SortRows> kPlaces[] = {
+    {"merge", is_short,
+     [](const SortProblem& p, const SortRows& c) {
+         take(c.rows, merged_order(c.rows, p.descending), static_cast<int64_t>(p.first), c.values, c.indices);
+     }},
+    {"radix_tiles", fits_a_tile,
+     [](const SortProblem& p, const SortRows& c) {
+         radix_sort_tiles(c.rows, {}, p.descending, static_cast<int64_t>(p.first), c.values, c.indices);
+     }},
+    {"select_first",
+     [](const SortProblem& p, const kernels::RouteDevice& device) {
+         return p.first == 0 && p.kept <= radix_tile(device);
+     },
+     [](const SortProblem& p, const SortRows& c) {
+         select_first(c.rows, p.descending, c.values, c.indices);
+     }},
+    {"select_places",
+     [](const SortProblem& p, const kernels::RouteDevice&) { return p.kept == 1 && !p.descending; },
+     [](const SortProblem& p, const SortRows& c) {
+         const Tensor place = at::full({c.rows.size(0)}, static_cast<int64_t>(p.first), c.indices.options());
+         select_places(c.rows, place, c.values.squeeze(1), c.indices.squeeze(1));
+     }},
+    {"radix_passes", [](const SortProblem& p, const kernels::RouteDevice&) { return p.kept == p.length; },
+     [](const SortProblem& p, const SortRows& c) {
+         radix_sort_passes(c.rows, p.descending, c.values, c.indices);
+     }},
+    {"order, take", kernels::always,
+     [](const SortProblem& p, const SortRows& c) {
+         take(c.rows, sorted_order(c.rows, p.descending), static_cast<int64_t>(p.first), c.values, c.indices);
+     }},
+};
+
+// Elements in order, where they are wanted, and their positions.
+struct SortOrder {
+    const Tensor& rows;
+    uint32_t bits;
+    bool wants_values;
+    Tensor values, order;
+
+    void make() {
+        values = at::empty_like(rows);
+        order = at::empty(rows.sizes(), rows.options().dtype(at::kInt));
+    }
+};
+
+constexpr kernels::Route<SortProblem, SortOrder> kOrder[] = {
+    {"merge", is_short,
+     [](const SortProblem& p, SortOrder& c) {
+         c.order = merged_order(c.rows, p.descending);
+         if (c.wants_values) c.values = c.rows.gather(1, c.order.to(at::kLong));
+     }},
+    {"radix_tiles", fits_a_tile,
+     [](const SortProblem& p, SortOrder& c) {
+         c.make();
+         radix_sort_tiles(c.rows, {}, p.descending, 0, c.values, c.order, c.bits);
+     }},
+    {"radix_passes", kernels::always,
+     [](const SortProblem& p, SortOrder& c) {
+         c.make();
+         radix_sort_passes(c.rows, p.descending, c.values, c.order, c.bits);
+     }},
+};
+
 }  // namespace
+
+std::string to_text(const SortProblem& p) {
+    return c10::str(p.rows, " rows of ", p.length, ", ", p.kept, " from ", p.first,
+                    p.descending ? " descending" : "");
+}
+
+const char* sort_route(const SortProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kPlaces, problem, device).name;
+}
+
+const char* sorted_order_route(const SortProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kOrder, problem, device).name;
+}
 
 void sort_rows(const Tensor& rows, bool descending, int64_t first, const Tensor& values,
                const Tensor& indices) {
-    if (!sorts_by_radix(rows)) {
-        take(rows, merged_order(rows, descending), first, values, indices);
-    } else if (rows.size(1) <= radix_tile()) {
-        radix_sort_tiles(rows, {}, descending, first, values, indices);
-    } else if (first == 0 && values.size(1) <= radix_tile()) {
-        select_first(rows, descending, values, indices);
-    } else if (values.size(1) == 1 && !descending) {
-        const Tensor place = at::full({rows.size(0)}, first, indices.options());
-        select_places(rows, place, values.squeeze(1), indices.squeeze(1));
-    } else if (values.size(1) == rows.size(1)) {
-        radix_sort_passes(rows, descending, values, indices);
-    } else {
-        take(rows, sorted_order(rows, descending), first, values, indices);
-    }
+    const SortRows call{rows, values, indices};
+    kernels::launch_first("sort", kPlaces, problem_of(rows, descending, first, values.size(1)), call);
 }
 
 Tensor sorted_values(const Tensor& rows) {
@@ -105,20 +192,10 @@ Tensor sorted_values(const Tensor& rows) {
 }
 
 Tensor sorted_order(const Tensor& rows, bool descending, uint32_t bits, Tensor* sorted) {
-    if (!sorts_by_radix(rows)) {
-        const Tensor order = merged_order(rows, descending);
-        if (sorted != nullptr) *sorted = rows.gather(1, order.to(at::kLong));
-        return order;
-    }
-    const Tensor values = at::empty_like(rows),
-                 order = at::empty(rows.sizes(), rows.options().dtype(at::kInt));
-    if (rows.size(1) <= radix_tile()) {
-        radix_sort_tiles(rows, {}, descending, 0, values, order, bits);
-    } else {
-        radix_sort_passes(rows, descending, values, order, bits);
-    }
-    if (sorted != nullptr) *sorted = values;
-    return order;
+    SortOrder call{rows, bits, sorted != nullptr, {}, {}};
+    kernels::launch_first("sorted_order", kOrder, problem_of(rows, descending, 0, rows.size(1)), call);
+    if (sorted != nullptr) *sorted = call.values;
+    return call.order;
 }
 
 }  // namespace anymps::ops

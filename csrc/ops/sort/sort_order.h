@@ -3,8 +3,23 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
+
+#include "kernels/route_device.h"
 
 namespace anymps::ops {
+
+// Places [first, first + kept) of sorted rows.
+struct SortProblem {
+    uint64_t rows, length;
+    uint64_t first, kept;
+    bool descending;
+};
+
+std::string to_text(const SortProblem& problem);
+// The kernels that a device would run for sort_rows, and for sorted_order.
+const char* sort_route(const SortProblem& problem, const kernels::RouteDevice& device);
+const char* sorted_order_route(const SortProblem& problem, const kernels::RouteDevice& device);
 
 // Rows [n, length] of any real dtype, dense, in sorted order; stable. NaN is above all numbers. Both raise
 // for complex dtypes and for rows of more than 2^31 elements.

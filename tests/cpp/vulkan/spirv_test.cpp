@@ -93,7 +93,8 @@ TEST(Spirv, ModulesThatWorkInSubgroupsAreKnown) {
 
 TEST(Spirv, ADamagedModuleIsAnError) {
     EXPECT_THROW(module_for_device(Words{1, 2}, {}), Error);
-    EXPECT_THROW(module_for_device(join({kHeader, {op(17, 9), 1}}), {}), Error);
+    EXPECT_THROW(module_for_device(join({kHeader, {op(17, 9), 1}}), {}), std::runtime_error);
+    EXPECT_THROW(shared_memory_of(join({kHeader, {0}})), std::runtime_error);
 }
 
 }  // namespace
