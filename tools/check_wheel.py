@@ -23,7 +23,7 @@ import wheel_platform
 from wheel_platform import Elf
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_BYTES = 40 << 20
+MAX_BYTES = 40_000_000
 # Libraries that every manylinux machine has (PEP 599), and those of the PyTorch that is there.
 SYSTEM = re.compile(r"lib(c|m|gcc_s|stdc\+\+|dl|pthread|rt)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d")
 TORCH = {"libtorch_cpu.so", "libtorch_python.so", "libc10.so"}

@@ -12,15 +12,14 @@ else must be equal word for word. Prints one line a difference and exits with 1 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import ctypes.util
 import re
-import struct
+import subprocess
 import sys
+import tempfile
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 MAGIC = 0x07230203
 HEADER_WORDS = 5
 # Numbers of the SPIR-V specification, section 3.52: OpSourceContinued .. OpLine, OpNoLine, OpModuleProcessed.
@@ -60,37 +59,21 @@ def kernels_of(path: Path) -> dict[str, array[int]]:
         path = archives[0]
     if not path.is_file():
         raise SystemExit(f"{path} does not exist.")
-    return dict(_of_archive(path.read_bytes(), path))
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([_compiler(path), "--unpack", path, "--spirv", folder], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr.strip())
+        return {module.stem: array("I", module.read_bytes()) for module in Path(folder).glob("*.spv")}
 
 
-def _of_archive(data: bytes, path: Path) -> Iterator[tuple[str, array[int]]]:
-    """The kernels of a kernels.bin; its format is described in csrc/kernels/kernel_archive.h."""
-    magic, kernel_count, frame_count, name_bytes, _ = struct.unpack_from("<8s4I", data)
-    if magic != b"AMPSKRN1":
-        raise SystemExit(f"{path} is no archive of kernels.")
-    kernels_at = struct.calcsize("<8s4I")
-    frames_at = kernels_at + 16 * kernel_count
-    names_at = frames_at + 16 * frame_count
-    names = data[names_at : names_at + name_bytes]
-    frames = []
-    for index in range(frame_count):
-        offset, size, words = struct.unpack_from("<Q2I", data, frames_at + 16 * index)
-        frames.append(array("I", _decompressed(data[offset : offset + size], 4 * words)))
-    for index in range(kernel_count):
-        name, frame, word, words = struct.unpack_from("<4I", data, kernels_at + 16 * index)
-        yield names[name : names.index(b"\0", name)].decode(), frames[frame][word : word + words]
-
-
-def _decompressed(frame: bytes, size: int) -> bytes:
-    library = ctypes.util.find_library("zstd")
-    if library is None:
-        raise SystemExit("libzstd is not installed (Debian, Ubuntu: apt install libzstd1); compare .spv files.")
-    zstd = ctypes.CDLL(library)
-    zstd.ZSTD_decompress.restype = ctypes.c_size_t
-    out = ctypes.create_string_buffer(size)
-    if zstd.ZSTD_decompress(out, ctypes.c_size_t(size), frame, ctypes.c_size_t(len(frame))) != size:
-        raise SystemExit("A frame of the archive is damaged.")
-    return out.raw
+def _compiler(archive: Path) -> Path:
+    """The shader compiler, which unpacks archives: that of the archive's build folder, else the checkout's newest."""
+    own = archive.resolve().parent.parent.parent / "bin" / "shader_compiler"
+    others = sorted(ROOT.glob("build/*/bin/shader_compiler"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for compiler in (own, *others):
+        if compiler.is_file():
+            return compiler
+    raise SystemExit(f"{ROOT}/build has no shader_compiler to unpack {archive}; compare .spv files.")
 
 
 def new_name(name: str, renamed: list[tuple[str, str]]) -> str:

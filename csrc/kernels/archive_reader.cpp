@@ -1,20 +1,25 @@
 #include "kernels/archive_reader.h"
 
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
+#include <cerrno>
 #include <cstring>
+#include <stdexcept>
+
+#include "spirv/packed_module.h"
 
 namespace anymps::kernels {
 
 ArchiveReader::ArchiveReader(const std::string& path) : path_(path) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    TORCH_CHECK(file >= 0, "The kernel archive ", path, " cannot be opened (", std::strerror(errno),
-                "). Install torch-anymps again.");
+    if (file < 0) {
+        throw std::runtime_error("The kernel archive " + path + " cannot be opened (" + std::strerror(errno) +
+                                 "). Install torch-anymps again.");
+    }
     struct stat status {};
     void* mapped = MAP_FAILED;
     if (fstat(file, &status) == 0 && status.st_size >= static_cast<off_t>(sizeof(ArchiveHeader))) {
@@ -32,8 +37,8 @@ ArchiveReader::~ArchiveReader() {
 }
 
 void ArchiveReader::raise_damaged() const {
-    TORCH_CHECK(false, "The kernel archive ", path_,
-                " is damaged or of another version. Install torch-anymps again.");
+    throw std::runtime_error("The kernel archive " + path_ +
+                             " is damaged or of another version. Install torch-anymps again.");
 }
 
 void ArchiveReader::parse() {
@@ -54,14 +59,15 @@ void ArchiveReader::parse() {
     by_name_.reserve(kernels_.size());
     for (uint32_t i = 0; i < kernels_.size(); ++i) {
         const ArchiveKernel& kernel = kernels_[i];
-        if (kernel.frame >= frames_.size() || kernel.name >= header.name_bytes ||
-            uint64_t{kernel.word} + kernel.words > frames_[kernel.frame].words) {
+        if (kernel.frame >= frames_.size() || kernel.name >= header.name_bytes ||  // a word is a byte or more
+            uint64_t{kernel.byte} + kernel.words > frames_[kernel.frame].packed_bytes) {
             raise_damaged();
         }
         by_name_.emplace(name(i), i);
     }
-    words_.resize(frames_.size());
-    ready_ = std::vector<std::atomic<const uint32_t*>>(frames_.size());
+    packed_.resize(frames_.size());
+    words_.resize(kernels_.size());
+    ready_ = std::vector<std::atomic<const uint32_t*>>(kernels_.size());
 }
 
 std::optional<uint32_t> ArchiveReader::find(std::string_view name) const {
@@ -69,25 +75,30 @@ std::optional<uint32_t> ArchiveReader::find(std::string_view name) const {
     return found == by_name_.end() ? std::nullopt : std::optional(found->second);
 }
 
-const uint32_t* ArchiveReader::decompress(uint32_t index) {
+const uint32_t* ArchiveReader::unpack(const ArchiveKernel& kernel, uint32_t index) {
     const std::lock_guard lock(mutex_);
-    if (!words_[index]) {
-        const ArchiveFrame& frame = frames_[index];
-        const size_t expected = size_t{frame.words} * sizeof(uint32_t);
-        auto words = std::make_unique<uint32_t[]>(frame.words);
-        if (ZSTD_decompress(words.get(), expected, data_ + frame.offset, frame.bytes) != expected)
+    if (words_[index]) return words_[index].get();
+    const ArchiveFrame& frame = frames_[kernel.frame];
+    if (!packed_[kernel.frame]) {
+        auto packed = std::make_unique<uint8_t[]>(frame.packed_bytes);
+        if (ZSTD_decompress(packed.get(), frame.packed_bytes, data_ + frame.offset, frame.bytes) !=
+            frame.packed_bytes)
             raise_damaged();
-        words_[index] = std::move(words);
-        ready_[index].store(words_[index].get(), std::memory_order_release);
+        packed_[kernel.frame] = std::move(packed);
     }
+    auto words = std::make_unique<uint32_t[]>(kernel.words);
+    const std::span packed(packed_[kernel.frame].get(), frame.packed_bytes);
+    if (!spirv::unpack(packed.subspan(kernel.byte), {words.get(), kernel.words})) raise_damaged();
+    words_[index] = std::move(words);
+    ready_[index].store(words_[index].get(), std::memory_order_release);
     return words_[index].get();
 }
 
 std::span<const uint32_t> ArchiveReader::spirv(uint32_t index) {
     const ArchiveKernel& kernel = kernels_[index];
-    const uint32_t* words = ready_[kernel.frame].load(std::memory_order_acquire);
-    if (words == nullptr) words = decompress(kernel.frame);
-    return {words + kernel.word, kernel.words};
+    const uint32_t* words = ready_[index].load(std::memory_order_acquire);
+    if (words == nullptr) words = unpack(kernel, index);
+    return {words, kernel.words};
 }
 
 }  // namespace anymps::kernels

@@ -1,4 +1,5 @@
-// Reads kernels.bin (kernel_archive.h): names at once, SPIR-V a frame at a time when a kernel is first used.
+// Reads kernels.bin (kernel_archive.h): names at once, a kernel's SPIR-V when it is first used. Without
+// PyTorch, as the shader compiler uses it too.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace anymps::kernels {
 // Owner: the kernel library, for the life of the process. Thread-safe.
 class ArchiveReader {
   public:
-    // Maps the file. Throws c10::Error with a sentence when it is absent or damaged.
+    // Maps the file. Throws std::runtime_error with a sentence when it is absent or damaged.
     explicit ArchiveReader(const std::string& path);
     ArchiveReader(const ArchiveReader&) = delete;
     ArchiveReader& operator=(const ArchiveReader&) = delete;
@@ -29,13 +30,14 @@ class ArchiveReader {
     // The index of a kernel, in the order of names.
     std::optional<uint32_t> find(std::string_view name) const;
     std::string_view name(uint32_t index) const { return names_ + kernels_[index].name; }
-    // Valid for the life of the reader. Decompresses the kernel's frame at the first call.
+    // Valid for the life of the reader. Unpacks the kernel at the first call, which for the first of a frame
+    // decompresses that. Throws std::runtime_error where they are damaged.
     std::span<const uint32_t> spirv(uint32_t index);
 
   private:
     void parse();
     [[noreturn]] void raise_damaged() const;
-    const uint32_t* decompress(uint32_t frame);
+    const uint32_t* unpack(const ArchiveKernel& kernel, uint32_t index);
 
     std::string path_;
     const std::byte* data_ = nullptr;
@@ -44,8 +46,9 @@ class ArchiveReader {
     std::span<const ArchiveFrame> frames_;
     const char* names_ = nullptr;
     std::unordered_map<std::string_view, uint32_t> by_name_;
-    std::mutex mutex_;  // guards decompression
-    std::vector<std::unique_ptr<uint32_t[]>> words_;
+    std::mutex mutex_;                                // guards frames' and kernels' contents
+    std::vector<std::unique_ptr<uint8_t[]>> packed_;  // by frame
+    std::vector<std::unique_ptr<uint32_t[]>> words_;  // by kernel
     std::vector<std::atomic<const uint32_t*>> ready_;
 };
 

@@ -1,15 +1,16 @@
-// The file format of kernels.bin, written by tools/shader_compiler and read by kernel_library.
+// The file format of kernels.bin, written by tools/shader_compiler and read by archive_reader.
 //
 // ArchiveHeader | ArchiveKernel[kernel_count], sorted by name | ArchiveFrame[frame_count] | names, each ended
-// by 0 | zstd frames of SPIR-V words. All numbers little-endian. A frame holds kernels of one shader file, so
-// that a process decompresses only what it runs; kernels with the same words share them.
+// by 0 | zstd frames of packed modules (spirv/packed_module.h). All numbers little-endian. A frame holds
+// kernels of one shader file, so that a process decompresses only what it runs; kernels with the same words
+// share them.
 #pragma once
 
 #include <cstdint>
 
 namespace anymps::kernels {
 
-constexpr char kArchiveMagic[8] = {'A', 'M', 'P', 'S', 'K', 'R', 'N', '1'};
+constexpr char kArchiveMagic[8] = {'A', 'M', 'P', 'S', 'K', 'R', 'N', '2'};
 
 struct ArchiveHeader {
     char magic[8];
@@ -22,14 +23,14 @@ struct ArchiveHeader {
 struct ArchiveKernel {
     uint32_t name;   // byte offset into the names
     uint32_t frame;  // index of its frame
-    uint32_t word;   // first word in the decompressed frame
+    uint32_t byte;   // where its packed module begins in the decompressed frame
     uint32_t words;  // length of the SPIR-V module
 };
 
 struct ArchiveFrame {
-    uint64_t offset;  // from the start of the file
-    uint32_t bytes;   // compressed
-    uint32_t words;   // decompressed, in 32-bit words
+    uint64_t offset;        // from the start of the file
+    uint32_t bytes;         // compressed
+    uint32_t packed_bytes;  // decompressed
 };
 
 }  // namespace anymps::kernels

@@ -33,8 +33,15 @@ def fused_by_rows():
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_one_kernel(mps, fused_by_rows, function, dynamic):
-    x, n = torch.rand(6, 8), torch.randint(1, 5, (8,)).float()
+    x, n = torch.rand(6, 8), torch.randint(1, 5, (6, 8)).float()
     assert kernel_count(compiled_agrees(function, x, n, dynamic=dynamic)) == 1
+
+
+def test_what_is_broadcast(mps, fused_by_rows):
+    """From PyTorch 2.15 on a kernel of its own computes it, once for all rows."""
+    x, n = torch.rand(6, 8), torch.randint(1, 5, (8,)).float()
+    codes = compiled_agrees(lambda x, n: special.zeta(x + 1.5, n) * 2 - special.zeta(2.5, n), x, n)
+    assert kernel_count(codes) in (1, 2)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

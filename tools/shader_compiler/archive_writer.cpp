@@ -31,10 +31,10 @@ void write_archive(const std::filesystem::path& output, const std::vector<Shader
     for (const ShaderFile& file : files) {
         const auto first_frame = static_cast<uint32_t>(frames.size());
         for (const Frame& frame : file.compiled.frames) {
-            frames.push_back({0, static_cast<uint32_t>(frame.compressed.size()), frame.words});
+            frames.push_back({0, static_cast<uint32_t>(frame.compressed.size()), frame.packed_bytes});
         }
         for (const PlacedKernel& kernel : file.compiled.kernels) {
-            const ArchiveKernel row{0, first_frame + kernel.frame, kernel.word, kernel.words};
+            const ArchiveKernel row{0, first_frame + kernel.frame, kernel.byte, kernel.words};
             const auto [entry, is_new] = by_name.try_emplace(kernel.name, Named{&file, row});
             if (!is_new) {
                 throw CompileError("The kernel name " + kernel.name + " is used in " +

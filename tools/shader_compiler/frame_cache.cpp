@@ -6,21 +6,21 @@
 #include <map>
 
 #include "files.h"
+#include "spirv/packed_module.h"
 
 namespace anymps::shader_compiler {
 
 namespace {
 
-constexpr size_t kFrameWords = 1 << 18;
+constexpr size_t kFrameBytes = 1 << 20;
 constexpr int kLevel = 19;
 
-Frame compress_words(const std::vector<uint32_t>& words) {
-    std::string out(ZSTD_compressBound(words.size() * sizeof(uint32_t)), '\0');
-    const size_t size =
-        ZSTD_compress(out.data(), out.size(), words.data(), words.size() * sizeof(uint32_t), kLevel);
+Frame compress_packed(const std::string& packed) {
+    std::string out(ZSTD_compressBound(packed.size()), '\0');
+    const size_t size = ZSTD_compress(out.data(), out.size(), packed.data(), packed.size(), kLevel);
     if (ZSTD_isError(size)) throw CompileError(std::string("zstd failed: ") + ZSTD_getErrorName(size) + ".");
     out.resize(size);
-    return {static_cast<uint32_t>(words.size()), std::move(out)};
+    return {static_cast<uint32_t>(packed.size()), std::move(out)};
 }
 
 // Fields one after another, read back in the same order.
@@ -66,18 +66,18 @@ class Reader {
 
 CompiledFile compress(const std::vector<Kernel>& kernels) {
     CompiledFile result;
-    std::vector<uint32_t> words;
+    std::string frame;
     std::map<std::vector<uint32_t>, uint32_t> placed;
     const auto finish_frame = [&] {
-        if (words.empty()) return;
-        result.frames.push_back(compress_words(words));
-        words.clear();
+        if (frame.empty()) return;
+        result.frames.push_back(compress_packed(frame));
+        frame.clear();
         placed.clear();
     };
     for (const Kernel& kernel : kernels) {
-        if (words.size() + kernel.spirv.size() > kFrameWords) finish_frame();
-        const auto [entry, is_new] = placed.try_emplace(kernel.spirv, static_cast<uint32_t>(words.size()));
-        if (is_new) words.insert(words.end(), kernel.spirv.begin(), kernel.spirv.end());
+        if (frame.size() > kFrameBytes) finish_frame();
+        const auto [entry, is_new] = placed.try_emplace(kernel.spirv, static_cast<uint32_t>(frame.size()));
+        if (is_new) spirv::pack(kernel.spirv, frame);
         result.kernels.push_back({kernel.name, static_cast<uint32_t>(result.frames.size()), entry->second,
                                   static_cast<uint32_t>(kernel.spirv.size())});
     }
@@ -109,13 +109,13 @@ std::optional<CompiledFile> FrameCache::find(const std::filesystem::path& shader
         PlacedKernel kernel;
         kernel.name = in.text();
         kernel.frame = static_cast<uint32_t>(in.number());
-        kernel.word = static_cast<uint32_t>(in.number());
+        kernel.byte = static_cast<uint32_t>(in.number());
         kernel.words = static_cast<uint32_t>(in.number());
         result.kernels.push_back(std::move(kernel));
     }
     for (uint64_t left = in.number(); left > 0; --left) {
-        const auto words = static_cast<uint32_t>(in.number());
-        result.frames.push_back({words, in.text()});
+        const auto packed_bytes = static_cast<uint32_t>(in.number());
+        result.frames.push_back({packed_bytes, in.text()});
     }
     return result;
 }
@@ -133,12 +133,12 @@ void FrameCache::store(const std::filesystem::path& shader, const std::vector<st
     for (const auto& kernel : compiled.kernels) {
         out.text(kernel.name);
         out.number(kernel.frame);
-        out.number(kernel.word);
+        out.number(kernel.byte);
         out.number(kernel.words);
     }
     out.number(compiled.frames.size());
     for (const auto& frame : compiled.frames) {
-        out.number(frame.words);
+        out.number(frame.packed_bytes);
         out.text(frame.compressed);
     }
     write_file(entry(shader), out.bytes());

@@ -13,11 +13,11 @@ namespace anymps::shader_compiler {
 
 struct PlacedKernel {
     std::string name;
-    uint32_t frame, word, words;  // as ArchiveKernel; frame counts within this file
+    uint32_t frame, byte, words;  // as ArchiveKernel; frame counts within this file
 };
 
 struct Frame {
-    uint32_t words;
+    uint32_t packed_bytes;
     std::string compressed;
 };
 
@@ -26,7 +26,8 @@ struct CompiledFile {
     std::vector<Frame> frames;
 };
 
-// Packs kernels into zstd frames of about 1 MiB; equal modules are stored once a frame.
+// Packs kernels (spirv/packed_module.h) into zstd frames of about 1 MiB; equal modules are stored once a
+// frame.
 CompiledFile compress(const std::vector<Kernel>& kernels);
 
 // Entries are named by the shader's path and valid while the tool, the defines and every file that the shader

@@ -7,6 +7,7 @@
 #include "archive_writer.h"
 #include "files.h"
 #include "frame_cache.h"
+#include "kernels/archive_reader.h"
 #include "slang_compiler.h"
 
 namespace anymps::shader_compiler {
@@ -17,14 +18,16 @@ constexpr const char* kUsage =
     "usage: shader_compiler [--include DIR]... [--define NAME]... (--check | --spirv DIR | --output FILE "
     "--cache DIR\n"
     "                       [--threads N]) SHADER...\n"
+    "       shader_compiler --unpack FILE --spirv DIR\n"
     "  --check        compile and list the kernels and their sizes\n"
     "  --spirv DIR    write each kernel to DIR/NAME.spv\n"
-    "  --output FILE  write the kernel archive; --cache keeps compiled files from one run to the next\n";
+    "  --output FILE  write the kernel archive; --cache keeps compiled files from one run to the next\n"
+    "  --unpack FILE  write the kernels of an archive to DIR/NAME.spv\n";
 
 struct Arguments {
     Options options;
     bool check = false;
-    std::filesystem::path spirv, output, cache;
+    std::filesystem::path spirv, output, cache, unpack;
     unsigned threads = 2;
     std::vector<std::filesystem::path> shaders;
 };
@@ -49,6 +52,8 @@ Arguments parse(int count, char** values) {
             result.output = value();
         else if (name == "--cache")
             result.cache = value();
+        else if (name == "--unpack")
+            result.unpack = value();
         else if (name == "--threads")
             result.threads = static_cast<unsigned>(std::stoul(value()));
         else if (name.rfind("--", 0) == 0)
@@ -58,7 +63,8 @@ Arguments parse(int count, char** values) {
     }
     const bool archive = !result.output.empty() && !result.cache.empty();
     const int modes = result.check + !result.spirv.empty() + archive;
-    if (modes != 1 || (result.shaders.empty() && !archive)) throw CompileError(kUsage);
+    const bool takes_shaders = !archive && result.unpack.empty();
+    if (modes != 1 || (result.shaders.empty() && takes_shaders)) throw CompileError(kUsage);
     if (result.options.include_dirs.empty()) result.options.include_dirs.push_back("shaders");
     return result;
 }
@@ -71,6 +77,20 @@ uint64_t tool_key(const Options& options) {
     return key;
 }
 
+void write_spirv(const std::filesystem::path& folder, std::string_view kernel,
+                 std::span<const uint32_t> words) {
+    write_file(folder / (std::string(kernel) + ".spv"),
+               {reinterpret_cast<const char*>(words.data()), words.size_bytes()});
+}
+
+void unpack(const Arguments& arguments) {
+    kernels::ArchiveReader archive(arguments.unpack);
+    std::filesystem::create_directories(arguments.spirv);
+    for (uint32_t i = 0; i < archive.size(); ++i) {
+        write_spirv(arguments.spirv, archive.name(i), archive.spirv(i));
+    }
+}
+
 void check(const Arguments& arguments) {
     SlangCompiler compiler(arguments.options);
     if (!arguments.spirv.empty()) std::filesystem::create_directories(arguments.spirv);
@@ -78,12 +98,10 @@ void check(const Arguments& arguments) {
         const CompileResult result = compiler.compile(shader);
         std::fputs(result.warnings.c_str(), stderr);
         for (const Kernel& kernel : result.kernels) {
-            const std::string_view bytes(reinterpret_cast<const char*>(kernel.spirv.data()),
-                                         kernel.spirv.size() * 4);
             if (arguments.spirv.empty())
-                std::printf("%s %zu bytes\n", kernel.name.c_str(), bytes.size());
+                std::printf("%s %zu bytes\n", kernel.name.c_str(), kernel.spirv.size() * sizeof(uint32_t));
             else
-                write_file(arguments.spirv / (kernel.name + ".spv"), bytes);
+                write_spirv(arguments.spirv, kernel.name, kernel.spirv);
         }
     }
 }
@@ -127,6 +145,10 @@ size_t compile_all(const Arguments& arguments, std::vector<ShaderFile>& files) {
 
 int run(int count, char** values) {
     const Arguments arguments = parse(count, values);
+    if (!arguments.unpack.empty()) {
+        unpack(arguments);
+        return 0;
+    }
     if (arguments.output.empty()) {
         check(arguments);
         return 0;

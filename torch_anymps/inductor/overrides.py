@@ -211,9 +211,12 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def inline_asm_elementwise(
-        *inputs, asm, constraints=None, dtype=torch.float32, is_pure=True, pack=1, input_dtypes=None
+        *inputs, asm, constraints=None, dtype=torch.float32, is_pure=True, pack=1, input_dtypes=None, **outputs
     ):
-        """Inductor's way to any instruction of a device: here, to any row (row_lowering.py)."""
+        """Inductor's way to any instruction of a device: here, to any row (row_lowering.py).
+
+        outputs are the arguments of several outputs, which PyTorch 2.15 added and rows do not have.
+        """
         row = rows().get(asm) if constraints == ROW else None
         if row is None:
             raise NotImplementedError("inline_asm_elementwise takes the assembly of NVIDIA's GPUs, which mps has not")
