@@ -17,12 +17,19 @@ namespace anymps::kernels {
 namespace {
 
 LaunchConfig launch_config_of(const vulkan::DeviceInfo& info) {
-    if (info.is_software)
-        return {true, info.subgroup_size, info.subgroup_size, info.subgroup_size, 64, 1, 16384};
+    const vulkan::RowCosts& costs = info.profile->rows;
+    LaunchConfig config{.software = info.is_software,
+                        .workgroup = info.subgroup_size,
+                        .subgroup = info.subgroup_size,
+                        .columns = info.subgroup_size,
+                        .target_groups = costs.target_groups,
+                        .prefetch_loads = costs.prefetch_loads,
+                        .min_chunk = costs.min_chunk};
+    if (config.software) return config;
     // shaders/lib/reduce.slang has shared memory for 256 threads.
-    const uint32_t workgroup =
-        std::max(info.subgroup_size, std::min(256u, std::bit_floor(info.max_workgroup_size)));
-    return {false, workgroup, info.subgroup_size, 32, 1024, 4, 8192};
+    config.workgroup = std::max(info.subgroup_size, std::min(256u, std::bit_floor(info.max_workgroup_size)));
+    config.columns = 32;
+    return config;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 namespace shader = shaders::reduce_small_inner;
 
 constexpr uint64_t kWords = 4;  // of a thread
-constexpr uint64_t kLongest = 128, kMinRows = 16384;
+constexpr uint64_t kLongest = 128;
 constexpr uint32_t kWorkgroup = 256;
 
 }  // namespace
@@ -23,7 +23,8 @@ bool supports_reduce_small_inner(c10::ScalarType type, uint64_t address, uint64_
                                  const RouteDevice& t) {
     const uint64_t width = floats_of_word(type);  // elements of a word
     return !t.software && t.workgroup == kWorkgroup && width != 0 && size >= width && size <= kLongest &&
-           rows >= kMinRows && rows <= UINT32_MAX / kLongest && rows * size % width == 0 && address % 16 == 0;
+           rows >= t.costs().small_inner_min_rows && rows <= UINT32_MAX / kLongest &&
+           rows * size % width == 0 && address % 16 == 0;
 }
 
 void reduce_small_inner(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t size,

@@ -180,12 +180,13 @@ class Call {
 
     // A row costs its threads more than its elements do, so many rows get few threads each.
     uint32_t lanes_of_rows(uint64_t loads) const {
-        constexpr uint64_t kMany = 4096, kVeryMany = 16384, kMaxOfLane = 64, kMin = 4;
+        constexpr uint64_t kMaxOfLane = 64, kMin = 4;
+        const vulkan::RowCosts& costs = route_device().costs();
         const LaunchConfig& t = config_;
         const uint32_t lanes = threads_per_row(t, header_.rows, loads);
         if (lanes == t.workgroup)
-            return header_.rows >= kMany && loads <= kMaxOfLane * t.subgroup ? t.subgroup : lanes;
-        if (header_.rows <= kVeryMany) return lanes;
+            return header_.rows >= costs.many_rows && loads <= kMaxOfLane * t.subgroup ? t.subgroup : lanes;
+        if (header_.rows <= costs.very_many_rows) return lanes;
         const uint64_t few = std::max(ceil_div(loads, vector_ == 4 ? 8 : 16), kMin);
         return std::min(lanes, power_of_two(few, t.subgroup));
     }

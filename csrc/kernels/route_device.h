@@ -2,15 +2,14 @@
 #pragma once
 
 #include "kernels/launch_config.h"
-
-namespace anymps::vulkan {
-struct DeviceInfo;
-}  // namespace anymps::vulkan
+#include "vulkan/instance.h"
 
 namespace anymps::kernels {
 
 struct RouteDevice : LaunchConfig {
     const vulkan::DeviceInfo* info;
+
+    const vulkan::RowCosts& costs() const { return info->profile->rows; }
 };
 
 // Of any device, which must live as long.

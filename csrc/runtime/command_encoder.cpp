@@ -124,7 +124,7 @@ class CommandEncoder::Impl {
     }
 
     void copy(uint64_t dst, uint64_t src, uint64_t bytes) {
-        if (device_.info().max_submission_seconds > 0) take_time(copy_seconds(device_.info(), bytes));
+        if (device_.info().max_submission_seconds() > 0) take_time(copy_seconds(device_.info(), bytes));
         copy_regions(Command::Kind::kCopy, dst, find_buffer(src, bytes), src, bytes);
     }
 
@@ -330,11 +330,11 @@ class CommandEncoder::Impl {
         const Grid grid = launch.grid;
         if (launch.grid_address == 0 && (grid.x == 0 || grid.y == 0 || grid.z == 0)) return;
         const vulkan::DeviceInfo& info = device_.info();
-        const double limit = info.max_submission_seconds;
+        const double limit = info.max_submission_seconds();
         if (limit == 0) return record_part(launch, {{0, 0, 0}, grid}, 1);
         const double seconds = dispatch_seconds(info, launch.accesses, launch.work);
         const bool whole =
-            launch.grid_address != 0 || launch.work.counts_workgroups || !info.splits_dispatches;
+            launch.grid_address != 0 || launch.work.counts_workgroups || !info.splits_dispatches();
         if (seconds <= limit || whole) {
             take_time(seconds);
             return record_part(launch, {{0, 0, 0}, grid}, 1);
@@ -350,7 +350,7 @@ class CommandEncoder::Impl {
     void take_time(double seconds) {
         Recording& current = recording();
         if (!graph_ && !recording_) current.seconds = 0;
-        if (current.seconds > 0 && current.seconds + seconds > device_.info().max_submission_seconds) {
+        if (current.seconds > 0 && current.seconds + seconds > device_.info().max_submission_seconds()) {
             graph_ ? graph_->begin_submission() : static_cast<void>(submit());
             current.seconds = 0;
         }

@@ -12,14 +12,6 @@ namespace {
 
 constexpr uint32_t kMaxGroups = 65535;  // in one dimension, on Intel and on software drivers
 
-struct Rates {
-    double bytes, operations;  // a second
-};
-
-Rates rates(const vulkan::DeviceInfo& info) {
-    return info.in_system_memory() ? Rates{25e9, 400e9} : Rates{100e9, 2e12};
-}
-
 thread_local DispatchWork next_work;
 
 // Appends the parts of one dimension, from `begin` on.
@@ -54,12 +46,12 @@ double dispatch_seconds(const vulkan::DeviceInfo& info, std::span<const Access> 
                         const DispatchWork& work) {
     double bytes = 0;
     for (const Access& access : accesses) bytes += static_cast<double>(access.bytes);
-    const Rates rate = rates(info);
+    const vulkan::SlowRates& rate = info.slow_rates();
     return std::max(bytes / rate.bytes, work.operations / rate.operations);
 }
 
 double copy_seconds(const vulkan::DeviceInfo& info, uint64_t bytes) {
-    return 2.0 * static_cast<double>(bytes) / rates(info).bytes;
+    return 2.0 * static_cast<double>(bytes) / info.slow_rates().bytes;
 }
 
 std::vector<GridPart> split_grid(Grid grid, uint64_t parts) {

@@ -25,9 +25,7 @@ struct DispatchWork {
 void note_dispatch(const DispatchWork& work);
 DispatchWork take_dispatch();
 
-// Seconds on a slow device of the kind of this one, by what is read and written: 25 GB/s and 400 GFLOP/s
-// where memory is the system's, as of a UHD 620, 100 GB/s and 2 TFLOP/s on a card of its own, as of a Radeon
-// RX 6400.
+// Seconds on a slow device of the kind of this one, by what is read and written (DeviceInfo::slow_rates).
 double dispatch_seconds(const vulkan::DeviceInfo& info, std::span<const Access> accesses,
                         const DispatchWork& work);
 double copy_seconds(const vulkan::DeviceInfo& info, uint64_t bytes);

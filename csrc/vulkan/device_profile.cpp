@@ -111,6 +111,7 @@ constexpr auto kProfiles = with_defaults({
      .compute_units_integrated = 2,
      .registers = 255,
      .costs = &kSoftwareCosts,
+     .rows = {.target_groups = 64, .min_chunk = 16384, .prefetch_loads = 1},
      .rates = kSoftwareRates},
     {.name = "NVIDIA Hopper",
      .match = {.vendor_id = kNvidia, .matrix_bf16 = true, .names = {"H100", "H200", "H800", "GH200"}},

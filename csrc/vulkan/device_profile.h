@@ -63,6 +63,29 @@ struct PlanCosts {
     uint64_t amax_sample_groups;  // workgroups of a first look at the amax: as short as a kernel can be
 };
 
+// How work is shared among threads where products are not concerned: rows and columns that are reduced or
+// normalized, rows that indices name.
+struct RowCosts {
+    uint64_t target_groups = 1024;  // workgroups that fill the device
+    uint64_t min_chunk = 8192;    // elements that a workgroup should see before a reduction is split further
+    uint32_t prefetch_loads = 4;  // that a thread of a reduction issues before it uses the first
+    uint64_t many_rows = 4096;    // from here on a row is worth no workgroup,
+    uint64_t very_many_rows = 16384;          // and from here on few lanes of a subgroup
+    uint64_t small_inner_min_rows = 16384;    // of reduce_small_inner
+    uint64_t norm_gradients_min_rows = 1024;  // of the kernel that has all gradients of layer norm at once
+    uint64_t softmax_long_row = 2048;         // elements up to which a workgroup keeps any row in registers,
+    uint64_t softmax_long_vectors = 8192;     // and one that consists of vectors of four
+    // Elements of rows added by index from which sorting them is quicker than atomics: those of the device,
+    // and those by exchange.
+    int64_t sorted_rows_atomic = 1 << 23;
+    int64_t sorted_rows_exchange = 1 << 20;
+};
+
+// Assumed of a slow device of a family, for the longest that a dispatch may take.
+struct SlowRates {
+    double bytes, operations;  // a second
+};
+
 enum class Rate : uint32_t { SimtF32, MatrixF16, MatrixBf16 };
 
 // Which devices a row is for: all of it must be true.
@@ -88,7 +111,11 @@ struct DeviceProfile {
     bool lean = false;           // takes NAME_lean of kernels that come so, too: with fewer registers
     uint32_t row_threads = 512;  // threads that may keep a row in registers without spilling them
     const PlanCosts* costs;
+    RowCosts rows = {};
     DeviceRates rates;
+    // As of a Radeon RX 6400, and as of a UHD 620 where memory is the system's.
+    SlowRates slow = {.bytes = 100e9, .operations = 2e12};
+    SlowRates slow_integrated = {.bytes = 25e9, .operations = 400e9};
     std::span<const Exclusion> excluded = {};
     std::span<const Exclusion> narrow = {};  // kernels that ask for the fewest lanes, where there is a choice
 

@@ -256,14 +256,10 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
 }
 
 // ANYMPS_SUBMISSION_SECONDS replaces the limit, also where nobody watches.
-void limit_submissions(DeviceInfo& info) {
-    constexpr double kSeconds = 0.5;
-    info.max_submission_seconds = info.runs_on_cpu || !info.profile->watchdog ? 0 : kSeconds;
+void read_submission_seconds(DeviceInfo& info) {
     const char* seconds = std::getenv("ANYMPS_SUBMISSION_SECONDS");
     if (seconds != nullptr && *seconds != '\0')
-        info.max_submission_seconds = std::max(0.0, std::strtod(seconds, nullptr));
-    // NVIDIA's driver 580 has run parts of a grid without their base.
-    info.splits_dispatches = info.max_submission_seconds > 0 && info.profile->watchdog;
+        info.asked_submission_seconds = std::max(0.0, std::strtod(seconds, nullptr));
 }
 
 PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
@@ -279,7 +275,7 @@ PhysicalDevice describe(VkInstance instance, VkPhysicalDevice handle) {
     }
     read_properties(handle, device.info);
     read_memory(handle, device.info);
-    limit_submissions(device.info);
+    read_submission_seconds(device.info);
     // For tests: the kernels that GPUs get (barriers, shared memory, large workgroups) on a software driver.
     const char* kernels = std::getenv("ANYMPS_KERNELS");
     const bool as_gpu = device.info.is_software && kernels && std::string_view(kernels) == "gpu";

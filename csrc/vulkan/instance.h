@@ -75,15 +75,26 @@ struct DeviceInfo {
     std::vector<MemoryType> memory_types;
     uint64_t max_buffer_bytes = 0;
 
-    // The most that a submission may take, by the estimate of runtime/dispatch_time.h, before kernel drivers
-    // take the device for hung: amdgpu after 10 s (2 s by some settings), i915 by its heartbeat. 0: nobody
-    // watches.
-    double max_submission_seconds = 0;
-    bool splits_dispatches = false;  // those that take longer
+    double asked_submission_seconds = -1;  // by ANYMPS_SUBMISSION_SECONDS; negative: not
 
     // Whether the memory of the device is the host's, by whatever names its heaps have.
     bool in_system_memory() const { return is_integrated || runs_on_cpu; }
     const DeviceProfile* profile = &find_profile(*this);  // to be found again where a property above changes
+
+    // The most that a submission may take, by the estimate of runtime/dispatch_time.h, before kernel drivers
+    // take the device for hung: amdgpu after 10 s (2 s by some settings), i915 by its heartbeat. 0: nobody
+    // watches.
+    double max_submission_seconds() const {
+        if (asked_submission_seconds >= 0) return asked_submission_seconds;
+        return runs_on_cpu || !profile->watchdog ? 0 : 0.5;
+    }
+    // Whether those that take longer are recorded in parts. NVIDIA's driver 580 has run parts of a grid
+    // without their base.
+    bool splits_dispatches() const { return max_submission_seconds() > 0 && profile->watchdog; }
+
+    const SlowRates& slow_rates() const {
+        return in_system_memory() ? profile->slow_integrated : profile->slow;
+    }
 
     // Compute units to fill with work: a guess of the size of such GPUs where the driver does not tell.
     uint64_t compute_units() const {

@@ -113,7 +113,7 @@ VkResult Pipeline::compile() const {
     create.stage.pSpecializationInfo = &values;
     create.layout = device_.pipeline_layout();
     if (info.pipeline_statistics) create.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    if (info.splits_dispatches) create.flags |= VK_PIPELINE_CREATE_DISPATCH_BASE_BIT;
+    if (info.splits_dispatches()) create.flags |= VK_PIPELINE_CREATE_DISPATCH_BASE_BIT;
     if (const uint32_t lanes = source_.subgroup_size; lanes != 0) {
         subgroup.requiredSubgroupSize = lanes;
         create.stage.pNext = &subgroup;

@@ -10,8 +10,8 @@
 
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "kernels/route_device.h"
 #include "ops/indexing/segment_sum.h"
-#include "runtime/device.h"
 
 namespace anymps::ops {
 namespace {
@@ -20,9 +20,7 @@ namespace shader = shaders::indexing;
 
 // A sort moves 60 to 80 bytes an index, and atomics 8 more an element than its reading: memory is read and
 // written. And a sort takes a dozen small dispatches.
-constexpr int64_t kMinWidth = 16;           // elements of a row
-constexpr int64_t kMinNative = 1 << 23;     // elements, where the device adds floats atomically
-constexpr int64_t kMinExchanged = 1 << 20;  // where it compares and exchanges
+constexpr int64_t kMinWidth = 16;  // elements of a row
 
 struct Rows {
     int64_t count, width;            // elements of a row
@@ -100,8 +98,9 @@ bool may_reduce_rows(at::ScalarType type, int64_t elements, IndexedOperation ope
     if (operation == IndexedOperation::Assign || kernels::launch_config().software) return false;
     if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return false;
     // Halves, too: in a float copy.
-    const bool native = operation == IndexedOperation::Add && runtime::device().info().float32_atomic_add;
-    return elements >= (native ? kMinNative : kMinExchanged);
+    const kernels::RouteDevice& t = kernels::route_device();
+    const bool native = operation == IndexedOperation::Add && t.info->float32_atomic_add;
+    return elements >= (native ? t.costs().sorted_rows_atomic : t.costs().sorted_rows_exchange);
 }
 
 bool reduce_rows(at::TensorIteratorBase& iter, const IndexedCopy& how, std::span<const int64_t> sizes,

@@ -218,9 +218,10 @@ LayerNormGradients problem_of(const NormBackward& c) {
 
 // All gradients in one reading, where rows are contiguous words that a team of lanes can keep.
 bool fits_a_team(const LayerNormGradients& p, const kernels::RouteDevice& t) {
-    constexpr uint64_t kMaxElements = 1024, kMinRows = 1024;
-    return !t.software && p.parameters && p.input && p.rows >= kMinRows && p.rows <= UINT32_MAX / 2 &&
-           p.size % 4 == 0 && p.size <= kMaxElements && p.contiguous_vectors && p.same_types;
+    constexpr uint64_t kMaxElements = 1024;
+    return !t.software && p.parameters && p.input && p.rows >= t.costs().norm_gradients_min_rows &&
+           p.rows <= UINT32_MAX / 2 && p.size % 4 == 0 && p.size <= kMaxElements && p.contiguous_vectors &&
+           p.same_types;
 }
 
 void launch_at_once(const LayerNormGradients&, const NormBackward& p) {

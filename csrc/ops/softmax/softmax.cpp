@@ -113,7 +113,7 @@ void launch_subgroup(const SoftmaxProblem&, const Softmax& p) {
 
 // Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
 bool has_long_rows(const SoftmaxProblem& p, const kernels::RouteDevice& t) {
-    const uint64_t kept = p.size % 4 == 0 ? 8192 : 2048;
+    const uint64_t kept = p.size % 4 == 0 ? t.costs().softmax_long_vectors : t.costs().softmax_long_row;
     return !t.software && p.innermost && p.size > kept && p.size <= UINT32_MAX && p.contiguous &&
            p.aligned_alike;
 }

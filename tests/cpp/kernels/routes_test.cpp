@@ -117,6 +117,15 @@ TEST(ReductionRoutes, ChannelsOfImages) {
     expect("rows", "rows", route_of(p));
 }
 
+TEST(ReductionRoutes, FiguresAreOfTheProfile) {
+    vulkan::DeviceInfo device = vulkan::made_up("NVIDIA Hopper H200");
+    vulkan::DeviceProfile profile = *device.profile;
+    profile.rows.small_inner_min_rows = 1 << 20;
+    device.profile = &profile;
+    const RouteDevice config = kernels::route_device(device);
+    EXPECT_STREQ(kernels::reduction_route(reduction(16384, 64, 256, 4), config), "rows");
+}
+
 TEST(NormRoutes, StatisticsOfBatchNorm) {
     const auto route = [](ops::BatchNormProblem p) {
         return [p](const RouteDevice& config) { return ops::batch_norm_statistics_route(p, config); };

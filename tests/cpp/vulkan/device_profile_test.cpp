@@ -40,6 +40,23 @@ TEST(DeviceProfile, ComputeUnitsAreTheDriversOrAGuess) {
     EXPECT_EQ(software.compute_units(), 2u);
 }
 
+TEST(DeviceProfile, SubmissionsAreCutWhereSomebodyWatches) {
+    DeviceInfo amd = made_up("AMD RDNA3 navi31"), nvidia = made_up("NVIDIA Hopper H200");
+    EXPECT_EQ(amd.max_submission_seconds(), 0.5);
+    EXPECT_TRUE(amd.splits_dispatches());
+    EXPECT_EQ(nvidia.max_submission_seconds(), 0);
+    EXPECT_EQ(made_up("software").max_submission_seconds(), 0);
+    amd.asked_submission_seconds = 0;
+    EXPECT_EQ(amd.max_submission_seconds(), 0);
+    EXPECT_FALSE(amd.splits_dispatches());
+    nvidia.asked_submission_seconds = 2;
+    EXPECT_EQ(nvidia.max_submission_seconds(), 2);
+    EXPECT_FALSE(nvidia.splits_dispatches());
+    DeviceInfo software = made_up("software");
+    software.asked_submission_seconds = 1e-6;
+    EXPECT_TRUE(software.splits_dispatches());
+}
+
 TEST(DeviceProfile, ExcludesKernelsByName) {
     const DeviceProfile& amd = *made_up("AMD RDNA3 navi31").profile;
     EXPECT_TRUE(amd.excludes("conv_matrix_256x128x32_f16"));
