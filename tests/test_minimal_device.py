@@ -33,6 +33,8 @@ def test_with_no_option(file, tests, passes):
         ("test_sort_scan.py", "cumulative or scans or ties_and_bits"),
         ("test_reduction.py", "test_large or test_strides"),
         ("test_matmul.py", "mm_types"),
+        # Tiles in 16 KiB of shared memory.
+        ("test_strided_copy.py", ""),
     ],
 )
 def test_with_no_option_by_the_kernels_of_gpus(file, tests, passes):

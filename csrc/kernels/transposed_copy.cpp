@@ -7,6 +7,7 @@
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
 #include "runtime/device.h"
+#include "vulkan/instance.h"
 
 namespace anymps::kernels {
 namespace {
@@ -23,8 +24,11 @@ constexpr uint32_t kWordTile = shader::kSide, kWordThreads = shader::kThreads;
 bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyArgs& args) {
     const int64_t item = iter.element_size(0);
     const BatchDim& batch = args.batch[0];
-    if (args.batch_dims > 1 || (item != 2 && item != 4) ||
-        runtime::device().info().max_workgroup_size < kWordThreads)
+    const vulkan::DeviceInfo& device = runtime::device_info();
+    const uint32_t shared_bytes = item == 4 ? sizeof(uint32_t) * kWordTile * (kWordTile + 1)
+                                            : sizeof(uint32_t) * kWordTile * (kWordTile / 2 + 1);
+    if (args.batch_dims > 1 || (item != 2 && item != 4) || device.max_workgroup_size < kWordThreads ||
+        device.shared_memory_bytes < shared_bytes)
         return false;
     const auto bytes = {static_cast<int64_t>(args.to),
                         static_cast<int64_t>(args.from),
