@@ -95,8 +95,6 @@ void run(bool forward, const char* op, const Targets& targets, const Tensor& x, 
 
 void forward(const char* op, const Tensor& self, const Targets& targets, int64_t reduction,
              const Tensor& output, const Tensor& total_weight) {
-    check_same_dtype_as(self, output);
-    check_same_dtype_as(self, total_weight);
     const Tensor x = as_classes(self);
     if (reduction == at::Reduction::None && self.dim() > 1) {
         Tensor elements =
@@ -168,6 +166,8 @@ std::tuple<Tensor, Tensor> nll_loss_in_float(const Tensor& self, const Tensor& t
 TORCH_IMPL_FUNC(nll_loss_forward_output)
 (const Tensor& self, const Tensor& target, at::OptionalTensorRef weight, int64_t reduction,
  int64_t ignore_index, const Tensor& output, const Tensor& total_weight) {
+    check_same_dtype_as(self, output);
+    check_same_dtype_as(self, total_weight);
     forward("nll_loss", self, {target, optional(weight), self, ignore_index}, reduction, output,
             total_weight);
 }
@@ -184,6 +184,8 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(nll_loss2d_forward_output)(const Tensor
                                                                     int64_t reduction, int64_t ignore_index,
                                                                     Tensor& output, Tensor& total_weight) {
     check_2d(self, target, optional(weight));
+    check_same_dtype_as(self, output);
+    check_same_dtype_as(self, total_weight);
     const bool none = reduction == at::Reduction::None;
     at::native::resize_output(output, none ? target.sizes() : IntArrayRef());
     at::native::resize_output(total_weight, {});
