@@ -187,6 +187,11 @@ def _table(ours, theirs, unit, peer, higher_is_better, below):
     return [f"mps, {unit}", f"{peer}, {unit}", f"mps / {peer}"], rows
 
 
+def launcher(ranks: int) -> list[str]:
+    """Arguments of Python, before a script's, that run it in so many processes of one group."""
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
 def peer_environment(python):
     """The peer's own Python must not see the libraries and packages that ours was pointed at."""
     if not python:

@@ -89,7 +89,7 @@ def rank_main(device: str, options) -> None:
 
 
 def launch(python: str, device: str, options, **env: str) -> dict:
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks), __file__]
+    command = [python, *peer.launcher(options.ranks), __file__]
     command += ["--rank-of", device, "--kib", *map(str, options.kib), "--collectives", *options.collectives]
     given = peer.peer_environment(python if device == "cuda" else None)
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})

@@ -170,8 +170,8 @@ def rank_main(device: str, way: str, net: str, options) -> None:
 
 
 def launch(python: str, device: str, way: str, net: str, options, **env: str) -> dict | None:
-    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
-    command = [python, *(several if way != "alone" else []), __file__, "--rank-of", device, way, net]
+    several = peer.launcher(options.ranks) if way != "alone" else []
+    command = [python, *several, __file__, "--rank-of", device, way, net]
     command += ["--batch", str(options.batch), *(["--small"] if options.small else [])]
     given = peer.peer_environment(python if device == "cuda" else None)
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})

@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import peer  # noqa: E402
 import results  # noqa: E402
 
 
@@ -83,7 +84,7 @@ def rank_main(alone: bool, options) -> None:
 
 
 def launch(ranks: int, arguments: list[str]) -> dict:
-    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    several = peer.launcher(ranks) if ranks > 1 else []
     command = [sys.executable, *several, os.path.abspath(__file__), "--rank-of", str(ranks), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     for line in done.stdout.splitlines():

@@ -18,6 +18,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import peer  # noqa: E402
+
 ROUNDS, WARMUP = 7, 2
 
 
@@ -76,8 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     if "LOCAL_RANK" in os.environ:
         return rank_main(options)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
-    raise SystemExit(subprocess.run([sys.executable, *launcher, *sys.argv]).returncode)
+    raise SystemExit(subprocess.run([sys.executable, *peer.launcher(options.ranks), *sys.argv]).returncode)
 
 
 if __name__ == "__main__":
