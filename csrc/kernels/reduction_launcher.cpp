@@ -379,12 +379,13 @@ c10::SmallVector<int64_t, 6> reduced_shape(const at::TensorBase& self, const Dim
 void reduce(const ReductionRow& row, Tensors ins, const DimMask& dims, Tensors outs,
             std::array<float, 4> params) {
     if (needs_fresh_memory(ins, outs)) {
-        const at::TensorBase &first = *outs.begin(), &last = *(outs.end() - 1);
-        const at::Tensor result = fresh_memory(first), second = fresh_memory(last);
-        outs.size() == 1 ? reduce(row, ins, dims, {result}, params)
-                         : reduce(row, ins, dims, {result, second}, params);
-        if (first.defined()) at::Tensor(first).copy_(result);
-        if (outs.size() == 2 && last.defined()) at::Tensor(last).copy_(second);
+        // Several raise there, so that one is defined, first or second.
+        at::Tensor results[2];
+        std::ranges::transform(outs, results, fresh_memory);
+        outs.size() == 1 ? reduce(row, ins, dims, {results[0]}, params)
+                         : reduce(row, ins, dims, {results[0], results[1]}, params);
+        for (size_t k = 0; k < outs.size(); ++k)
+            if (results[k].defined()) at::Tensor(outs.begin()[k]).copy_(results[k]);
         return;
     }
     const bool to_bool = row.to_bool != nullptr && outs.begin()->scalar_type() == c10::ScalarType::Bool;

@@ -25,8 +25,8 @@ bool transposed_words(const at::TensorIteratorBase& iter, const TransposedCopyAr
     const int64_t item = iter.element_size(0);
     const BatchDim& batch = args.batch[0];
     const vulkan::DeviceInfo& device = runtime::device_info();
-    const uint32_t shared_bytes = item == 4 ? sizeof(uint32_t) * kWordTile * (kWordTile + 1)
-                                            : sizeof(uint32_t) * kWordTile * (kWordTile / 2 + 1);
+    const uint32_t words_of_row = (item == 4 ? kWordTile : kWordTile / 2) + 1;
+    const uint32_t shared_bytes = sizeof(uint32_t) * kWordTile * words_of_row;
     if (args.batch_dims > 1 || (item != 2 && item != 4) || device.max_workgroup_size < kWordThreads ||
         device.shared_memory_bytes < shared_bytes)
         return false;

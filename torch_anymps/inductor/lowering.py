@@ -162,13 +162,12 @@ def _wide_product(original):
 
 def _any_of_bytes(original):
     """Of uint8 it is uint8, which Inductor's own forgets."""
+    from torch._inductor import lowering
 
     def reduce_any(x, *args, **kwargs):
         is_bytes = x.get_dtype() == torch.uint8 and x.get_device().type == "mps"
         result = original(x, *args, **kwargs)
         return lowering.to_dtype(result, torch.uint8) if is_bytes else result
-
-    from torch._inductor import lowering
 
     return reduce_any
 
