@@ -14,7 +14,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "models")]
 import peer  # noqa: E402
 
-MODES = {"eager": None, "compiled": {}, "replayed": {"mode": "reduce-overhead"}}
+MODES = {
+    "eager": None,
+    "compiled": {},
+    "replayed": {"mode": "reduce-overhead"},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
+DEFAULT_MODES = ("eager", "compiled", "replayed")
 
 
 def _chosen(what, names):
@@ -34,7 +40,7 @@ def measure(device):
             model, loss_of = NETWORKS[name](device)
             model.to(device).train()
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-            for mode in _chosen("MODES", MODES):
+            for mode in _chosen("MODES", DEFAULT_MODES):
                 options = MODES[mode]
                 module = model if options is None else torch.compile(model, **options)
 
