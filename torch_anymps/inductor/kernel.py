@@ -35,6 +35,7 @@ class Phase:
     compute: list[str] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     prologue: list[str] = field(default_factory=list)  # accumulators
+    sums: list[str] = field(default_factory=list)  # those of them that round as they grow
     epilogue: list[str] = field(default_factory=list)  # their combination
     row_stores: list[Store] = field(default_factory=list)  # of results of reductions
 

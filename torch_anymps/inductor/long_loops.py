@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sympy
 from torch._inductor.virtualized import V
 
 from .access import vector_type
@@ -9,36 +10,65 @@ from .device import device_config
 from .dtypes import REGISTER
 from .geometry import MAX_REPEATED_LINES, power_of_two
 
+# Terms that a thread adds to a sum before it adds their sum to the others: blocked summation, whose error grows with
+# this and with the number of blocks, not with their product (N. J. Higham, "The accuracy of floating point
+# summation", 1993).
+SUM_BLOCK = 128
+
 
 class LongLoops:
     """The part of a LoopWriter that writes them."""
 
     def _long_loop(self, phase, name: str, step: int) -> None:
         code, size = self.code, f"{self.tree.prefix}numel"
-        copies = self._loads_under_way(phase, step)
+        iterations = V.graph.sizevars.optimization_hint(self.tree.numel, fallback=4096) // step
+        copies = self._loads_under_way(phase, iterations)
         code.writeline("{")
         with code.indent():
             code.writeline(f"{self.index} {name} = lane * {self.row_width};")
-            if copies > 1:
-                code.writeline(f"for (; {name} < {size} - {(copies - 1) * step}; {name} += {copies * step})")
+            is_short = isinstance(self.tree.numel, sympy.Integer) and iterations < 2 * SUM_BLOCK
+            if is_short or not phase.sums:
+                self._iterations(phase, name, size, step, copies)
+            else:
+                code.writeline(f"while ({name} < {size})")
                 code.writeline("{")
                 with code.indent():
-                    self._several_elements(phase, f"{name} + {self.index}(n) * {step}", copies)
+                    self._block_of_sums(phase, name, size, step, copies)
                 code.writeline("}")
-            code.writeline(f"for (; {name} < {size}; {name} += {step})")
-            code.writeline("{")
-            with code.indent():
-                self._row_elements(phase, name)
-            code.writeline("}")
         code.writeline("}")
 
-    def _loads_under_way(self, phase, step: int) -> int:
+    def _block_of_sums(self, phase, name: str, size: str, step: int, copies: int) -> None:
+        code = self.code
+        code.writeline(f"let block_end = min({size}, {name} + {SUM_BLOCK * step});")
+        kind = f"float[{self.width}]" if self.by_columns else "float"
+        columns = [f"[{j}]" for j in range(self.width)] if self.by_columns else [""]
+        for acc in phase.sums:
+            code.writeline(f"{kind} before_{acc} = {acc};")
+            code.writelines([f"{acc}{j} = 0.0;" for j in columns])
+        self._iterations(phase, name, "block_end", step, copies)
+        for acc in phase.sums:
+            code.writelines([f"{acc}{j} += before_{acc}{j};" for j in columns])
+
+    def _iterations(self, phase, name: str, end: str, step: int, copies: int) -> None:
+        code = self.code
+        if copies > 1:
+            code.writeline(f"for (; {name} < {end} - {(copies - 1) * step}; {name} += {copies * step})")
+            code.writeline("{")
+            with code.indent():
+                self._several_elements(phase, f"{name} + {self.index}(n) * {step}", copies)
+            code.writeline("}")
+        code.writeline(f"for (; {name} < {end}; {name} += {step})")
+        code.writeline("{")
+        with code.indent():
+            self._row_elements(phase, name)
+        code.writeline("}")
+
+    def _loads_under_way(self, phase, iterations: int) -> int:
         """Iterations of a loop that are done at once."""
         device, kernel = device_config(), self.kernel
         if device.software or kernel.is_heavy or not phase.loads:
             return 1
         lines = max(len(phase.compute) + len(phase.loads), 1) * self.width
-        iterations = V.graph.sizevars.optimization_hint(self.tree.numel, fallback=4096) // step
         most = 8 if self.width == 1 else 4
         return min(power_of_two(MAX_REPEATED_LINES // lines), most, power_of_two(iterations))
 

@@ -9,6 +9,7 @@ from torch._inductor.virtualized import V
 from .dtypes import REGISTER, operand, register_type, wrapped
 
 F32 = torch.float32
+FLOAT_SUM = "Sum<float>"
 
 
 class Reductions:
@@ -35,6 +36,8 @@ class Reductions:
             return self._first(acc, dtype, reduction_type, *values)
         kind, combine = _combination(dtype, src_dtype, reduction_type, values[0])
         self.phase.prologue.append(f"{kind} {acc} = {combine}.identity();")
+        if combine == FLOAT_SUM:
+            self.phase.sums.append(acc)
         self.compute.writeline(f"{acc} = {combine}.combine({acc}, {operand(values[0], kind)});")
         self.phase.epilogue.append(f"{acc} = {self._of_row(combine, acc)};")
         return self._result(wrapped(acc, dtype) if kind == REGISTER[dtype] else f"{REGISTER[dtype]}({acc})", dtype)
