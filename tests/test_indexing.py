@@ -104,7 +104,10 @@ def test_scatter_reduce(reduce, include_self):
         index = torch.randint(0, 5, (6, 3))
         wanted = x.scatter_reduce(0, index, src, reduce, include_self=include_self)
         got = x.to("mps").scatter_reduce(0, index.to("mps"), src.to("mps"), reduce, include_self=include_self)
-        same(got, wanted)
+        if reduce == "mean" and dtype == torch.float32:
+            torch.testing.assert_close(got.cpu(), wanted, rtol=3e-7, atol=0)  # Vulkan: a quotient to 2.5 ulp
+        else:
+            same(got, wanted)
 
 
 ADDITIONS = {
