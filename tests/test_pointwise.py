@@ -391,11 +391,10 @@ def test_numbers_on_the_host(case):
 
 def test_poles_have_the_sign_of_the_cpu():
     """Overflow on the way to a pole, and the zero of either sign."""
-    q = torch.tensor([-0.5, 0.001, -0.25, -0.1])
-    x = torch.tensor([200.0, 100.0, 61.0, 99.0])
+    x, q = torch.tensor([200.0, 100.0, 61.0, 99.0]), torch.tensor([-0.5, 0.001, -0.25, -0.1])
     actual = torch.special.zeta(x.to("mps"), q.to("mps")).cpu()
     torch.testing.assert_close(actual, torch.special.zeta(x, q), rtol=1e-5, atol=0)
     p, slope = torch.tensor([-0.0, 0.0, 1.0, 0.5]), torch.tensor([1.0, 1.0, -1.0, 1.0])
+    gradient = torch.ops.aten.logit_backward
     for eps in (None, 0.0, 1e-3, 0.7):
-        gradient = torch.ops.aten.logit_backward
         torch.testing.assert_close(gradient(slope.to("mps"), p.to("mps"), eps).cpu(), gradient(slope, p, eps))

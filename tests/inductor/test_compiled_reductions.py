@@ -32,6 +32,23 @@ def test_long_sums_are_exact_to_a_few_roundings(mps, dynamic):
         torch.testing.assert_close(got.cpu().double(), a.double().sum(0), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("size", [9001, 9002, 9003, 9004])
+def test_rows_of_whole_vectors_and_a_few_elements(mps, size):
+    """Aligned rows, as Inductor pads them, whose length is no multiple of four; what is behind a row stays."""
+    whole = torch.randn(7, size + -size % 8 + 8)
+
+    def rows(a):
+        b = a[:, :size]
+        c = (b.softmax(-1), b.sum(-1), b.var(-1), b.argmax(-1), b.amin(-1), F.layer_norm(b, b.shape[-1:]))
+        a[:, :size] = b - b.logsumexp(-1, keepdim=True)
+        return a, *c
+
+    on_mps = whole.to(mps)
+    for got, expected in zip(torch.compile(rows)(on_mps), rows(whole), strict=True):
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=2e-4)
+    torch.testing.assert_close(on_mps.cpu(), whole, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_positions(mps, shape):
     """The first of equal values, and of NaN."""

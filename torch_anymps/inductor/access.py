@@ -87,7 +87,8 @@ def _moving(kernel, tree, index: sympy.Expr) -> list[sympy.Symbol] | None:
     multiple_of = V.graph.sizevars.statically_known_multiple_of
     moving = [s for s, e in entries.items() if e.divisor == 1]
     for entry in entries.values():
-        if not multiple_of(entry.length if entry.divisor == 1 else entry.divisor, 4):
+        is_whole = entry.divisor == 1 and entry.length == tree.numel  # what its last four lack is not asked for
+        if not is_whole and not multiple_of(entry.length if entry.divisor == 1 else entry.divisor, 4):
             return None
     return [*moving, tree.index_sym()] if index.has(tree.index_sym()) else moving
 

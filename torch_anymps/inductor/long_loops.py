@@ -21,6 +21,8 @@ class LongLoops:
 
     def _long_loop(self, phase, name: str, step: int) -> None:
         code, size = self.code, f"{self.tree.prefix}numel"
+        if self.ragged:
+            size = f"({size} - {self.width - 1})"
         iterations = V.graph.sizevars.optimization_hint(self.tree.numel, fallback=4096) // step
         copies = self._loads_under_way(phase, iterations)
         code.writeline("{")
@@ -35,7 +37,19 @@ class LongLoops:
                 with code.indent():
                     self._block_of_sums(phase, name, size, step, copies)
                 code.writeline("}")
+            if self.ragged:
+                self._last_elements(phase, name)
         code.writeline("}")
+
+    def _last_elements(self, phase, name: str) -> None:
+        """Those behind the last whole vector, of the thread whose turn they are."""
+        self.code.writeline(f"for (; {name} < {self.tree.prefix}numel; {name} += 1)")
+        self.code.writeline("{")
+        width, self.width = self.width, 1
+        with self.code.indent():
+            self._row_elements(phase, name)
+        self.width = width
+        self.code.writeline("}")
 
     def _block_of_sums(self, phase, name: str, size: str, step: int, copies: int) -> None:
         code = self.code

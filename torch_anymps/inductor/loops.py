@@ -38,6 +38,7 @@ class LoopWriter(LongLoops):
         # x, of which neighbours are neighbours in memory, comes first.
         self.outer = sorted((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
         self.tiled = self._is_transposition()
+        self.ragged = False  # rows of whole vectors and one to three elements
         self.tree = inner[0] if inner else self.outer[-1] if self.tiled else self.outer[0]
         hints = RowHints.of(kernel) if self.is_reduction else None
         self.geometry = reduction_geometry(kernel, self.tree, hints) if hints else pointwise_geometry()
@@ -48,6 +49,7 @@ class LoopWriter(LongLoops):
         else:
             self.tree_of_vectors = self.tree
             self.width = self.row_width = device_config().vector if self.tiled else self._width()
+        self.ragged = self.ragged and self.width > 1
         self.rows_per_group = self.geometry.workgroup * self.width
         if self.is_reduction:
             self.rows_per_group = self.geometry.rows * (self.width if self.by_columns else 1)
@@ -84,7 +86,8 @@ class LoopWriter(LongLoops):
         kernel, device = self.kernel, device_config()
         if device.vector == 1 or kernel.is_heavy or (self.is_reduction and self.geometry.threads_per_row == 0):
             return 1
-        if not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector):
+        self.ragged = not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector)
+        if self.ragged and not (self.is_reduction and self._is_long(self.tree.numel)):
             return 1
         phases = [p for p in kernel.phases if p.in_loop or not self.is_reduction]
         stores = [s for p in phases for s in p.stores if kernel.is_live(s)]
@@ -93,11 +96,15 @@ class LoopWriter(LongLoops):
             return 1
         return device.vector if any(kernel.is_vectorized(self.tree, a) for a in [*stores, *loads]) else 1
 
+    def _is_long(self, size) -> bool:
+        """Whether rows take more loads of a thread than it keeps in registers, one element each."""
+        return isinstance(size, sympy.Integer) and int(size) > MAX_PERSISTENT_LOADS * self.geometry.step
+
     def _persistent_loads(self) -> int:
         """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
         kernel = self.kernel
         loops = [p for p in kernel.phases if p.in_loop]
-        if device_config().software or kernel.is_heavy or not isinstance(self.tree.numel, sympy.Integer):
+        if self.ragged or device_config().software or kernel.is_heavy or not isinstance(self.tree.numel, sympy.Integer):
             return 0
         step = self.geometry.step * self.row_width
         count = -(-int(self.tree.numel) // step)
