@@ -32,6 +32,15 @@ def test_long_sums_are_exact_to_a_few_roundings(mps, dynamic):
         torch.testing.assert_close(got.cpu().double(), a.double().sum(0), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("size", [70, 1001, 4190])
+def test_moments_of_equal_numbers_are_exact(mps, size):
+    a = torch.rand(33, 1).expand(33, size).contiguous().to(mps)
+    var, mean = torch.compile(lambda a: torch.var_mean(a, 1, correction=0))(a)
+    assert torch.equal(mean, a[:, 0]) and not var.any()
+    b = torch.compile(lambda a: F.layer_norm(a, (size,)))(a)
+    assert not b.any()
+
+
 @pytest.mark.parametrize("size", [9001, 9002, 9003, 9004])
 def test_rows_of_whole_vectors_and_a_few_elements(mps, size):
     """Aligned rows, as Inductor pads them, whose length is no multiple of four; what is behind a row stays."""

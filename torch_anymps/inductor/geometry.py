@@ -8,8 +8,10 @@ from torch._inductor.virtualized import V
 
 from .device import device_config
 
-# Loads of a thread that keep a row in registers, and lines of a loop's body times its copies that are worth it.
+# Loads of a thread that keep a row in registers, the elements they keep, and lines of a loop's body times its copies
+# that are worth it.
 MAX_PERSISTENT_LOADS = 8
+MAX_PERSISTENT_ELEMENTS = 32
 MAX_UNROLLED_LINES = 2000
 # Lines of the body of a loop over a long row, times its copies that read ahead of their use.
 MAX_REPEATED_LINES = 160

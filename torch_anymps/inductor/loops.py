@@ -13,6 +13,7 @@ from .arguments import declare_arguments
 from .device import device_config
 from .dtypes import REGISTER
 from .geometry import (
+    MAX_PERSISTENT_ELEMENTS,
     MAX_PERSISTENT_LOADS,
     MAX_UNROLLED_LINES,
     RowHints,
@@ -97,8 +98,8 @@ class LoopWriter(LongLoops):
         return device.vector if any(kernel.is_vectorized(self.tree, a) for a in [*stores, *loads]) else 1
 
     def _is_long(self, size) -> bool:
-        """Whether rows take more loads of a thread than it keeps in registers, one element each."""
-        return isinstance(size, sympy.Integer) and int(size) > MAX_PERSISTENT_LOADS * self.geometry.step
+        """Whether a thread has more elements of a row than it keeps in registers."""
+        return isinstance(size, sympy.Integer) and int(size) > MAX_PERSISTENT_ELEMENTS * self.geometry.step
 
     def _persistent_loads(self) -> int:
         """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
@@ -109,7 +110,8 @@ class LoopWriter(LongLoops):
         step = self.geometry.step * self.row_width
         count = -(-int(self.tree.numel) // step)
         lines = sum(len(p.compute) + len(p.loads) for p in loops)
-        if count > MAX_PERSISTENT_LOADS or count * self.width * lines > MAX_UNROLLED_LINES:
+        most = MAX_PERSISTENT_ELEMENTS // self.row_width if self.geometry.threads_per_row else MAX_PERSISTENT_LOADS
+        if count > most or count * self.width * lines > MAX_UNROLLED_LINES:
             return 0
         return count
 

@@ -117,6 +117,43 @@ def _with_online_softmax(original):
     return prepare_softmax_extra_check
 
 
+def _corrected_two_pass(original):
+    """Moments by distances from a mean that rounding has moved: their own mean corrects it and the variance.
+
+    Rows of equal numbers have that number for their mean, and no variance (T. F. Chan, G. H. Golub, R. J. LeVeque,
+    "Algorithms for computing the sample variance", 1983, equation 1.7).
+    """
+    from torch._inductor import lowering
+
+    def var_mean_sum_(x, axis, correction, keepdim, return_mean):
+        if x.get_device().type != "mps":
+            return original(x, axis, correction, keepdim, return_mean)
+        axis = lowering._validate_reduction_axis(x, axis)
+        count = sympy_product(x.get_size()[i] for i in axis)
+        first = lowering.mean(x, axis, keepdim=True)
+        first.realize()
+        distances = lowering.sub(x, first)
+        rest = lowering.mean(distances, axis, keepdim=True)
+        squares = lowering.sum_(lowering.square(distances), axis, keepdims=True)
+        squares = lowering.sub(squares, lowering.mul(lowering.square(rest), _number(count, x, rest)))
+        squares = lowering.maximum(squares, _number(0, x, rest))
+        freedom = count - (1 if correction is None else correction)
+        results = [lowering.div(squares, _number(sympy.Max(freedom, 0), x, rest))]
+        if return_mean:
+            results.append(lowering.add(first, rest))
+        return tuple(results if keepdim else (lowering.squeeze(result, axis) for result in results))
+
+    return var_mean_sum_
+
+
+def _number(value, like, shaped):
+    """A constant of the dtype of `like`, expanded to the sizes of `shaped`."""
+    from torch._inductor import ir
+
+    constant = ir.IndexingConstant(index=value, dtype=like.get_dtype(), device=like.get_device())
+    return ir.ExpandView.create(constant, list(shaped.get_size()))
+
+
 def _with_bias(original):
     """Transposed convolutions add their bias before they round; Inductor's way for GPUs adds it to their results.
 
@@ -194,6 +231,7 @@ def register_decompositions() -> None:
     big_gpu = utils.is_big_gpu
     utils.is_big_gpu = lambda device=0: getattr(device, "type", "") != "mps" and big_gpu(device)  # would warn
     lowering.use_two_step_variance = _two_step_variance(lowering.use_two_step_variance)
+    lowering.var_mean_sum_ = _corrected_two_pass(lowering.var_mean_sum_)
     lowering._make_reduction_inner = _with_logical_index(lowering._make_reduction_inner)
 
     table = decomposition.decompositions
