@@ -141,7 +141,7 @@ def run(measure, unit, title, higher_is_better=False, below=None, table=None):
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--device", help="measure this device alone and print JSON")
     parser.add_argument("--peer", help="cpu or cuda; default: cuda when ANYMPS_PEER_PYTHON is set, else cpu")
-    parser.add_argument("--only", help="measure only the figures that this regular expression finds (families.py)")
+    parser.add_argument("--only", help="measure what this regular expression finds (benchmarks that name it)")
     parser.add_argument("--save", action="store_true", help="write the figures into benchmarks/results")
     arguments = parser.parse_args()
     if arguments.only and arguments.save:

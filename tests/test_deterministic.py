@@ -1,4 +1,4 @@
-"""torch.use_deterministic_algorithms: the table of docs/numerics.md, row by row, and memory that it fills."""
+"""torch.use_deterministic_algorithms: the table of docs/determinism.md, row by row, and memory that it fills."""
 
 import re
 import warnings
@@ -8,9 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-NUMERICS = Path(__file__).resolve().parent.parent / "docs" / "numerics.md"
-SECTION = NUMERICS.read_text().partition("## The same bits every time")[2].partition("\n## ")[0]
-TABLE = {row: outcome for row, outcome in re.findall(r"^\| (.+?) \| (deterministic|raises)\b", SECTION, re.MULTILINE)}
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "determinism.md").read_text()
+TABLE = {row: outcome for row, outcome in re.findall(r"^\| (.+?) \| (deterministic|raises)\b", PAGE, re.MULTILINE)}
 COUNT = 20000
 ALERT = "does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms\\(True"
 

@@ -364,7 +364,7 @@ def test_fuzzed_arguments_never_abort(mps):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_integers_divided_by_zero_are_zero(dtype, mps):
-    """As docs/numerics.md says; the smallest integer divided by -1 wraps to itself."""
+    """As docs/differences.md says; the smallest integer divided by -1 wraps to itself."""
     info = torch.iinfo(dtype)
     x = torch.tensor([5, 0, info.max, info.min], dtype=dtype, device=mps)
     quotients = [torch.floor_divide, lambda a, b: torch.div(a, b, rounding_mode="trunc")]

@@ -32,7 +32,8 @@ def _autoload() -> None:
 def fallbacks() -> dict[str, int]:
     """Ops without a kernel that ran on the CPU instead in this process, with the number of calls.
 
-    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set. Keys are names like "aten::kthvalue".
+    Empty unless PYTORCH_ENABLE_MPS_FALLBACK=1 was set, and where there is no device. Keys are names like
+    "aten::kthvalue".
     """
     import torch
 
@@ -58,7 +59,7 @@ def host_ops() -> list[str]:
 def device_count() -> int:
     """How many devices the processes of this machine can be spread over: the suitable ones of the best kind.
 
-    A process uses one of them, and torch.mps.device_count() is 1 in it.
+    A process uses one of them, and torch.mps.device_count() is 1 in it. 0 where this package stays out.
     """
     import torch
 
@@ -85,9 +86,11 @@ def set_device(index: int) -> None:
 def numpy(tensor):
     """A tensor on mps as a NumPy array of the same memory, without a copy, where host and device share memory.
 
-    Waits for the device. The array keeps the memory alive; what either side writes, the other sees. Call
-    torch.mps.synchronize() before reading, in NumPy, what was written on mps since. Raises RuntimeError where
-    the host cannot see the device's memory (tensor.numpy(force=True) copies), TypeError for what NumPy lacks.
+    It has the tensor's shape, strides and dtype, and keeps the memory alive; what either side writes, the other sees.
+    Waits for the device; call torch.mps.synchronize() before reading, in NumPy, what was written on mps since. Raises
+    RuntimeError where the host cannot see the device's memory (tensor.numpy(force=True) copies), for a tensor of
+    another device and for one that requires gradients; TypeError for what is no tensor, and for dtypes that NumPy
+    lacks (bfloat16).
     """
     import torch
 
@@ -112,7 +115,8 @@ def include_paths() -> list[str]:
 def compile_spirv(source: str) -> dict[str, bytes]:
     """The SPIR-V modules of a source's kernels in Slang, by name: what <anymps/kernel.h> takes.
 
-    Raises SyntaxError with the compiler's message, RuntimeError where the compiler is not installed.
+    Bytes are words of 32 bits, little-endian, with one entry point, "main". Raises SyntaxError with the compiler's
+    message, RuntimeError where the compiler is not installed.
     """
     from torch_anymps.user_kernels import compile_spirv
 
@@ -122,7 +126,8 @@ def compile_spirv(source: str) -> dict[str, bytes]:
 def profile():
     """A context that takes the GPU time of every kernel: `with torch_anymps.profile() as p: ...; print(p.table())`.
 
-    See torch_anymps.profiler.Profile. Nothing is measured, and nothing costs time, outside of such a context.
+    See torch_anymps.profiler.Profile, also for its errors. Nothing is measured, and nothing costs time, outside of such
+    a context.
     """
     from torch_anymps.profiler import Profile
 

@@ -36,7 +36,7 @@ def compiler_version(what: str = "torch.compile") -> str:
 
 @functools.cache
 def launcher():
-    """The extension module that makes callables of kernels."""
+    """The extension module that makes callables of kernels. Raises RuntimeError where its file is missing."""
     path = package_file(file_for(LAUNCHER, str(torch.__version__)))
     if path is None:
         raise RuntimeError("The module _launcher of torch-anymps is missing: build or reinstall torch-anymps.")

@@ -17,7 +17,8 @@ import pickle
 def record_history(enabled: bool = True, *, stacks: bool = True, max_entries: int = 1_000_000) -> None:
     """Notes every allocation from here on, the last `max_entries` events, with Python's stack where `stacks`.
 
-    A stack costs about 2.5 us an allocation. enabled=False stops, and forgets what was noted.
+    A stack costs about 2.5 us an allocation. enabled=False stops, and forgets what was noted. Raises ValueError for a
+    negative max_entries.
     """
     import torch
 
@@ -27,7 +28,10 @@ def record_history(enabled: bool = True, *, stacks: bool = True, max_entries: in
 
 
 def snapshot() -> dict:
-    """Segments and their blocks as they are now, and the events noted since record_history(), oldest first."""
+    """Segments and their blocks as they are now, and the events noted since record_history(), oldest first.
+
+    A dict of torch.cuda.memory._snapshot()'s form: sizes in bytes, times in microseconds, addresses of the device.
+    """
     import torch
 
     found = json.loads(torch.ops.anymps.memory_snapshot())
@@ -50,6 +54,6 @@ def snapshot() -> dict:
 
 
 def dump_snapshot(path: str | os.PathLike = "memory.pickle") -> None:
-    """Writes snapshot() to a file for the viewer."""
+    """Writes snapshot() to a file for the viewer, by pickle; an existing one is replaced."""
     with open(path, "wb") as file:
         pickle.dump(snapshot(), file)

@@ -20,10 +20,12 @@ class Kernel:
 
     @property
     def bytes_per_second(self) -> float:
+        """Bytes/s of all calls. A storage counts once a call, however often or partly it is read."""
         return self.calls * self.bytes / self.seconds if self.seconds else 0.0
 
     @property
     def operations_per_second(self) -> float:
+        """FLOP/s of all calls; 0.0 where the launcher does not tell the operations."""
         return self.calls * self.operations / self.seconds if self.seconds else 0.0
 
 
@@ -51,11 +53,11 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """GPU time of everything."""
+        """GPU time of everything, in seconds."""
         return sum(kernel.seconds for kernel in self.kernels)
 
     def table(self, limit: int = 20) -> str:
-        """The most expensive kernels as lines of text."""
+        """The `limit` most expensive kernels as lines of text: ms, share of the GPU time, calls, GB/s, TFLOP/s."""
         lines = [f"{'ms':>10} {'share':>6} {'calls':>6} {'us/call':>9} {'GB/s':>7} {'TFLOP/s':>8}  kernel, sizes"]
         for k in self.kernels[:limit]:
             lines.append(

@@ -28,6 +28,8 @@ from torch_anymps import device_rates
 class Tuning:
     """A context in which tiles are measured; when it ends, the winners are stored and used from then on.
 
+    After an exception nothing is stored. Products and convolutions are slower meanwhile.
+
     Raises RuntimeError where no device is available, or where tiles are tuned or a profile is taken already.
     """
 

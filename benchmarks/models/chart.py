@@ -3,7 +3,7 @@
 Prints a table of medians (ms a step) with the distance of their quartiles and ratios, writes it into
 benchmarks/results with `--save`, and draws the speed-up over the CPU.
 ANYMPS_PEER_PYTHON names a Python with a CUDA build of PyTorch; ANYMPS_CHART_NETWORKS ("ResNet50,BERT-base") chooses
-networks, ANYMPS_CHART_ROUNDS how often the devices take turns.
+networks, ANYMPS_CHART_ROUNDS how often the devices take turns (2), ANYMPS_CHART_FILE where the picture goes.
 """
 
 import json

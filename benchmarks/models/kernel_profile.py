@@ -2,7 +2,8 @@
 
 The bound of a kernel is the longer of two times: its bytes at the speed of a dense copy on this device, measured here,
 and its floating-point operations at the device's peak by the data sheet. Arguments: names of networks; default: the
-chart's three. `--save` writes the table into benchmarks/results.
+chart's three. `--save` writes the table into benchmarks/results. ANYMPS_PROFILE_LINES (10) is the number of kernels,
+ANYMPS_PROFILE_PRECISIONS ("fp32 AMP") which steps.
 """
 
 import os

@@ -14,6 +14,7 @@ struct EntryPoint {
     std::span<const uint32_t> words;  // of its SPIR-V module, whose entry point is called "main"
 };
 
+// Names and SPIR-V modules as one list of words, which unpack_entry_points reads.
 std::vector<uint32_t> pack_entry_points(
     std::span<const std::pair<std::string, std::vector<uint32_t>>> entry_points);
 

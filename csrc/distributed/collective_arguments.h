@@ -9,15 +9,16 @@
 namespace anymps::distributed {
 
 // Checks of a collective, by the name that users have for it; they raise PyTorch's errors.
-void check(const char* name, const Tensor& tensor);    // dense, on mps
-void check(const char* name, const Tensors& tensors);  // all of them
-const Tensor& single(const char* name, const Tensors& tensors);
+void check(const char* name, const Tensor& tensor);                     // dense, on mps
+void check(const char* name, const Tensors& tensors);                   // all of them
+const Tensor& single(const char* name, const Tensors& tensors);         // the only one
 void check_ranks(const char* name, const Tensors& tensors, int ranks);  // one tensor a rank
 void check_dtypes(const char* name, const Tensor& a, const Tensor& b);
 void check_root(const char* name, int64_t root, int ranks);
 
-// Some of the host's views, as bytes.
+// `count` of the host's views from `first` on, as uint8.
 Tensors all_bytes(const Tensors& host, size_t first, size_t count);
+// One argument a tensor.
 std::vector<HostArgument> arguments_of(const Tensors& tensors, Access access);
 // All elements, one tensor after the other.
 Tensor flat(const Tensors& tensors);

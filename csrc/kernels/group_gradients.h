@@ -12,11 +12,11 @@ namespace anymps::kernels {
 
 // Tensors are contiguous. Rows are the planes of (sample, channel).
 struct GroupGradients {
-    at::TensorBase grad, x;
-    at::TensorBase mean, rstd;      // of (sample, group)
-    at::TensorBase weight;          // of channels; may be undefined
-    at::TensorBase products, sums;  // results, float32: of grad (x - mean) rstd and grad, for each row
-    at::TensorBase grad_x;          // result; may be undefined
+    at::TensorBase grad, x;         // [rows, size], each of a floating dtype
+    at::TensorBase mean, rstd;      // [rows / depth], of (sample, group)
+    at::TensorBase weight;          // [channels]; may be undefined
+    at::TensorBase products, sums;  // results [rows], float32: of grad (x - mean) rstd and grad, for each row
+    at::TensorBase grad_x;          // result, as x; may be undefined
 };
 
 struct GroupShape {
@@ -29,7 +29,7 @@ struct GroupShape {
 
 std::string to_text(const GroupShape& shape);
 
-// Whether a workgroup can keep such groups.
+// Whether a workgroup can keep such groups in registers; only then may group_gradients be called.
 bool supports_group_gradients(const GroupShape& shape, const RouteDevice& device);
 void group_gradients(const GroupShape& shape, const GroupGradients& tensors);
 

@@ -8,6 +8,7 @@
 
 namespace anymps::runtime {
 
+// rates.txt in the cache folder, which `python -m torch_anymps.tune --device` writes.
 std::string device_rates_path();
 
 // First line of a file of what was measured on a device with this driver. what: of which kind and form,

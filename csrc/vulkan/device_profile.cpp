@@ -67,8 +67,8 @@ constexpr PlanCosts kSoftwareCosts = [] {
     return costs;
 }();
 
-// By RADV's compiler, Mesa 25.0. Kernels on fragments count on NVIDIA's layout of them: csrc/ops/attention
-// measures it.
+// By RADV's compiler, Mesa 25.0. Kernels on fragments count on NVIDIA's layout of them, which
+// gemm/fragment_layout.h measures.
 constexpr Exclusion kOnAmd[] = {
     {"matmul_pipelined_*", "a thread needs 222 of 256 registers"},
     {"conv_matrix_256x128x32_*", "spills vector registers"},

@@ -40,7 +40,9 @@ void chunked_attention(const Attention& a, const at::Tensor& out, const at::Tens
 void flash_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
 void decode_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
 
-// The gradients are written; grad_bias [batch, heads, l, s] f32 may be undefined.
+// Gradients with the shapes of what they are of, which are written: of query, key and value in their dtypes,
+// key's and value's summed over the heads of a group; bias [batch, heads, l, s] f32 may be undefined. grad is
+// [batch, heads, l, v]; out and lse are the forward pass's.
 struct AttentionGradients {
     at::Tensor query, key, value, bias;
 };
@@ -49,7 +51,7 @@ void chunked_attention_backward(const Attention& a, const at::Tensor& grad, cons
 void flash_attention_backward(const Attention& a, const at::Tensor& grad, const at::Tensor& out,
                               const at::Tensor& lse, const AttentionGradients& gradients);
 
-// True where the device has such kernels, and they take these tensors.
+// True where the device has such kernels, and they take these tensors. decode: up to 8 queries, no dropout.
 bool flash_attention_takes(const Attention& a);
 bool decode_attention_takes(const Attention& a);
 

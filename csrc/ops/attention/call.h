@@ -15,6 +15,8 @@ using CallArgs = shaders::attention_call::AttentionCall;
 // Whether all strides have 32 bits.
 bool strides_fit(const Attention& a);
 
+// The address and the strides, in elements, of t [batch, heads, rows, columns], whose columns follow one
+// another.
 HeadTensor strided(const at::Tensor& t);
 
 // The tensor, or a copy of it, with rows whose elements follow one another.

@@ -41,10 +41,12 @@ struct LayerNormGradients {
     bool same_types;          // of grad and input, and of the parameters; statistics are float32
 };
 
+// For ANYMPS_LOG=plan.
 std::string to_text(const BatchNormProblem& problem);
 std::string to_text(const LayerNormProblem& problem);
 std::string to_text(const LayerNormGradients& problem);
 
+// The names of the routes that a device takes, a row each of batch_norm.cpp, group_norm.cpp, layer_norm.cpp.
 const char* batch_norm_statistics_route(const BatchNormProblem& problem, const kernels::RouteDevice& device);
 const char* batch_norm_backward_route(const BatchNormProblem& problem, const kernels::RouteDevice& device);
 const char* group_norm_backward_route(const kernels::GroupShape& shape, const kernels::RouteDevice& device);

@@ -25,7 +25,8 @@ struct Windows {
 };
 
 // Kernels of shaders/pool/pool.slang. Tensors are [channels, ...] or [batch, channels, ...], of any strides.
-// indices (i64, undefined for averages) are positions in the plane of the input.
+// indices (i64, undefined for averages) are positions in the plane of the input. Gradients have the shapes of
+// the input and the output; grad_input is written whole.
 // Raise NotImplementedError naming `op` for types without arithmetic there: bool, complex, and for averages
 // and gradients integers other than int64 (averages alone).
 void max_pool(const char* op, const Windows& windows, const at::Tensor& input, const at::Tensor& output,

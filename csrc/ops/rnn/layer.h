@@ -44,6 +44,7 @@ struct RecurrentResult {
     std::vector<RecurrentReserve> reserve;  // in training
 };
 
+// A layer in all its directions. training: keeps the reserve, which recurrent_backward reads.
 RecurrentResult recurrent_forward(const RecurrentLayer& layer, bool training);
 
 struct RecurrentGradients {

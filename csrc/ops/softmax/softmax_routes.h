@@ -20,7 +20,9 @@ struct SoftmaxProblem {
     bool aligned;        // the first ones at the tensor's beginning
 };
 
+// For ANYMPS_LOG=plan.
 std::string to_text(const SoftmaxProblem& problem);
+// The name of the route of softmax.cpp that a device takes; softmax and log_softmax have the same.
 const char* softmax_route(const SoftmaxProblem& problem, const kernels::RouteDevice& device);
 
 }  // namespace anymps::ops

@@ -45,6 +45,7 @@ AOTI_TORCH_EXPORT AOTITorchError anymps_aoti_launch(const anymps_aoti_kernel* ke
 
 namespace anymps::aoti {
 
+// Numbers as anymps_aoti_launch takes them; fraction() rounds to float32.
 inline uint64_t integer(int64_t value) {
     return static_cast<uint64_t>(value);
 }

@@ -39,8 +39,9 @@ inline void check(anymps_status status) {
     TORCH_CHECK(false, message);
 }
 
-// The storage of a tensor on mps as what a dispatch reads or writes. Kernels get the address of its first element:
-// tensor.const_data_ptr(), or tensor.mutable_data_ptr() of one that is written.
+// The storage of a tensor on mps as what a dispatch reads or writes, of any dtype and strides. Kernels get the address
+// of its first element: tensor.const_data_ptr(), or tensor.mutable_data_ptr() of one that is written. Raises
+// RuntimeError for a tensor of another device.
 inline anymps_access access(const at::TensorBase& tensor, bool write) {
     TORCH_CHECK(tensor.is_mps(), "a kernel takes tensors on mps, and one is on ", tensor.device());
     const auto address = reinterpret_cast<uint64_t>(write ? tensor.storage().mutable_data() : tensor.storage().data());
@@ -49,14 +50,18 @@ inline anymps_access access(const at::TensorBase& tensor, bool write) {
 inline anymps_access reads(const at::TensorBase& tensor) { return access(tensor, false); }
 inline anymps_access writes(const at::TensorBase& tensor) { return access(tensor, true); }
 
+// A kernel of one's own. It lives as long as the process, as do copies of this handle; make it once, say as a static.
 class Kernel {
   public:
-    // spirv: see anymps_kernel_api::create. Raises ValueError for a module that is no kernel.
+    // spirv, and subgroup_size in threads: see anymps_kernel_api::create. Raises ValueError for a module that is no
+    // kernel, RuntimeError where there is no device.
     Kernel(const char* name, std::span<const uint32_t> spirv, uint32_t subgroup_size = 0) {
         check(kernel_api().create(name, spirv.data(), spirv.size(), subgroup_size, &kernel_));
     }
 
-    // Args: the uniform parameters in their order, as Slang, HLSL and GLSL lay push constants out (std430).
+    // Records a dispatch of `groups` workgroups (at most 65,535 in a dimension) in the current stream. args: the
+    // uniform parameters in their order, as Slang, HLSL and GLSL lay push constants out (std430). accesses: all memory
+    // that the kernel reads or writes; what is missing there is not ordered against other kernels. Raises as check().
     template <class Args>
     void dispatch(std::array<uint32_t, 3> groups, const Args& args,
                   std::initializer_list<anymps_access> accesses) const {
