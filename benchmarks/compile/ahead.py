@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from zoo import START, Worker
+from zoo import Worker
 
 
 def fill_caches(command: list[str], options: dict, items: list[tuple[str, str]], processes: int, seconds: float) -> int:
@@ -32,7 +32,7 @@ def fill_caches(command: list[str], options: dict, items: list[tuple[str, str]],
         chosen = options | {"networks": [network], "modes": [mode], "ahead": True}
         worker, error = Worker(command, chosen, environment), None
         try:
-            while said := worker.next(max(0.0, min(START, end - time.perf_counter()))):
+            while said := worker.next(max(0.0, end - time.perf_counter())):
                 error = error or said.get("error")
                 if "end" in said:
                     worker.process.wait(30)  # it writes the driver's pipelines into the cache

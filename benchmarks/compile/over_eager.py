@@ -6,7 +6,7 @@ Training steps are in the default mode, inference (eval, no gradients) is in mod
 compile the networks in parallel (`--ahead`; 0: none) and leave them in the caches; then one process measures, alone on
 the machine, so that "first step" is that of a process that finds its graphs compiled. A row is printed, and the file is
 written, as soon as it is measured; geometric means and what is slower than eager come at the end, or when the run is
-stopped. `--summary FILE` prints these of a file.
+stopped. `--summary FILE FILE` prints these of runs that were divided.
 """
 
 from __future__ import annotations
@@ -47,15 +47,19 @@ def work(options: dict) -> None:
     def step_of(task, mode: str, dtype: str, compile_mode: str | None):
         torch._dynamo.reset()
         torch.manual_seed(0)
-        return zoo_step.make_step(zoo_step.moved(task, device), device, mode == "train", dtype == "amp", compile_mode)
+        return zoo_step.make_step(task, device, mode == "train", dtype == "amp", compile_mode)
 
     def measured(task, mode: str, dtype: str) -> list[float]:
         if options["ahead"]:
-            step_of(task, mode, dtype, MODES[mode])().float().item()
+            for compile_mode in (MODES[mode], None):  # eager pipelines, too, are then in the driver's cache
+                step_of(task, mode, dtype, compile_mode)().float().item()
             return []
-        eager, _, eager_loss = zoo_step.figures(step_of(task, mode, dtype, None), device, seconds)
+        step = step_of(zoo_step.moved(task, device), mode, dtype, None)
+        eager, _, eager_loss = zoo_step.figures(step, device, seconds)
+        del step
         zoo_step.empty_cache(device)
-        compiled, first, loss = zoo_step.figures(step_of(task, mode, dtype, MODES[mode]), device, seconds)
+        step = step_of(zoo_step.moved(task, device), mode, dtype, MODES[mode])
+        compiled, first, loss = zoo_step.figures(step, device, seconds)
         return [eager, compiled, eager / compiled, first, eager_loss, loss]
 
     zoo_step.serve(options, ZOO, lambda network: variants(network, options), measured)
@@ -107,13 +111,23 @@ def measure(arguments, path: pathlib.Path) -> None:
     if arguments.ahead:
         fill_caches(command, options, items, arguments.ahead, arguments.ahead_seconds)
     try:
-        result = zoo.collect(command, options, arguments.limit, begin, COLUMNS, path)
+        zoo.collect(command, options, arguments.limit, begin, COLUMNS, path)
     finally:
         if path.exists():
-            summary(json.loads(path.read_text())["rows"])
-    if arguments.save:
-        where = {key: result[key] for key in ("date", "commit", "host", "clocks")}
-        results.save(result["device"], None, title, COLUMNS, result["rows"], tuple(result["notes"]), **where)
+            conclude([path], arguments.save)
+
+
+def conclude(paths: list[pathlib.Path], save: bool) -> None:
+    """Prints the summary of the rows of all files, and saves them as one result file, with the facts of the first."""
+    first, *others = (json.loads(path.read_text()) for path in paths)
+    for other in others:
+        first["rows"] |= other["rows"]
+        first["notes"] += other["notes"]
+    summary(first["rows"])
+    if save:
+        where = {key: first[key] for key in ("date", "commit", "host", "clocks")}
+        where["benchmark"] = "compile/over_eager"
+        results.save(first["device"], None, first["title"], COLUMNS, first["rows"], tuple(first["notes"]), **where)
 
 
 def main() -> None:
@@ -122,18 +136,18 @@ def main() -> None:
     parser.add_argument("--networks", metavar="A,B", help="names of zoo_networks; all by default")
     parser.add_argument("--modes", default="train,infer", help="train, infer, or train,infer")
     parser.add_argument("--dtype", default="amp", help="fp32, amp (bf16 autocast), or fp32,amp")
-    parser.add_argument("--seconds-per", type=float, default=0.8, metavar="N", help="of measuring a network in one mode")
+    parser.add_argument("--seconds-per", type=float, default=0.8, metavar="N", help="of measuring a row")
     parser.add_argument("--limit", type=float, default=90.0, metavar="N", help="seconds of a row, compiling included")
     parser.add_argument("--ahead", type=int, default=max(1, (os.cpu_count() or 1) - 4), help="processes that compile")
-    parser.add_argument("--ahead-seconds", type=float, default=240.0, metavar="N", help="after which these are stopped")
+    parser.add_argument("--ahead-seconds", type=float, default=240.0, metavar="N", help="after which these end")
     parser.add_argument("--tiny", action="store_true", help="small batches and widths, for software drivers")
     parser.add_argument("--json", metavar="OUT", help="the result file")
-    parser.add_argument("--summary", metavar="FILE", help="measure nothing")
+    parser.add_argument("--summary", nargs="+", metavar="FILE", help="measure nothing; several files are one result")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results, too")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the file is written, and its summary printed
     if arguments.summary:
-        summary(json.loads(pathlib.Path(arguments.summary).read_text())["rows"])
+        conclude([pathlib.Path(name) for name in arguments.summary], arguments.save)
     elif arguments.json:
         measure(arguments, pathlib.Path(arguments.json))
     else:

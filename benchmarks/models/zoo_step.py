@@ -116,7 +116,7 @@ def serve(options: dict, networks: list, variants, measured) -> None:
     """Measures networks and says what happens: the process of a zoo.Worker.
 
     `variants(network)` is the modes and precisions of a network, and `measured(task, mode, precision)` the figures of
-    one of them. `options`: device, tiny, `networks` (names; all where empty), `done` (keys that are not measured again),
+    one of them. `options`: device, tiny, `networks` (names; all where empty), `done` (keys not measured again),
     and `built_on`, the device on which weights are made: the CPU, unless another one is named.
     """
     threading.Thread(target=end_with_parent, daemon=True).start()
