@@ -44,8 +44,11 @@ def fill_caches(command: list[str], options: dict, items: list[tuple[str, str]],
             worker.end()
 
     start = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(processes)
+    try:
         errors = list(pool.map(run, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
     for (network, mode), error in zip(items, errors):
         if error:
             print(f"ahead: {network}, {mode}: {error.splitlines()[0]}", file=sys.stderr)

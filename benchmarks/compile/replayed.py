@@ -133,7 +133,7 @@ def compare(ours: dict, theirs: dict) -> tuple[list[str], dict[str, list]]:
 
 
 def both(arguments) -> list[pathlib.Path]:
-    """Measures mps, and CUDA where another Python is named; returns the files."""
+    """Measures mps, and CUDA where another Python is named; returns the files of those that were measured."""
     folder, python = pathlib.Path(arguments.json), os.environ.get("ANYMPS_PEER_PYTHON")
     folder.mkdir(parents=True, exist_ok=True)
     devices = {"mps": (sys.executable, os.environ)}
@@ -145,8 +145,8 @@ def both(arguments) -> list[pathlib.Path]:
     given += ["--tiny"] if arguments.tiny else []
     for device, (python, environment) in devices.items():
         command = [python, __file__, "--device", device, "--json", str(folder / f"{device}.json"), *given]
-        subprocess.run(command, env=environment, check=True)
-    return [folder / f"{device}.json" for device in devices]
+        subprocess.run(command, env=environment, check=False)  # of one that fails the other is worth having
+    return [file for device in devices if (file := folder / f"{device}.json").exists()]
 
 
 def main() -> None:
@@ -168,7 +168,7 @@ def main() -> None:
         measure(arguments, pathlib.Path(arguments.json))
         return
     files = [pathlib.Path(name) for name in arguments.compare] if arguments.compare else both(arguments)
-    if len(files) == 1:
+    if len(files) < 2:
         return
     ours, theirs = (json.loads(file.read_text()) for file in files)
     columns, rows = compare(ours, theirs)
