@@ -35,11 +35,12 @@ START = 120.0  # seconds in which a process has to have found its device
 
 
 class Worker:
-    """A process of zoo_step.py and what it says."""
+    """A process of `command`, which ends in zoo_step.serve(), and what it says."""
 
-    def __init__(self, options: dict) -> None:
-        command = [sys.executable, str(HERE / "zoo_step.py"), json.dumps(options)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: list[str], options: dict, environment: dict | None = None) -> None:
+        command = [sys.executable, *command, json.dumps(options)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
         self.lines: queue.Queue[dict | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -58,8 +59,8 @@ class Worker:
         return self.process.wait()
 
 
-def measure(arguments, path: pathlib.Path) -> dict:
-    """Measures all networks on a device, in processes that are replaced after errors; returns and writes the record."""
+def measure(arguments, path: pathlib.Path) -> None:
+    """Measures all networks on a device and writes the record."""
     options = {
         "device": arguments.device,
         "networks": arguments.networks.split(",") if arguments.networks else [],
@@ -70,12 +71,20 @@ def measure(arguments, path: pathlib.Path) -> dict:
         "seconds": arguments.seconds_per,
         "done": [],
     }
+    collect([str(HERE / "zoo_step.py")], options, arguments.limit, lambda facts: begin(facts, arguments), COLUMNS, path)
+
+
+def collect(command: list[str], options: dict, limit: float, begin, columns: list[str], path: pathlib.Path) -> dict:
+    """Rows that a Worker measures, which is replaced after errors; returns and writes the record.
+
+    `begin(facts)` returns an empty record. A row takes `limit` seconds at most.
+    """
     result, going, start = None, True, time.perf_counter()
     while going:
-        worker, key, going = Worker(options), None, False
+        worker, key, going = Worker(command, options), None, False
         try:
             while True:
-                said = worker.next(arguments.limit if key else START)
+                said = worker.next(limit if key else START)
                 if said is None:
                     error = f"the process ended with {worker.process.wait()}"
                     break
@@ -83,7 +92,7 @@ def measure(arguments, path: pathlib.Path) -> dict:
                     error = said["end"]
                     break
                 if "facts" in said:
-                    result = result or begin(said["facts"], arguments)
+                    result = result or begin(said["facts"])
                 elif "begin" in said:
                     key = said["begin"]
                 else:
@@ -94,13 +103,13 @@ def measure(arguments, path: pathlib.Path) -> dict:
                     options["done"].append(key)
                     key = None
         except queue.Empty:
-            error = f"took more than {arguments.limit:g} s" if key else f"did not begin within {START:g} s"
+            error = f"took more than {limit:g} s" if key else f"did not begin within {START:g} s"
         finally:
             worker.end()
         if error and key is None:  # what was measured is in the file
-            sys.exit(f"zoo.py: {arguments.device}: {error}")
+            sys.exit(f"{options['device']}: {error}")
         if error:
-            note(result, key, [None] * len(COLUMNS), error, path)
+            note(result, key, [None] * len(columns), error, path)
             options["done"].append(key)
             going = True
     result["clocks"] = results.clocks()
@@ -123,7 +132,7 @@ def note(result: dict, key: str, figures: list, error: str | None, path: pathlib
     result["rows"][key] = [f and float(f"{f:.5g}") for f in figures]
     if error:
         result["notes"].append(f"{key}: {error}")
-    cells = error.splitlines()[0] if error else " | ".join(f"{f:.4g}" for f in figures)
+    cells = error.splitlines()[0] if error else " | ".join("-" if f is None else f"{f:.4g}" for f in figures)
     results.write(result, path)
     print(f"| {spoken(key)} | {cells} |", flush=True)
 

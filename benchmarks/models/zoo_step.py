@@ -106,40 +106,60 @@ def empty_cache(device: str) -> None:
         getattr(torch, device).empty_cache()
 
 
-def main(options: dict) -> None:
-    """`options` are those of zoo.py, and `done`, keys that are not measured again."""
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+def end_with_parent() -> None:
+    while os.read(0, 1):  # not sys.stdin, whose lock a process that ends by itself would wait for
+        pass
+    os._exit(1)
+
+
+def serve(options: dict, networks: list, variants, measured) -> None:
+    """Measures networks and says what happens: the process of a zoo.Worker.
+
+    `variants(network)` is the modes and precisions of a network, and `measured(task, mode, precision)` the figures of
+    one of them. `options`: device, tiny, `networks` (names; all where empty), `done` (keys not measured again),
+    and `built_on`, the device on which weights are made: the CPU, unless another one is named.
+    """
+    threading.Thread(target=end_with_parent, daemon=True).start()
     import torch
-    from zoo_networks import ZOO
 
     device, done = options["device"], set(options["done"])
-    unknown = set(options["networks"]) - {network.name for network in ZOO}
+    unknown = set(options["networks"]) - {network.name for network in networks}
     if unknown:
-        say(end=f"{sorted(unknown)} are not in the zoo; it has {[network.name for network in ZOO]}")
+        say(end=f"{sorted(unknown)} are not in the zoo; it has {[network.name for network in networks]}")
         return
     say(facts=results.device_facts(device))
-    for network in ZOO:
+    for network in networks:
         if options["networks"] and network.name not in options["networks"]:
             continue
-        variants = itertools.product(options["modes"], options["dtypes"])
-        left = {f"{network.trade} | {network.name} | {m} | {d}": (m, d) for m, d in variants}
+        left = {f"{network.trade} | {network.name} | {m} | {d}": (m, d) for m, d in variants(network)}
         left = {key: how for key, how in left.items() if key not in done}
         task = None
         for key, (mode, dtype) in left.items():
             say(begin=key)
-            step = None
             try:
-                task = task or build(network, options["tiny"])
-                torch._dynamo.reset() if options["compile"] else None
-                there = moved(task, device)
-                step = make_step(there, device, mode == "train", dtype == "amp", options["compile"])
-                say(key=key, figures=figures(step, device, options["seconds"]))
+                if task is None:
+                    with torch.device(options.get("built_on", "cpu")):
+                        task = build(network, options["tiny"])
+                say(key=key, figures=measured(task, mode, dtype))
             except Exception as error:  # of any network, whatever it is: the others go on
                 say(key=key, error=f"{type(error).__name__}: {error}"[:500])
-            del step
-            there = None
             empty_cache(device)
     say(end=None)
+
+
+def main(options: dict) -> None:
+    """`options` are those of zoo.py."""
+    import torch
+    from zoo_networks import ZOO
+
+    device = options["device"]
+
+    def measured(task, mode: str, dtype: str) -> list[float]:
+        torch._dynamo.reset() if options["compile"] else None
+        step = make_step(moved(task, device), device, mode == "train", dtype == "amp", options["compile"])
+        return figures(step, device, options["seconds"])
+
+    serve(options, ZOO, lambda _: itertools.product(options["modes"], options["dtypes"]), measured)
 
 
 if __name__ == "__main__":

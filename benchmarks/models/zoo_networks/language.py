@@ -91,8 +91,10 @@ class LlamaBlock(nn.Module):
         heads = ((q, self.heads), (k, self.groups), (v, self.groups))
         q, k, v = (t.unflatten(-1, (n, -1)).transpose(1, 2) for t, n in heads)
         q, k = (t * cos + torch.cat([-t.chunk(2, -1)[1], t.chunk(2, -1)[0]], -1) * sin for t in (q, k))
-        y = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.out(self.mix(q.to(v.dtype), k.to(v.dtype), v).transpose(1, 2).flatten(2))
+
+    def mix(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
     def forward(self, x, cos, sin):
         x = x + self.attend(self.norms[0](x), cos, sin)
@@ -101,10 +103,12 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, words: int, width: int, heads: int, groups: int, hidden: int, depth: int, length: int) -> None:
+    def __init__(
+        self, words: int, width: int, heads: int, groups: int, hidden: int, depth: int, length: int, block=LlamaBlock
+    ) -> None:
         super().__init__()
         self.words, self.norm = Embedding(words, width), nn.RMSNorm(width, eps=1e-5)
-        self.blocks = nn.ModuleList(LlamaBlock(width, heads, groups, hidden) for _ in range(depth))
+        self.blocks = nn.ModuleList(block(width, heads, groups, hidden) for _ in range(depth))
         size = width // heads
         frequencies = 500000.0 ** (-torch.arange(0, size, 2) / size)
         angles = (torch.arange(length)[:, None] * frequencies).repeat(1, 2)
