@@ -18,6 +18,7 @@ NAMES = (
     "torch_storage",
     "torch_foreach",
     "torch_optim",
+    "torch_autocast",
     "torch_convolution",
     "torch_dynamo",
     "torch_flex_attention",
