@@ -90,11 +90,16 @@ inline constexpr Tile kConvNoSmem[] = {
     nosmem("nosmem_64x128", 64, 128, {.cost_per_k = 1084, .occupancy = 3}),
     nosmem("nosmem_128x64", 128, 64, {.cost_per_k = 1084, .occupancy = 3}),
 };
+consteval Tile resident(const char* kernel, const TileCosts& costs) {
+    Tile tile = nosmem(kernel, 256, 128, costs);
+    tile.whole_k = true;
+    return tile;
+}
 inline constexpr Tile kConvResidentB64[] = {
-    nosmem("resident_b64_256x128", 256, 128, {.cost_per_k = 4336, .occupancy = 3}),
+    resident("resident_b64_256x128", {.cost_per_k = 4336, .occupancy = 3}),
 };
 inline constexpr Tile kConvResidentB128[] = {
-    nosmem("resident_b128_256x128", 256, 128, {.cost_per_k = 4336, .occupancy = 3}),
+    resident("resident_b128_256x128", {.cost_per_k = 4336, .occupancy = 3}),
 };
 inline constexpr Tile kConvNoSmemBf16x2[] = {
     nosmem("nosmem_bf16x2_64x128", 64, 128, {.cost_per_k = 2750, .occupancy = 3}),
@@ -103,7 +108,7 @@ inline constexpr Tile kConvNoSmemBf16x2LongK[] = {
     nosmem("nosmem_bf16x2_pipelined_64x128", 64, 128, {.cost_per_k = 2670, .occupancy = 2}),
 };
 inline constexpr Tile kConvResidentBBf16x2[] = {
-    nosmem("resident_b64_bf16x2_256x128", 256, 128, {.cost_per_k = 11000, .occupancy = 3}),
+    resident("resident_b64_bf16x2_256x128", {.cost_per_k = 11000, .occupancy = 3}),
 };
 inline constexpr uint64_t kLongSum = 512;
 

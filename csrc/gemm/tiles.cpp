@@ -63,6 +63,7 @@ uint64_t modelled_time(const vulkan::DeviceInfo& device, const Tile& tile, uint6
 
 void set_split_k(Plan& plan, const GemmProblem& p, uint64_t split_k) {
     split_k = std::max<uint64_t>(1, std::min(split_k, kWorkspaceElements / (p.batch * p.m * p.n)));
+    if (plan.tile->whole_k) split_k = 1;
     const bool sixteen = p.arithmetic == Arithmetic::F16 || p.arithmetic == Arithmetic::BF16;
     const bool halves = is_scaled_f16(p.arithmetic) || (p.convolution && sixteen);
     const uint64_t step = plan.tile->fragments || plan.tile->pipelined ? 64 : halves ? 32 : 16;

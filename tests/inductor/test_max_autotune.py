@@ -76,7 +76,8 @@ def test_the_fastest_plan_is_called(operator, mps, take):
     on_mps = [x.to(mps) for x in inputs]
     result, (code,) = run_and_get_code(torch.compile(function, mode=MODE), *on_mps)
     assert f"mps_planned.{operator}_" in code
-    torch.testing.assert_close(result.cpu(), function(*inputs), rtol=1e-4, atol=1e-4)
+    expected = function(*inputs)  # convolutions on matrix units are right to 4e-6 of the largest result
+    torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item() + 1e-5)
 
 
 def test_the_plan_is_of_the_compiled_call_alone(mps, take):

@@ -104,6 +104,26 @@ TEST(GemmPlan, CandidatesBeginWithTheModelsPlan) {
     }
 }
 
+TEST(GemmPlan, TilesOfWholeKAreNotSplit) {
+    int seen = 0;
+    for (const DeviceInfo& device : made_up_devices()) {
+        for (const auto algo : {ConvAlgo::NoSmemBlocked, ConvAlgo::NoSmemFlat, ConvAlgo::NoSmemBf16x2}) {
+            for (const uint64_t k : {64, 128}) {
+                GemmProblem problem = call_of(1, 64, 3136, k, Arithmetic::BF16).problem;
+                problem.convolution = true;
+                problem.algo = algo;
+                for (const Plan& plan : candidate_plans(device, problem)) {
+                    if (!plan.tile->whole_k) continue;
+                    ++seen;
+                    EXPECT_EQ(plan.split_k, 1) << device.name << ": " << plan.tile->kernel;
+                    EXPECT_EQ(plan.tail_split, 1) << device.name << ": " << plan.tile->kernel;
+                }
+            }
+        }
+    }
+    EXPECT_GT(seen, 0);
+}
+
 // What a change of a table or a cost changes on purpose is changed here too.
 TEST(GemmPlan, ChoicesOfFamilies) {
     const auto text = [](const char* device, const GemmCall& call) {
