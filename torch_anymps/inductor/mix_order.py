@@ -114,9 +114,9 @@ def _values_of(nodes) -> int:
 def can_fuse(original):
     """Wraps MixOrderReduction.can_fuse, which is about Triton's kernels."""
 
-    def can_fuse_mix_order(cls, node1, node2) -> bool:
+    def can_fuse_mix_order(cls, node1, node2, *args, **kwargs) -> bool:
         if not _is_ours(node1, node2):
-            return original(node1, node2)
+            return original(node1, node2, *args, **kwargs)
         if not config.triton.mix_order_reduction or not (node1.is_reduction() and node2.is_reduction()):
             return False
         numels, others = cls.get_numel_rnumel(node1), cls.get_numel_rnumel(node2)
@@ -134,7 +134,7 @@ def sub_node_can_fuse(original):
     """Wraps FusedMixOrderReductions.sub_node_can_fuse: what joins the columns are sums, too, and registers are few."""
 
     @functools.wraps(original)
-    def can_join(self, node1, node2, other_nodes) -> bool:
+    def can_join(self, node1, node2, *args, **kwargs) -> bool:
         if _is_ours(node1):
             sums = all(_is_partial_sum(node) for node in node2.get_nodes())
             if node1 is self.node2 and (not sums or MixOrderReduction.is_contiguous_node(node2)):
@@ -142,7 +142,7 @@ def sub_node_can_fuse(original):
             columns = int(MixOrderReduction.get_numel_rnumel(self.node1)[1])
             if team_geometry(columns, _values_of([self.node1, self.node2, node2])) is None:
                 return False
-        return original(self, node1, node2, other_nodes)
+        return original(self, node1, node2, *args, **kwargs)
 
     return can_join
 
@@ -151,11 +151,11 @@ def can_fuse_with(original):
     """Wraps FusedMixOrderReductions.can_fuse_with, whose limit is on reads, of whatever size: ours is on registers."""
 
     @functools.wraps(original)
-    def can_join(self, other) -> bool:
+    def can_join(self, *args, **kwargs) -> bool:
         if not _is_ours(self):
-            return original(self, other)
+            return original(self, *args, **kwargs)
         with config.patch({"triton.mix_order_reduction_max_reads": 0}):
-            return original(self, other)
+            return original(self, *args, **kwargs)
 
     return can_join
 
