@@ -295,10 +295,10 @@ class LoopWriter(LongLoops, PartialSumLoops):
         for phase in loops:
             for load in phase.loads:
                 seen.setdefault(load.key, []).append(load)
-        self.row_arrays: dict = {}
+        self.row_arrays: dict = {key: [name, True] for key, name in self.of_all_rows.items()}
         for key, loads in seen.items():
             load = loads[0]
-            if len(loads) < 2 or load.pointer in stored:
+            if len(loads) < 2 or load.pointer in stored or key in self.of_all_rows:
                 continue
             if self.width > 1 and not (kernel.is_vectorized(self.tree, load) or kernel.is_broadcast(self.tree, load)):
                 continue

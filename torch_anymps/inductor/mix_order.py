@@ -20,7 +20,9 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
+from .access import vector_type
 from .device import device_config
+from .dtypes import REGISTER
 from .geometry import Geometry, power_of_two
 
 # Registers of a thread for its part of a row and of the columns' sums: with these, two workgroups share a core's.
@@ -76,7 +78,7 @@ def _is_ours(*nodes) -> bool:
 
 def _pays(rows_node, columns_node) -> bool:
     """Whether one kernel of these two is possible, and faster."""
-    if device_config().software or (rows_node.ancestors & columns_node.get_operation_names()):
+    if rows_node.ancestors & columns_node.get_operation_names():
         return False
     if columns_node.ancestors & rows_node.get_operation_names() or MixOrderReduction.is_split_reduction(rows_node):
         return False
@@ -117,7 +119,9 @@ def can_fuse(original):
     def can_fuse_mix_order(cls, node1, node2, *args, **kwargs) -> bool:
         if not _is_ours(node1, node2):
             return original(node1, node2, *args, **kwargs)
-        if not config.triton.mix_order_reduction or not (node1.is_reduction() and node2.is_reduction()):
+        if not config.triton.mix_order_reduction or device_config().software:
+            return False
+        if not (node1.is_reduction() and node2.is_reduction()):
             return False
         numels, others = cls.get_numel_rnumel(node1), cls.get_numel_rnumel(node2)
         if len(numels) != 2 or tuple(numels) != tuple(reversed(others)):
@@ -271,6 +275,8 @@ def _set_part_count(first, second, groups: int) -> None:
 class PartialSumLoops:
     """The part of a LoopWriter that writes such kernels."""
 
+    of_all_rows: dict = {}  # Load.key -> the array that has what no row differs in, such as weights
+
     def _walk_rows(self) -> None:
         """A loop over the rows of a workgroup; what it keeps of the columns is stored after it."""
         kernel, code, index, count = self.kernel, self.code, self.index, self.persistent
@@ -283,6 +289,7 @@ class PartialSumLoops:
         for k in range(len(sums)):
             code.writeline(f"{kind} columns{k}[{count}];  // of this thread's rows")
         self._for_each_part([f"columns{k}[n] = {kind}(0.0f);" for k in range(len(sums))])
+        self._load_for_all_rows()
         first, step = f"{index}(group) * {rows}", f"group_count * {rows}"
         code.writeline(f"for ({index} begin = {first}; begin < total; begin += {step})")
         code.writeline("{")
@@ -295,6 +302,30 @@ class PartialSumLoops:
             self._row_phases()
         code.writeline("}")
         self._store_partial_sums(sums)
+
+    def _load_for_all_rows(self) -> None:
+        """Registers for what every row reads of its columns, loaded once."""
+        kernel, code, row = self.kernel, self.code, self.tree.prefix
+        written = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
+        found: dict = {}
+        for phase in (p for p in kernel.phases if p.in_loop):
+            for load in phase.loads:
+                entries = [kernel.range_tree_nodes.get(s) for s in load.index.free_symbols]
+                of_columns = entries and all(e is not None and e.root is self.tree for e in entries)
+                whole = self.width == 1 or kernel.is_vectorized(self.tree, load)
+                if of_columns and whole and load.pointer not in written:
+                    found.setdefault(load.key, (load, phase.indexing))
+        self.of_all_rows = {key: f"all_{load.var}" for key, (load, _) in found.items()}
+        lines = []
+        for key, (load, indexing) in found.items():
+            kind = vector_type(load.dtype) if self.width > 1 else REGISTER[load.dtype]
+            code.writeline(f"{kind} {self.of_all_rows[key]}[{self.persistent}];")
+            lines += [line for line in indexing if line not in lines]
+            lines.append(f"{self.of_all_rows[key]}[n] = {self._load(load)};")
+        if lines:
+            base = f"lane * {self.width} + {self.index}(n) * {self.geometry.threads_per_row * self.width}"
+            guarded = [f"let {self.tree.name} = {base};", f"if ({self.tree.name} < {row}numel)", "{"]
+            self._for_each_part([*guarded, *(f"    {line}" for line in lines), "}"])
 
     def _store_partial_sums(self, pointers: list[str]) -> None:
         """Adds up what the teams of the workgroup have of each column; the first team stores it."""
