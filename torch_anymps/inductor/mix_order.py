@@ -45,7 +45,7 @@ class PartialSums:
 
 
 def team_geometry(columns: int, values: int) -> Geometry | None:
-    """As few threads a row as have the registers for it, at least a subgroup; None: no workgroup has them.
+    """As few threads a row as have the registers for it, a subgroup where there is work for one; None: none have them.
 
     values: numbers of an element that are kept, those of the columns' sums among them.
     """
@@ -104,6 +104,13 @@ def _is_partial_sum(node) -> bool:
     return buffer.get_reduction_type() == "sum" and buffer.get_dtype() == torch.float32 and len(ranges) == 1
 
 
+def _is_of_one_size(node) -> bool:
+    """Whether the split reductions of a node were of one size before they were split."""
+    buffers = [n.node for n in node.get_nodes() if MixOrderReduction.is_split_reduction(n)]
+    sizes = {tuple(map(sympy_product, (b._original_ranges, b._original_reduction_ranges))) for b in buffers}
+    return len(sizes) <= 1
+
+
 def _values_of(nodes) -> int:
     """Numbers that a kernel of these nodes keeps of each element."""
     found = [n for node in nodes for n in node.get_nodes()]
@@ -122,6 +129,8 @@ def can_fuse(original):
         if not config.triton.mix_order_reduction or device_config().software:
             return False
         if not (node1.is_reduction() and node2.is_reduction()):
+            return False
+        if not (_is_of_one_size(node1) and _is_of_one_size(node2)):
             return False
         numels, others = cls.get_numel_rnumel(node1), cls.get_numel_rnumel(node2)
         if len(numels) != 2 or tuple(numels) != tuple(reversed(others)):
@@ -180,7 +189,7 @@ def generate(scheduling, node: FusedMixOrderReductions) -> None:
     geometry = team_geometry(int(columns), _values_of([rows_node, node.node2]))
     seconds = [_second_part(n) for n in column_nodes]
     kernels = _kernels_of(scheduling.scheduler, seconds)
-    if kernels is None:
+    if kernels is None or geometry is None:  # pairs of pairs may have grown too large
         _generate_both(scheduling, rows_node, node.node2)
         return
     metrics.codegen_mix_order_reduction += 1
