@@ -1,8 +1,11 @@
 """Fixtures of torch.compile's tests."""
 
 import dataclasses
+import importlib
+import pkgutil
 
 import pytest
+import torch
 from slang_fixtures import in_new_process, slang
 
 __all__ = ["in_new_process", "slang"]
@@ -15,3 +18,26 @@ def epilogues_everywhere(monkeypatch, slang):
 
     config = dataclasses.replace(graph_passes.device_config(), matrix_units=False)
     monkeypatch.setattr(graph_passes, "device_config", lambda: config)
+
+
+@pytest.fixture
+def as_a_gpu(monkeypatch, slang):
+    """Kernels are generated as they are for a small GPU, where this is none: whichever driver it is, it runs them."""
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    from torch_anymps import inductor
+
+    units = 4
+    modules = [
+        importlib.import_module(f"{inductor.__name__}.{m.name}") for m in pkgutil.iter_modules(inductor.__path__)
+    ]
+    config = dataclasses.replace(
+        inductor.device.device_config(), software=False, workgroup=256, vector=4, compute_units=units
+    )
+    for module in modules:
+        if hasattr(module, "device_config"):
+            monkeypatch.setattr(module, "device_config", lambda: config)
+    monkeypatch.setattr(torch.backends.mps, "get_core_count", lambda: units)
+    DeviceProperties.create.cache_clear()
+    yield config
+    DeviceProperties.create.cache_clear()

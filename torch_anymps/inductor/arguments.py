@@ -21,6 +21,8 @@ def fields_of(kernel, trees: list, tiled: bool) -> tuple[list[tuple[str, str]], 
     numbers += [("int64_t", f"{t.prefix}numel") for t in trees]
     if tiled:
         numbers.append(("int64_t", "tile_count"))
+    if kernel.partial_sums is not None:
+        numbers.append(("int64_t", "group_count"))
     for n in range(len(kernel.messages)):
         numbers += [("int64_t", f"error{n}"), ("int64_t", f"error_code{n}")]
     return tensors, numbers
@@ -78,3 +80,5 @@ def declare_arguments(code: IndentedBuffer, kernel, trees: list, index: str, til
         for tree in trees:
             known = tree.numel if isinstance(tree.numel, sympy.Integer) else f"args{access}{tree.prefix}numel"
             code.writeline(f"let {tree.prefix}numel = {index}({known});")
+        if kernel.partial_sums is not None:
+            code.writeline(f"let group_count = {index}(args{access}group_count);")

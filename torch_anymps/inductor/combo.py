@@ -6,6 +6,7 @@ import math
 
 from torch._inductor import config
 from torch._inductor.codegen.common import IndentedBuffer
+from torch._inductor.scheduler import FusedMixOrderReductions
 from torch._inductor.virtualized import V
 
 from .arguments import declare_entry, fields_of
@@ -127,7 +128,12 @@ def independent_nodes(scheduler) -> list[list]:
 
 def _is_small(node) -> bool:
     device = node.get_device()
-    if device is None or device.type != "mps" or not hasattr(node, "get_read_write_buffers_sizes"):
+    if (
+        isinstance(node, FusedMixOrderReductions)
+        or device is None
+        or device.type != "mps"
+        or not hasattr(node, "get_read_write_buffers_sizes")
+    ):
         return False
     return node.get_read_write_buffers_sizes() <= MAX_PART_BYTES
 

@@ -19,6 +19,7 @@ from .access import Load, Store, is_aligned, is_removed, stride_of
 from .device import device_config
 from .dtypes import REGISTER, STORAGE, converted, is_fraction
 from .loops import TILE, LoopWriter
+from .mix_order import PartialSums
 from .overrides import SlangOverrides, install_rows
 from .printer import SlangPrinter
 from .reduction import Reductions
@@ -79,6 +80,7 @@ class SlangKernel(Reductions, SIMDKernel):
         self.results: OrderedSet[CSEVariable] = OrderedSet()
         self.messages: list[str] = []  # of errors that the kernel reports
         self.in_range: set[str] = set()  # indices that were checked already
+        self.partial_sums: PartialSums | None = None  # beside what it does with rows
         self.is_heavy = False  # a functor of some hundred instructions, of which the text has one copy only
         self.is_single_operation = _operation_count(self.features) <= 1
 
@@ -229,6 +231,8 @@ class SlangKernel(Reductions, SIMDKernel):
         if self.tiled:
             divided = "/" if V.graph.cpp_wrapper else "//"
             numbers.append(" * ".join(f"(({numel} + {TILE - 1}) {divided} {TILE})" for numel in numbers[-2:]))
+        elif self.partial_sums is not None:
+            numbers.append(str(self.partial_sums.groups))
         kinds = [float if kind == "float" else int for _, kind, _ in self.numbers]
         return [t.buffer for t in self.tensors], numbers, kinds + [int] * (len(numbers) - len(kinds))
 
@@ -248,7 +252,7 @@ class SlangKernel(Reductions, SIMDKernel):
         count = len(self.numbers)
         trees = self.active_range_trees()
         grid = tuple(count + i for i, tree in enumerate(trees) if not tree.is_reduction)
-        if self.tiled:
+        if self.tiled or self.partial_sums is not None:  # the last number is that of workgroups
             return len(self.tensors), written, count + len(trees) + 1, (count + len(trees),), 1
         return len(self.tensors), written, count + len(trees), grid, self.rows_per_group
 

@@ -22,12 +22,13 @@ from .geometry import (
     reduction_geometry,
 )
 from .long_loops import LongLoops
+from .mix_order import PartialSumLoops
 from .shared_values import SharedValues
 
 TILE = 32  # elements of x, and of y, of a workgroup that transposes
 
 
-class LoopWriter(LongLoops):
+class LoopWriter(LongLoops, PartialSumLoops):
     def __init__(self, kernel):
         self.kernel = kernel
         self.code = IndentedBuffer()
@@ -42,7 +43,10 @@ class LoopWriter(LongLoops):
         self.ragged = False  # rows of whole vectors and one to three elements
         self.tree = inner[0] if inner else self.outer[-1] if self.tiled else self.outer[0]
         hints = RowHints.of(kernel) if self.is_reduction else None
-        self.geometry = reduction_geometry(kernel, self.tree, hints) if hints else pointwise_geometry()
+        if kernel.partial_sums is not None:
+            self.geometry = kernel.partial_sums.geometry
+        else:
+            self.geometry = reduction_geometry(kernel, self.tree, hints) if hints else pointwise_geometry()
         self.by_columns = self._is_by_columns()
         if self.by_columns:
             self.tree_of_vectors, self.width, self.row_width = self.outer[0], device_config().vector, 1
@@ -99,16 +103,21 @@ class LoopWriter(LongLoops):
 
     def _is_long(self, size) -> bool:
         """Whether a thread has more elements of a row than it keeps in registers."""
-        return isinstance(size, sympy.Integer) and int(size) > MAX_PERSISTENT_ELEMENTS * self.geometry.step
+        most = MAX_PERSISTENT_ELEMENTS * self.geometry.step
+        return self.kernel.partial_sums is None and isinstance(size, sympy.Integer) and int(size) > most
 
     def _persistent_loads(self) -> int:
         """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
         kernel = self.kernel
         loops = [p for p in kernel.phases if p.in_loop]
-        if self.ragged or device_config().software or kernel.is_heavy or not isinstance(self.tree.numel, sympy.Integer):
+        if not isinstance(self.tree.numel, sympy.Integer):
             return 0
         step = self.geometry.step * self.row_width
         count = -(-int(self.tree.numel) // step)
+        if kernel.partial_sums is not None:
+            return count
+        if self.ragged or device_config().software or kernel.is_heavy:
+            return 0
         lines = sum(len(p.compute) + len(p.loads) for p in loops)
         most = MAX_PERSISTENT_ELEMENTS // self.row_width if self.geometry.threads_per_row else MAX_PERSISTENT_LOADS
         if count > most or count * self.width * lines > MAX_UNROLLED_LINES:
@@ -125,23 +134,30 @@ class LoopWriter(LongLoops):
         declare_arguments(code, kernel, self.trees, self.index, self.tiled, part)
         with code.indent():
             if self.is_reduction:
-                by_columns = "  // 0: by columns"
+                by_columns = "" if kernel.partial_sums else "  // 0: by columns"
                 code.writeline(f"static const uint kThreadsPerRow = {self.geometry.threads_per_row};{by_columns}")
-                code.writeline(f"static const uint kColumns = {self.geometry.columns};")
-            self._position()
-            if self.is_reduction:
-                for line in kernel.row_indexing:
-                    code.writeline(line)
-                self._declare_persistent()
-                if self.by_columns:
-                    self._columns(kernel.phases)
-                else:
-                    for phase in kernel.phases:
-                        self._loop(phase) if phase.in_loop else self._once(phase)
+                if kernel.partial_sums is None:
+                    code.writeline(f"static const uint kColumns = {self.geometry.columns};")
+            if kernel.partial_sums is not None:
+                self._walk_rows()
             else:
-                self._pointwise()
+                self._position()
+                self._row_phases() if self.is_reduction else self._pointwise()
         code.writeline("}")
         return code.getvalue()
+
+    def _row_phases(self) -> None:
+        kernel = self.kernel
+        self.code.writelines(kernel.row_indexing)
+        self._declare_persistent()
+        if self.by_columns:
+            self._columns(kernel.phases)
+            return
+        for phase in kernel.phases:
+            self._loop(phase) if phase.in_loop else self._once(phase)
+
+    def _row_count(self) -> str:
+        return " * ".join(f"{t.prefix}numel" for t in self.outer) or f"{self.index}(1)"
 
     def _position(self) -> None:
         """Which rows, or elements, are the thread's."""
@@ -158,8 +174,7 @@ class LoopWriter(LongLoops):
             code.writeline("if (column >= xnumel || position >= ynumel)")
             code.writeline("    return;")
             return
-        total = " * ".join(f"{t.prefix}numel" for t in self.outer) or f"{index}(1)"
-        code.writeline(f"let total = {total};")
+        code.writeline(f"let total = {self._row_count()};")
         if not self.is_reduction:
             thread = f"{index}(group) * {geometry.workgroup} + {index}(thread_index())"
             code.writeline(f"let position = ({thread}) * {self.width};")
@@ -254,6 +269,8 @@ class LoopWriter(LongLoops):
     def _compute(self, phase) -> list[str]:
         """The lines of a phase, of which some are values that an earlier loop has kept."""
         lines = self.reused.lines(phase, self.width) if self.reused and phase.in_loop else phase.compute
+        if self.kernel.partial_sums is not None and self.width > 1:
+            return [re.sub(r"\b(columns\d+\[n\])", r"\1[j]", line) for line in lines]
         return [_of_column(line) for line in lines] if self.by_columns and phase.in_loop else lines
 
     def _load(self, load, kept: str | None = None) -> str:
@@ -278,10 +295,10 @@ class LoopWriter(LongLoops):
         for phase in loops:
             for load in phase.loads:
                 seen.setdefault(load.key, []).append(load)
-        self.row_arrays: dict = {}
+        self.row_arrays: dict = {key: [name, True] for key, name in self.of_all_rows.items()}
         for key, loads in seen.items():
             load = loads[0]
-            if len(loads) < 2 or load.pointer in stored:
+            if len(loads) < 2 or load.pointer in stored or key in self.of_all_rows:
                 continue
             if self.width > 1 and not (kernel.is_vectorized(self.tree, load) or kernel.is_broadcast(self.tree, load)):
                 continue

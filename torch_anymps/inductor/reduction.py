@@ -76,6 +76,8 @@ class Reductions:
         return tuple(self._result(f"{acc}_row.{part}", F32) for part in ("largest", "sum"))
 
     def _of_row(self, combine: str, value: str) -> str:
+        if self.partial_sums is not None:
+            return f"team_reduce<{combine}>({value}, kThreadsPerRow, turn)"
         return f"row_reduce<{combine}>({value}, kThreadsPerRow, kColumns)"
 
     def _result(self, text: str, dtype: torch.dtype) -> CSEVariable:
@@ -89,6 +91,12 @@ class Reductions:
             self.store(name, index, value)
         finally:
             self.inside_reduction = prior
+
+    def partial_accumulate(self, name, reduction_type, value, extra_meta):
+        """A term of a column's sum (mix_order.py), of which each workgroup stores its part."""
+        sums = self.partial_sums.pointers
+        self.compute.writeline(f"if (inside) columns{len(sums)}[n] += {operand(value, 'float')};")
+        sums.append(self.args.output(name))
 
     def scan(self, dtypes, combine_fn, values):
         raise NotImplementedError("scans in generated kernels")

@@ -11,7 +11,7 @@ from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from . import runtime
+from . import mix_order, runtime
 from .combo import ComboKernel, groups_of
 from .kernel import SlangKernel
 
@@ -61,6 +61,9 @@ class SlangScheduling(SIMDScheduling):
                 if config.nan_asserts:
                     whole.codegen_nan_check()
         self.free_buffers_in_scheduler()
+
+    def codegen_mix_order_reduction(self, node) -> None:
+        mix_order.generate(self, node)
 
     def define_kernel(self, src_code: str, node_schedule, kernel: SlangKernel) -> str:
         wrapper = V.graph.wrapper_code
