@@ -57,6 +57,31 @@ def test_structured_group_and_plain_function(run):
     assert sum(path.read_text().count("m.impl(") for path in out.rglob("registration_*.cpp")) == 6
 
 
+def test_rows_get_their_signatures(run):
+    result, out = run(
+        {
+            "a.cpp": 'ANYMPS_ROW(_softmax_out, f(self, dim))\nANYMPS_ROW(normal_, f(", ", self))\n'
+            "Tensor ANYMPS_FUNC(linear)()",
+            "sparse/b.cpp": "ANYMPS_SPARSE_ROW(mm_out, f(self, mat2, out))\nANYMPS_SPARSE_CSR_ROW(mm_out, f(self))",
+        },
+    )
+    assert result.status == 0, result.stderr
+    header = (out / "anymps/ops/a_ops.h").read_text()
+    signatures = [line for line in header.splitlines() if "ANYMPS_SIGNATURE_" in line]
+    assert signatures == [
+        "#define ANYMPS_SIGNATURE__softmax_out void structured__softmax_out::impl("
+        "const at::Tensor & self, int64_t dim, bool half_to_float, const at::Tensor & out)",
+        "#define ANYMPS_SIGNATURE_normal_ at::Tensor & normal_("
+        "at::Tensor & self, double mean, double std, ::std::optional<at::Generator> generator)",
+    ]
+    assert "struct structured__softmax_out : public at::meta::structured__softmax {" in header
+    header = (out / "anymps/ops/sparse/b_ops.h").read_text()
+    for kernel in ("mm_out_sparse", "mm_out_sparse_csr"):
+        assert f"#define ANYMPS_SIGNATURE_{kernel} at::Tensor & {kernel}(const at::Tensor & self" in header
+    source = (out / registration_of("sparse/b")).read_text()
+    assert "TORCH_LIBRARY_IMPL(aten, SparseMPS" in source and "TORCH_LIBRARY_IMPL(aten, SparseCsrMPS" in source
+
+
 def test_unchanged_files_keep_their_time(run):
     _, out = run({"a.cpp": "Tensor ANYMPS_FUNC(view)()", "b.cpp": "Tensor ANYMPS_FUNC(linear)()"})
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*")}
@@ -84,6 +109,8 @@ def test_c_shims_of_what_inductor_calls(run):
         ("TORCH_IMPL_FUNC(add_Tensor)", "takes the out overload of a structured operator: 'add.out', not 'add.Tensor'"),
         ("TORCH_IMPL_FUNC(linear)", "'linear' is not structured in PyTorch: write ANYMPS_FUNC(linear)"),
         ("ANYMPS_FUNC(op##_out)", "a.cpp:2: ANYMPS_FUNC(op##_out) does not name one operator"),
+        ("ANYMPS_ROW(op##_out, f(self))", "a.cpp:2: ANYMPS_ROW(op##_out) does not name one operator"),
+        ("ANYMPS_ROW(view, 1) ANYMPS_FUNC(view)", "'view' is registered twice: by"),
         ("ANYMPS_FUNC(reshape)", "with a kernel on MPS it would have no gradient"),
         ("ANYMPS_FUNC(view)\nANYMPS_FUNC(view)", "'view' is registered twice: by"),
         ("TORCH_IMPL_FUNC(add_out) ANYMPS_FUNC(add__Tensor)", "'add_.Tensor' is registered twice: by"),

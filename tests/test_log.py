@@ -95,7 +95,8 @@ ROUTES = """
 z = torch.randn(4, 8, 6, 6, device="mps", requires_grad=True)
 torch.nn.functional.batch_norm(z, None, None, training=True).sum().backward()
 torch.nn.functional.group_norm(z, 2).sum().backward()
-y.sum(0); y.amax(1); y.sort(1)
+y.sum(0); y.amax(1); y.sort(1); y.t().contiguous(); y.half()
+torch.nn.functional.scaled_dot_product_attention(z, z, z).sum().backward()
 torch.softmax(y, 1); torch.log_softmax(y.t(), 0)
 w = torch.ones(700, device="mps")
 for norm in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
@@ -110,6 +111,9 @@ WAYS = {
     "group_norm": {"reduce, channel_norm", "group_gradients"},
     "channel_norm": {"same_channel"},
     "sort": {"merge", "radix_tiles"},
+    "copy": {"bits", "transposed_words"},
+    "attention": {"chunked", "decode"},
+    "attention_backward": {"chunked"},
 }
 
 

@@ -4,8 +4,9 @@
     gen_registration.py --ops csrc/ops --out build/generated          write what changed
     gen_registration.py --ops csrc/ops --out build/generated --list   print the files that would be written
 
-Inputs: the markers TORCH_IMPL_FUNC, ANYMPS_FUNC, ANYMPS_SPARSE_FUNC and ANYMPS_SPARSE_CSR_FUNC in csrc/ops/*.cpp and
-csrc/ops/*/*.cpp, and the op tables csrc/ops/<table>.yaml, each read by the module anymps_codegen.<table>, which has
+Inputs: the markers TORCH_IMPL_FUNC, ANYMPS_ROW, ANYMPS_FUNC and the latter two's forms for sparse tensors in
+csrc/ops/*.cpp and csrc/ops/*/*.cpp, and the op tables csrc/ops/<table>.yaml, each read by the module
+anymps_codegen.<table>, which has
     outputs() -> list[str]                   every file it writes, relative to the output folder
     families(yaml: Path) -> list[Family]     its operators and texts (see anymps_codegen.registration)
 The C shims of operators (anymps_codegen.c_shims) are written beside them.

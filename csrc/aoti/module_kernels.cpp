@@ -7,7 +7,6 @@
 #include <array>
 #include <memory>
 #include <span>
-#include <utility>
 
 #include "anymps/aoti.h"
 #include "kernels/kernel_call.h"

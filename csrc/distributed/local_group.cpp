@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <deque>
 #include <stdexcept>
 #include <string_view>
 #include <utility>

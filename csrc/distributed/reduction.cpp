@@ -5,7 +5,6 @@
 #include <ATen/ops/bitwise_xor.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/mean.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sum.h>

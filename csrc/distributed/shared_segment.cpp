@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <new>
 #include <stdexcept>
 #include <system_error>
 #include <utility>

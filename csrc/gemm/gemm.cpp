@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "gemm/fragments.h"

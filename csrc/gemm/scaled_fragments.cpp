@@ -4,8 +4,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-
 #include "gemm/fragment_layout.h"
 #include "gemm/gemm_plan.h"
 #include "gemm/scaled_rows.h"

@@ -3,7 +3,6 @@
 #include <anymps/shaders/norm/channel_norm.h>
 
 #include <algorithm>
-#include <array>
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"

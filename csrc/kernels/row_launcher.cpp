@@ -1,6 +1,5 @@
 #include "kernels/row_launcher.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "kernels/launch_config.h"

@@ -53,14 +53,8 @@ Tensor& ANYMPS_FUNC(hardtanh_out)(const Tensor& self, const Scalar& min, const S
     return at::clamp_out(out, self, low, high);
 }
 
-Tensor ANYMPS_FUNC(hardtanh)(const Tensor& self, const Scalar& min, const Scalar& max) {
-    Tensor out = at::empty({0}, self.options());
-    return hardtanh_out(self, min, max, out);
-}
-
-Tensor& ANYMPS_FUNC(hardtanh_)(Tensor& self, const Scalar& min, const Scalar& max) {
-    return hardtanh_out(self, min, max, self);
-}
+ANYMPS_ROW(hardtanh, hardtanh_out(self, min_val, max_val, NewTensor(self.options())))
+ANYMPS_ROW(hardtanh_, hardtanh_out(self, min_val, max_val, self))
 
 // The buffer is the CPU kernel's own: here it stays empty, as on CUDA.
 std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(log_sigmoid_forward_output)(const Tensor& self, Tensor& output,
@@ -85,10 +79,8 @@ Tensor& ANYMPS_FUNC(log_sigmoid_backward_grad_input)(const Tensor& grad, const T
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(log_sigmoid_backward)(const Tensor& grad, const Tensor& self, const Tensor& buffer) {
-    Tensor grad_input = at::empty_like(grad);
-    return log_sigmoid_backward_grad_input(grad, self, buffer, grad_input);
-}
+ANYMPS_ROW(log_sigmoid_backward,
+           log_sigmoid_backward_grad_input(grad_output, self, buffer, NewTensor(at::empty_like(grad_output))))
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(_prelu_kernel_backward)(const Tensor& grad, const Tensor& self,
                                                                const Tensor& weight) {
@@ -127,10 +119,7 @@ Tensor& ANYMPS_FUNC(glu_backward_grad_input)(const Tensor& grad, const Tensor& s
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(glu_backward)(const Tensor& grad, const Tensor& self, int64_t dim) {
-    Tensor grad_input = at::empty({0}, self.options());
-    return glu_backward_grad_input(grad, self, dim, grad_input);
-}
+ANYMPS_ROW(glu_backward, glu_backward_grad_input(grad_output, self, dim, NewTensor(self.options())))
 
 // Forward derivatives, of [a, b] -> a * sigmoid(b) with the tangent dx of x = [a, b].
 Tensor ANYMPS_FUNC(glu_jvp)(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim) {
@@ -179,9 +168,7 @@ Tensor ANYMPS_FUNC(rrelu_with_noise)(const Tensor& self, Tensor& noise, const Sc
     return rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), out);
 }
 
-Tensor& ANYMPS_FUNC(rrelu_with_noise_)(Tensor& self, Tensor& noise, const Scalar& lower, const Scalar& upper,
-                                       bool training, std::optional<Generator> generator) {
-    return rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), self);
-}
+ANYMPS_ROW(rrelu_with_noise_,
+           rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), self))
 
 }  // namespace anymps::ops

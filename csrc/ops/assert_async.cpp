@@ -23,9 +23,7 @@ void ANYMPS_FUNC(_assert_async_msg)(const Tensor& self, std::string_view message
                   kernels::Grid{});
 }
 
-void ANYMPS_FUNC(_assert_async)(const Tensor& self) {
-    _assert_async_msg(self, "Expected Tensor with single nonzero value, but got zero");
-}
+ANYMPS_ROW(_assert_async, _assert_async_msg(self, "Expected Tensor with single nonzero value, but got zero"))
 
 Tensor ANYMPS_FUNC(_functional_assert_async_msg)(const Tensor& self, std::string_view message,
                                                  const Tensor& dep_token) {
@@ -34,10 +32,6 @@ Tensor ANYMPS_FUNC(_functional_assert_async_msg)(const Tensor& self, std::string
 }
 
 // A 0-d tensor without a value.
-Tensor ANYMPS_FUNC(_make_dep_token)(std::optional<ScalarType> dtype, std::optional<Layout> layout,
-                                    std::optional<Device> device, std::optional<bool> pin_memory,
-                                    std::optional<MemoryFormat> memory_format) {
-    return at::empty({}, dtype, layout, device, pin_memory, memory_format);
-}
+ANYMPS_ROW(_make_dep_token, at::empty({}, dtype, layout, device, pin_memory, memory_format))
 
 }  // namespace anymps::ops

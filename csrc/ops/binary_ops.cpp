@@ -47,56 +47,21 @@ Tensor& rectify_(Tensor& sum) {
 
 }  // namespace
 
-Tensor ANYMPS_FUNC(_add_relu_Tensor)(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-    Tensor sum = at::add(self, other, alpha);
-    return rectify_(sum);
-}
-Tensor& ANYMPS_FUNC(_add_relu__Tensor)(Tensor& self, const Tensor& other, const Scalar& alpha) {
-    return rectify_(self.add_(other, alpha));
-}
-Tensor& ANYMPS_FUNC(_add_relu_out)(const Tensor& self, const Tensor& other, const Scalar& alpha,
-                                   Tensor& out) {
-    return rectify_(at::add_out(out, self, other, alpha));
-}
-Tensor ANYMPS_FUNC(_add_relu_Scalar)(const Tensor& self, const Scalar& other, const Scalar& alpha) {
-    return _add_relu_Tensor(self, at::native::wrapped_scalar_tensor(other), alpha);
-}
-Tensor& ANYMPS_FUNC(_add_relu__Scalar)(Tensor& self, const Scalar& other, const Scalar& alpha) {
-    return _add_relu__Tensor(self, at::native::wrapped_scalar_tensor(other), alpha);
-}
-
-Tensor ANYMPS_FUNC(rsub_Tensor)(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-    return at::sub(other, self, alpha);
-}
-
-Tensor ANYMPS_FUNC(remainder_Scalar_Tensor)(const Scalar& self, const Tensor& other) {
-    return at::remainder(at::native::wrapped_scalar_tensor(self), other);
-}
-
-Tensor ANYMPS_FUNC(__lshift___Scalar)(const Tensor& self, const Scalar& other) {
-    return at::bitwise_left_shift(self, other);
-}
-Tensor ANYMPS_FUNC(__lshift___Tensor)(const Tensor& self, const Tensor& other) {
-    return at::bitwise_left_shift(self, other);
-}
-Tensor& ANYMPS_FUNC(__ilshift___Scalar)(Tensor& self, const Scalar& other) {
-    return self.bitwise_left_shift_(other);
-}
-Tensor& ANYMPS_FUNC(__ilshift___Tensor)(Tensor& self, const Tensor& other) {
-    return self.bitwise_left_shift_(other);
-}
-Tensor ANYMPS_FUNC(__rshift___Scalar)(const Tensor& self, const Scalar& other) {
-    return at::bitwise_right_shift(self, other);
-}
-Tensor ANYMPS_FUNC(__rshift___Tensor)(const Tensor& self, const Tensor& other) {
-    return at::bitwise_right_shift(self, other);
-}
-Tensor& ANYMPS_FUNC(__irshift___Scalar)(Tensor& self, const Scalar& other) {
-    return self.bitwise_right_shift_(other);
-}
-Tensor& ANYMPS_FUNC(__irshift___Tensor)(Tensor& self, const Tensor& other) {
-    return self.bitwise_right_shift_(other);
-}
+ANYMPS_ROW(_add_relu_Tensor, rectify_(NewTensor(at::add(self, other, alpha))))
+ANYMPS_ROW(_add_relu__Tensor, rectify_(self.add_(other, alpha)))
+ANYMPS_ROW(_add_relu_out, rectify_(at::add_out(out, self, other, alpha)))
+ANYMPS_ROW(_add_relu_Scalar, _add_relu_Tensor(self, at::native::wrapped_scalar_tensor(other), alpha))
+ANYMPS_ROW(_add_relu__Scalar, _add_relu__Tensor(self, at::native::wrapped_scalar_tensor(other), alpha))
+ANYMPS_ROW(rsub_Tensor, at::sub(other, self, alpha))
+ANYMPS_ROW(remainder_Scalar_Tensor, at::remainder(at::native::wrapped_scalar_tensor(self), other))
+ANYMPS_ROW(__lshift___Scalar, at::bitwise_left_shift(self, other))
+ANYMPS_ROW(__lshift___Tensor, at::bitwise_left_shift(self, other))
+ANYMPS_ROW(__ilshift___Scalar, self.bitwise_left_shift_(other))
+ANYMPS_ROW(__ilshift___Tensor, self.bitwise_left_shift_(other))
+ANYMPS_ROW(__rshift___Scalar, at::bitwise_right_shift(self, other))
+ANYMPS_ROW(__rshift___Tensor, at::bitwise_right_shift(self, other))
+ANYMPS_ROW(__irshift___Scalar, self.bitwise_right_shift_(other))
+ANYMPS_ROW(__irshift___Tensor, self.bitwise_right_shift_(other))
 
 Tensor ANYMPS_FUNC(ldexp_Tensor)(const Tensor& self, const Tensor& other) {
     const auto type = at::result_type(self, other);
@@ -104,11 +69,7 @@ Tensor ANYMPS_FUNC(ldexp_Tensor)(const Tensor& self, const Tensor& other) {
     Tensor out = at::empty({0}, self.options().dtype(floats ? type : at::get_default_dtype_as_scalartype()));
     return ldexp_into(self, other, out);
 }
-Tensor& ANYMPS_FUNC(ldexp_)(Tensor& self, const Tensor& other) {
-    return ldexp_into(self, other, self);
-}
-Tensor& ANYMPS_FUNC(ldexp_out)(const Tensor& self, const Tensor& other, Tensor& out) {
-    return ldexp_into(self, other, out);
-}
+ANYMPS_ROW(ldexp_, ldexp_into(self, other, self))
+ANYMPS_ROW(ldexp_out, ldexp_into(self, other, out))
 
 }  // namespace anymps::ops

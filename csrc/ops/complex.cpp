@@ -30,12 +30,7 @@ Tensor& from_parts(const kernels::PointwiseKernel& row, const Tensor& a, const T
 
 }  // namespace
 
-Tensor& ANYMPS_FUNC(complex_out)(const Tensor& real, const Tensor& imag, Tensor& out) {
-    return from_parts(kernels::rows::complex, real, imag, out);
-}
-
-Tensor& ANYMPS_FUNC(polar_out)(const Tensor& abs, const Tensor& angle, Tensor& out) {
-    return from_parts(kernels::rows::polar, abs, angle, out);
-}
+ANYMPS_ROW(complex_out, from_parts(kernels::rows::complex, real, imag, out))
+ANYMPS_ROW(polar_out, from_parts(kernels::rows::polar, abs, angle, out))
 
 }  // namespace anymps::ops

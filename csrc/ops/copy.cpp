@@ -174,9 +174,7 @@ Tensor& ANYMPS_FUNC(copy_)(Tensor& self, const Tensor& src, bool non_blocking) {
 }
 
 // Of a tensor that is not quantized: itself in float32.
-Tensor ANYMPS_FUNC(dequantize_self)(const Tensor& self) {
-    return self.to(at::kFloat);
-}
+ANYMPS_ROW(dequantize_self, self.to(at::kFloat))
 
 Tensor ANYMPS_FUNC(_lazy_clone)(const Tensor& self) {
     c10::StorageImpl& storage = *self.storage().unsafeGetStorageImpl();

@@ -7,19 +7,11 @@
 
 namespace anymps::ops {
 
-Tensor ANYMPS_FUNC(empty_memory_format)(IntArrayRef size, std::optional<ScalarType> dtype,
-                                        std::optional<Layout> layout, std::optional<Device> device,
-                                        std::optional<bool> pin_memory,
-                                        std::optional<MemoryFormat> memory_format) {
-    return at::detail::empty_mps(size, dtype, layout, device, pin_memory, memory_format);
-}
-
-Tensor ANYMPS_FUNC(empty_strided)(IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype,
-                                  std::optional<Layout> layout, std::optional<Device> device,
-                                  std::optional<bool> pin_memory) {
-    return at::detail::empty_strided_mps(
-        size, stride, TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin_memory));
-}
+ANYMPS_ROW(empty_memory_format, at::detail::empty_mps(size, dtype, layout, device, pin_memory, memory_format))
+ANYMPS_ROW(empty_strided,
+           at::detail::empty_strided_mps(
+               size, stride,
+               TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin_memory)))
 
 // A tensor of zeros that has no memory: gradients that are known to vanish. Its dispatch key keeps every
 // kernel away.

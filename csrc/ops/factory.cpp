@@ -232,20 +232,8 @@ Tensor& ANYMPS_FUNC(eye_m_out)(int64_t n, int64_t m, Tensor& out) {
     return out;
 }
 
-Tensor& ANYMPS_FUNC(eye_out)(int64_t n, Tensor& out) {
-    return eye_m_out(n, n, out);
-}
-
-Tensor ANYMPS_FUNC(tril_indices)(int64_t row, int64_t col, int64_t offset, std::optional<ScalarType> dtype,
-                                 std::optional<Layout> layout, std::optional<Device> device,
-                                 std::optional<bool> pin_memory) {
-    return triangle_indices(row, col, offset, false, dtype, layout, device, pin_memory);
-}
-
-Tensor ANYMPS_FUNC(triu_indices)(int64_t row, int64_t col, int64_t offset, std::optional<ScalarType> dtype,
-                                 std::optional<Layout> layout, std::optional<Device> device,
-                                 std::optional<bool> pin_memory) {
-    return triangle_indices(row, col, offset, true, dtype, layout, device, pin_memory);
-}
+ANYMPS_ROW(eye_out, eye_m_out(n, n, out))
+ANYMPS_ROW(tril_indices, triangle_indices(row, col, offset, false, dtype, layout, device, pin_memory))
+ANYMPS_ROW(triu_indices, triangle_indices(row, col, offset, true, dtype, layout, device, pin_memory))
 
 }  // namespace anymps::ops

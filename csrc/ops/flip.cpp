@@ -79,9 +79,7 @@ Tensor ANYMPS_FUNC(flip)(const Tensor& self, IntArrayRef dims) {
     return out;
 }
 
-Tensor ANYMPS_FUNC(roll)(const Tensor& self, IntArrayRef shifts, IntArrayRef dims) {
-    return at::native::roll(self, shifts, dims);
-}
+ANYMPS_ROW(roll, at::native::roll(self, shifts, dims))
 
 Tensor ANYMPS_FUNC(channel_shuffle)(const Tensor& self, int64_t groups) {
     TORCH_CHECK(self.dim() > 2, "channel_shuffle expects input with > 2 dims, but got input with sizes ",

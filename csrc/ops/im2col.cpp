@@ -4,7 +4,6 @@
 
 #include <ATen/native/Resize.h>
 #include <ATen/native/im2col_shape_check.h>
-#include <ATen/ops/empty.h>
 
 #include <limits>
 
@@ -114,11 +113,7 @@ Tensor& ANYMPS_FUNC(im2col_out)(const Tensor& self, IntArrayRef kernel_size, Int
     return out;
 }
 
-Tensor ANYMPS_FUNC(im2col)(const Tensor& self, IntArrayRef kernel_size, IntArrayRef dilation,
-                           IntArrayRef padding, IntArrayRef stride) {
-    Tensor out = at::empty({0}, self.options());
-    return im2col_out(self, kernel_size, dilation, padding, stride, out);
-}
+ANYMPS_ROW(im2col, im2col_out(self, kernel_size, dilation, padding, stride, NewTensor(self.options())))
 
 Tensor& ANYMPS_FUNC(col2im_out)(const Tensor& self, IntArrayRef output_size, IntArrayRef kernel_size,
                                 IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride, Tensor& out) {
@@ -140,10 +135,7 @@ Tensor& ANYMPS_FUNC(col2im_out)(const Tensor& self, IntArrayRef output_size, Int
     return out;
 }
 
-Tensor ANYMPS_FUNC(col2im)(const Tensor& self, IntArrayRef output_size, IntArrayRef kernel_size,
-                           IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride) {
-    Tensor out = at::empty({0}, self.options());
-    return col2im_out(self, output_size, kernel_size, dilation, padding, stride, out);
-}
+ANYMPS_ROW(col2im,
+           col2im_out(self, output_size, kernel_size, dilation, padding, stride, NewTensor(self.options())))
 
 }  // namespace anymps::ops

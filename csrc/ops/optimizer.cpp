@@ -188,74 +188,27 @@ void sgd(TensorList self, TensorList grads, TensorList buffers, double weight_de
 
 }  // namespace
 
-void ANYMPS_FUNC(_fused_adam_)(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
-                               TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1,
-                               double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
-                               const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
-         amsgrad, maximize, false, {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_adam__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
-                                         TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
-                                         TensorList state_steps, const Tensor& lr, double beta1, double beta2,
-                                         double weight_decay, double eps, bool amsgrad, bool maximize,
-                                         const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
-         amsgrad, maximize, false, {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_adamw_)(TensorList self, TensorList grads, TensorList exp_avgs,
-                                TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, TensorList state_steps,
-                                double lr, double beta1, double beta2, double weight_decay, double eps,
-                                bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
-                                const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
-         amsgrad, maximize, true, {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_adamw__tensor_lr)(TensorList self, TensorList grads, TensorList exp_avgs,
-                                          TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
-                                          TensorList state_steps, const Tensor& lr, double beta1,
-                                          double beta2, double weight_decay, double eps, bool amsgrad,
-                                          bool maximize, const OptionalTensor& grad_scale,
-                                          const OptionalTensor& found_inf) {
-    adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay, eps,
-         amsgrad, maximize, true, {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_adagrad_)(TensorList self, TensorList grads, TensorList state_sums,
-                                  TensorList state_steps, double lr, double lr_decay, double weight_decay,
-                                  double eps, bool maximize, const OptionalTensor& grad_scale,
-                                  const OptionalTensor& found_inf) {
-    adagrad(self, grads, state_sums, state_steps, lr_decay, weight_decay, eps, maximize,
-            {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_adagrad__tensor_lr)(TensorList self, TensorList grads, TensorList state_sums,
-                                            TensorList state_steps, const Tensor& lr, double lr_decay,
-                                            double weight_decay, double eps, bool maximize,
-                                            const OptionalTensor& grad_scale,
-                                            const OptionalTensor& found_inf) {
-    adagrad(self, grads, state_sums, state_steps, lr_decay, weight_decay, eps, maximize,
-            {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_sgd_)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
-                              double weight_decay, double momentum, double lr, double dampening,
-                              bool nesterov, bool maximize, bool is_first_step,
-                              const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, dampening, nesterov, maximize,
-        is_first_step, {LearningRate(lr), grad_scale, found_inf});
-}
-
-void ANYMPS_FUNC(_fused_sgd__tensor_lr)(TensorList self, TensorList grads, TensorList momentum_buffer_list,
-                                        double weight_decay, double momentum, const Tensor& lr,
-                                        double dampening, bool nesterov, bool maximize, bool is_first_step,
-                                        const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    sgd(self, grads, momentum_buffer_list, weight_decay, momentum, dampening, nesterov, maximize,
-        is_first_step, {LearningRate(lr), grad_scale, found_inf});
-}
+ANYMPS_ROW(_fused_adam_,
+           adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay,
+                eps, amsgrad, maximize, false, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_adam__tensor_lr,
+           adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay,
+                eps, amsgrad, maximize, false, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_adamw_,
+           adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay,
+                eps, amsgrad, maximize, true, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_adamw__tensor_lr,
+           adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, beta1, beta2, weight_decay,
+                eps, amsgrad, maximize, true, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_adagrad_, adagrad(self, grads, state_sums, state_steps, lr_decay, weight_decay, eps,
+                                    maximize, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_adagrad__tensor_lr, adagrad(self, grads, state_sums, state_steps, lr_decay, weight_decay,
+                                              eps, maximize, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_sgd_, sgd(self, grads, momentum_buffer_list, weight_decay, momentum, dampening, nesterov,
+                            maximize, is_first_step, {LearningRate(lr), grad_scale, found_inf}))
+ANYMPS_ROW(_fused_sgd__tensor_lr,
+           sgd(self, grads, momentum_buffer_list, weight_decay, momentum, dampening, nesterov, maximize,
+               is_first_step, {LearningRate(lr), grad_scale, found_inf}))
 
 void ANYMPS_FUNC(_amp_foreach_non_finite_check_and_unscale_)(TensorList self, Tensor& found_inf,
                                                              const Tensor& inv_scale) {

@@ -65,9 +65,7 @@ const Tensor& ANYMPS_FUNC(resize_)(const Tensor& self, IntArrayRef size,
     return self;
 }
 
-Tensor& ANYMPS_FUNC(set__source_Storage)(Tensor& self, at::Storage source) {
-    return at::native::set_(self, std::move(source));
-}
+ANYMPS_ROW(set__source_Storage, at::native::set_(self, std::move(source)))
 
 Tensor& ANYMPS_FUNC(set__source_Storage_storage_offset)(Tensor& self, at::Storage source,
                                                         int64_t storage_offset, IntArrayRef size,
@@ -79,17 +77,13 @@ Tensor& ANYMPS_FUNC(set__source_Storage_storage_offset)(Tensor& self, at::Storag
     return self;
 }
 
-Tensor& ANYMPS_FUNC(set__source_Tensor)(Tensor& self, const Tensor& source) {
-    return at::native::set_tensor_(self, source);
-}
+ANYMPS_ROW(set__source_Tensor, at::native::set_tensor_(self, source))
 
 Tensor& ANYMPS_FUNC(set_)(Tensor& self) {
     at::Storage nothing(at::Storage::use_byte_size_t(), 0, c10::GetAllocator(at::kMPS), /*resizable=*/true);
     return set__source_Storage_storage_offset(self, std::move(nothing), 0, {0}, {});
 }
 
-bool ANYMPS_FUNC(is_set_to)(const Tensor& self, const Tensor& tensor) {
-    return at::native::is_set_to(self, tensor);
-}
+ANYMPS_ROW(is_set_to, at::native::is_set_to(self, tensor))
 
 }  // namespace anymps::ops

@@ -6,7 +6,6 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/any.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/view_as_complex.h>
@@ -49,10 +48,9 @@ Tensor& ANYMPS_FUNC(where_self_out)(const Tensor& condition, const Tensor& self,
     return out;
 }
 
-Tensor ANYMPS_FUNC(where_self)(const Tensor& condition, const Tensor& self, const Tensor& other) {
-    Tensor out = at::empty({0}, at::TensorOptions(at::kMPS).dtype(at::result_type(self, other)));
-    return where_self_out(condition, self, other, out);
-}
+ANYMPS_ROW(where_self,
+           where_self_out(condition, self, other,
+                          NewTensor(at::TensorOptions(at::kMPS).dtype(at::result_type(self, other)))))
 
 TORCH_IMPL_FUNC(clamp_out)
 (const Tensor& self, at::OptionalScalarRef min, at::OptionalScalarRef max, const Tensor& out) {

@@ -48,12 +48,7 @@ void triangle(const Tensor& self, int64_t diagonal, bool upper, const Tensor& ou
 
 }  // namespace
 
-TORCH_IMPL_FUNC(tril_out)(const Tensor& self, int64_t k, const Tensor& out) {
-    triangle(self, k, false, out);
-}
-
-TORCH_IMPL_FUNC(triu_out)(const Tensor& self, int64_t k, const Tensor& out) {
-    triangle(self, k, true, out);
-}
+ANYMPS_ROW(tril_out, triangle(self, diagonal, false, out))
+ANYMPS_ROW(triu_out, triangle(self, diagonal, true, out))
 
 }  // namespace anymps::ops

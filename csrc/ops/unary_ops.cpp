@@ -44,8 +44,6 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(frexp_Tensor_out)(const Tensor& self, T
 }
 
 // A sum of lgamma over shifted arguments, which ATen builds from other operators.
-Tensor& ANYMPS_FUNC(mvlgamma_out)(const Tensor& self, int64_t p, Tensor& out) {
-    return at::native::mvlgamma_out(self, p, out);
-}
+ANYMPS_ROW(mvlgamma_out, at::native::mvlgamma_out(self, p, out))
 
 }  // namespace anymps::ops

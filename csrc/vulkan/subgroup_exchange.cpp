@@ -3,7 +3,6 @@
 #include <map>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "spirv/opcodes.h"

@@ -1,4 +1,4 @@
-"""Finds TORCH_IMPL_FUNC(name), ANYMPS_FUNC(name) and its forms for sparse tensors in C++ sources."""
+"""Finds TORCH_IMPL_FUNC(name), ANYMPS_ROW(name, ...), ANYMPS_FUNC(name) and its forms for sparse tensors in C++."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from .registration import Entry
 from .schema import CodegenError, Schema, torch_version
 
-_MARKER = re.compile(r"\b(TORCH_IMPL_FUNC|ANYMPS_(?:SPARSE_|SPARSE_CSR_)?FUNC)\s*\(([^()]*)\)")
-# The macro -> the dispatch key, and what follows the operator in the kernel's name (csrc/ops/sparse/markers.h).
+_MARKER = re.compile(r"\b(TORCH_IMPL_FUNC|ANYMPS_(?:SPARSE_(?:CSR_)?)?(?:FUNC|ROW))\s*\(([^(),]*)[),]")
+# What the macro begins with -> the dispatch key, and what follows the operator in the kernel's name
+# (csrc/ops/sparse/markers.h).
 _KEYS = {
-    "TORCH_IMPL_FUNC": ("MPS", ""),
-    "ANYMPS_FUNC": ("MPS", ""),
-    "ANYMPS_SPARSE_FUNC": ("SparseMPS", "_sparse"),
-    "ANYMPS_SPARSE_CSR_FUNC": ("SparseCsrMPS", "_sparse_csr"),
+    "ANYMPS_SPARSE_CSR_": ("SparseCsrMPS", "_sparse_csr"),
+    "ANYMPS_SPARSE_": ("SparseMPS", "_sparse"),
+    "": ("MPS", ""),
 }
 # Blocks of one version of PyTorch (csrc/runtime/torch_version.h).
 _CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
@@ -30,8 +30,8 @@ class Marker:
     where: str  # file:line, for messages
 
     @property
-    def structured(self) -> bool:
-        return self.macro == "TORCH_IMPL_FUNC"
+    def row(self) -> bool:
+        return self.macro.endswith("ROW")
 
 
 def scan_text(text: str, where: str, version: tuple[int, int] | None = None) -> list[Marker]:
@@ -46,10 +46,10 @@ def scan_text(text: str, where: str, version: tuple[int, int] | None = None) -> 
     markers = []
     for match in _MARKER.finditer(code):
         place = f"{where}:{code.count(chr(10), 0, match.start()) + 1}"
-        name = match.group(2).strip()
+        macro, name = match[1], match[2].strip()
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise CodegenError(f"{place}: {match.group(1)}({name}) does not name one operator; write its name out.")
-        markers.append(Marker(name, match.group(1), place))
+            raise CodegenError(f"{place}: {macro}({name}) does not name one operator; write its name out.")
+        markers.append(Marker(name, macro, place))
     return markers
 
 
@@ -83,10 +83,11 @@ def entries_of_source(path: Path, where: str, schema: Schema) -> list[Entry]:
     text = path.read_text()
     own_autograd = "TORCH_LIBRARY_IMPL(aten, AutogradMPS" in text
     for marker in scan_text(text, where):
-        key, suffix = _KEYS[marker.macro]
+        key, suffix = next(value for start, value in _KEYS.items() if marker.macro.startswith(start))
         try:
             op = schema.op_of_marker(marker.name)
-            if marker.structured and schema.structured_group(op) is None:
+            in_group = key == "MPS" and schema.structured_group(op) is not None
+            if marker.macro == "TORCH_IMPL_FUNC" and not in_group:
                 raise CodegenError(_not_structured(op, marker.name, schema))
             if key == "MPS" and schema.loses_gradient(op) and not own_autograd:
                 raise CodegenError(
@@ -95,7 +96,8 @@ def entries_of_source(path: Path, where: str, schema: Schema) -> list[Entry]:
                 )
         except CodegenError as error:
             raise CodegenError(f"{marker.where}: {error}") from None
-        entries.append(Entry(op, marker.name + suffix, marker.structured, marker.where, key))
+        structured = in_group if marker.row else marker.macro == "TORCH_IMPL_FUNC"
+        entries.append(Entry(op, marker.name + suffix, structured, marker.where, key, row=marker.row))
     return entries
 
 

@@ -19,6 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from torchgen.api.structured import impl_arguments
+from torchgen.api.types import kernel_signature
+from torchgen.context import native_function_manager
 from torchgen.dest import RegisterDispatchKey, compute_native_function_declaration, gen_registration_helpers
 from torchgen.model import (
     BackendIndex,
@@ -46,6 +49,7 @@ class Entry:
     where: str = ""  # file:line that asked for it, for messages
     key: str = "MPS"  # the dispatch key
     of_aten: bool = False  # the kernel is ATen's own, in at::native
+    row: bool = False  # defined by ANYMPS_ROW, which takes the signature from the header
 
 
 @dataclass
@@ -78,7 +82,8 @@ def write_families(families: list[Family], out_dir: Path, schema: Schema | None 
     groups: list[list[_Batch]] = [[] for _ in range(REGISTRATIONS)]
     for family in families:
         batches = _batches(family, schema)
-        texts[family_outputs(family.stem)[0]] = _header(family.stem, batches)
+        rows = {entry.kernel for entry in family.entries if entry.row}
+        texts[family_outputs(family.stem)[0]] = _header(family.stem, batches, rows)
         texts |= family.texts
         groups[shard_of(family.stem, REGISTRATIONS)] += batches
     for name, group in zip(registration_outputs(), groups, strict=True):
@@ -178,7 +183,23 @@ _HEADER_INCLUDES = """\
 """
 
 
-def _header(stem: str, batches: list[_Batch]) -> str:
+def _signature(target: NativeFunction | NativeFunctionsGroup, backend: BackendIndex, kernel: str) -> str:
+    """That of a kernel's definition, its arguments named as in native_functions.yaml."""
+    if isinstance(target, NativeFunctionsGroup):
+        with native_function_manager(target):
+            arguments = ", ".join(argument.decl() for argument in impl_arguments(target))
+        return f"void structured_{kernel}::impl({arguments})"
+    with native_function_manager(target):
+        return kernel_signature(target, backend).defn(name=kernel)
+
+
+def _row_signatures(batches: list[_Batch], rows: set[str]) -> str:
+    named = [(t, batch.backend, batch.backend.get_kernel(t).kernel) for batch in batches for t in batch.targets]
+    defined = [f"#define ANYMPS_SIGNATURE_{k} {_signature(t, b, k)}" for t, b, k in named if k in rows]
+    return "\n".join(["", *defined, ""]) if defined else ""
+
+
+def _header(stem: str, batches: list[_Batch], rows: set[str]) -> str:
     groups = [t for batch in batches for t in batch.targets if isinstance(t, NativeFunctionsGroup)]
     of_aten = [f for batch in batches if batch.of_aten for f in batch.targets]
     needed = {f"{g.root_name}_meta" for g in groups} | {f"{f.root_name}_native" for f in of_aten}
@@ -197,13 +218,13 @@ def _header(stem: str, batches: list[_Batch]) -> str:
 
 {_HEADER_INCLUDES}{metas}
 #include "ops/registration.h"
-
+{'#include "ops/row.h"' if rows else ""}
 namespace {NAMESPACE} {{
 
 {chr(10).join(declarations)}
 
 }}  // namespace {NAMESPACE}
-"""
+{_row_signatures(batches, rows)}"""
 
 
 _REGISTER_INCLUDES = """\

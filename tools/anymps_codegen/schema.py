@@ -119,7 +119,7 @@ class Schema:
 
 
 def marker_name(op: str) -> str:
-    """How op is written in TORCH_IMPL_FUNC and ANYMPS_FUNC: "add.out" is add_out."""
+    """How op is written in markers: "add.out" is add_out."""
     return op.replace(".", "_")
 
 

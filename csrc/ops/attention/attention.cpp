@@ -12,7 +12,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "ops/attention/attention.h"
+#include "kernels/route.h"
+#include "ops/attention/call.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -51,7 +52,45 @@ Tensor empty_in_order_of(const Tensor& like, IntArrayRef sizes) {
     return at::empty_strided(sizes, strides, like.options());
 }
 
+template <class Run>
+struct Way {
+    const char* name;
+    bool (*supports)(const AttentionProblem&, const kernels::RouteDevice&);
+    Run* run;
+};
+constexpr Way<decltype(chunked_attention)> kForward[] = {
+    {"decode", decode_attention_takes, decode_attention},
+    {"flash", flash_attention_takes, flash_attention},
+    {"chunked", kernels::always, chunked_attention},
+};
+constexpr Way<decltype(chunked_attention_backward)> kBackward[] = {
+    {"flash", flash_attention_takes, flash_attention_backward},
+    {"chunked", kernels::always, chunked_attention_backward},
+};
+
 }  // namespace
+
+AttentionProblem problem_of(const Attention& a) {
+    return {.type = a.query.scalar_type(),
+            .queries = a.l(),
+            .keys = a.s(),
+            .size = std::max(a.query.size(3), a.value.size(3)),
+            .dropout = a.dropout != 0.0,
+            .strides_fit = strides_fit(a)};
+}
+
+std::string to_text(const AttentionProblem& p) {
+    return c10::str(p.type, " ", p.queries, " queries, ", p.keys, " keys of ", p.size,
+                    p.dropout ? ", dropout" : "");
+}
+
+const char* attention_route(const AttentionProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kForward, problem, device).name;
+}
+
+const char* attention_backward_route(const AttentionProblem& problem, const kernels::RouteDevice& device) {
+    return first_route(kBackward, problem, device).name;
+}
 
 runtime::PhiloxState random_of(const Tensor& philox_seed, const Tensor& philox_offset) {
     return {static_cast<uint64_t>(philox_seed.item<int64_t>()),
@@ -73,10 +112,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
     if (out.numel() > 0 && a.s() == 0) {
         out.zero_();
     } else if (out.numel() > 0) {
-        const auto forward = decode_attention_takes(a)  ? decode_attention
-                             : flash_attention_takes(a) ? flash_attention
-                                                        : chunked_attention;
-        forward(a, out, lse);
+        kernels::choose("attention", kForward, problem_of(a)).run(a, out, lse);
     }
     const auto host = [](uint64_t number) {
         return at::scalar_tensor(static_cast<int64_t>(number), at::kLong);
@@ -98,11 +134,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(
     if (grad_input_mask[3] && a.bias.defined() && a.bias.is_floating_point()) {
         gradients.bias = at::zeros({a.batch, a.heads, a.l(), a.s()}, query.options().dtype(at::kFloat));
     }
-    if (some) {
-        const auto backward =
-            flash_attention_takes(a) ? flash_attention_backward : chunked_attention_backward;
-        backward(a, grad_out, out, logsumexp, gradients);
-    }
+    if (some)
+        kernels::choose("attention_backward", kBackward, problem_of(a))
+            .run(a, grad_out, out, logsumexp, gradients);
     if (gradients.bias.defined())
         gradients.bias = at::sum_to(gradients.bias, attn_bias.sizes()).to(attn_bias.scalar_type());
     return {gradients.query, gradients.key, gradients.value, gradients.bias};

@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
+#include <string>
 
+#include "gemm/fragment_layout.h"
+#include "kernels/route_device.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -51,8 +53,20 @@ void chunked_attention_backward(const Attention& a, const at::Tensor& grad, cons
 void flash_attention_backward(const Attention& a, const at::Tensor& grad, const at::Tensor& out,
                               const at::Tensor& lse, const AttentionGradients& gradients);
 
-// True where the device has such kernels, and they take these tensors. decode: up to 8 queries, no dropout.
-bool flash_attention_takes(const Attention& a);
-bool decode_attention_takes(const Attention& a);
+// What the choice among them depends on, and those that a device would run.
+struct AttentionProblem {
+    at::ScalarType type;
+    int64_t queries, keys, size;  // size: of the longest row of a head
+    bool dropout = false;
+    bool strides_fit = true;                                                 // in 32 bits
+    gemm::FragmentLayout (*layout)(at::ScalarType) = gemm::fragment_layout;  // measures at its first call
+};
+AttentionProblem problem_of(const Attention& a);
+std::string to_text(const AttentionProblem& problem);
+// decode: up to 8 queries, no dropout.
+bool flash_attention_takes(const AttentionProblem& problem, const kernels::RouteDevice& device);
+bool decode_attention_takes(const AttentionProblem& problem, const kernels::RouteDevice& device);
+const char* attention_route(const AttentionProblem& problem, const kernels::RouteDevice& device);
+const char* attention_backward_route(const AttentionProblem& problem, const kernels::RouteDevice& device);
 
 }  // namespace anymps::ops

@@ -3,13 +3,11 @@
 // flash kernels do not take.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
 #include <anymps/ops/reduction_rows.h>
 #include <anymps/shaders/attention/attention.h>
 #include <anymps/shaders/attention/attention_keep.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "gemm/gemm.h"
 #include "kernels/flat_grid.h"

@@ -24,21 +24,20 @@ constexpr uint64_t kShortestPart = 256;        // keys
 constexpr uint64_t kGroupsPerComputeUnit = 8;  // enough loads under way
 using shader::kThreads;
 
-uint32_t team(const Attention& a) {
-    const auto pieces = static_cast<uint32_t>(ceil_div(std::max(a.query.size(3), a.value.size(3)), 8));
-    return std::min(std::bit_ceil(pieces), runtime::device().info().subgroup_size);
+// Lanes of a row of `size` elements.
+uint32_t team(int64_t size, const vulkan::DeviceInfo& device) {
+    return std::min(std::bit_ceil(static_cast<uint32_t>(ceil_div(size, 8))), device.subgroup_size);
 }
 
-int64_t pieces_of_lane(const Attention& a) {
-    return ceil_div(std::max(a.query.size(3), a.value.size(3)), 8 * team(a));
+int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
+    return ceil_div(size, 8 * team(size, device));
 }
 
 }  // namespace
 
-bool decode_attention_takes(const Attention& a) {
-    const auto& info = runtime::device().info();
-    return gemm::uses_shared_memory(info) && a.l() <= kMaxQueries && a.dropout == 0.0 && strides_fit(a) &&
-           pieces_of_lane(a) <= kMaxPieces && info.max_workgroup_size >= kThreads;
+bool decode_attention_takes(const AttentionProblem& p, const kernels::RouteDevice& t) {
+    return gemm::uses_shared_memory(*t.info) && p.queries <= kMaxQueries && !p.dropout && p.strides_fit &&
+           pieces_of_lane(p.size, *t.info) <= kMaxPieces && t.info->max_workgroup_size >= kThreads;
 }
 
 void decode_attention(const Attention& call, const Tensor& out, const Tensor& lse) {
@@ -56,6 +55,7 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     args.part = static_cast<uint32_t>(ceil_div(keys, std::max<uint64_t>(1, wanted)));
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
     const auto type = a.query.scalar_type();
+    const int64_t size = problem_of(a).size;
     const bool wide = rows_of_words(args, a.query.element_size(), {args.query, args.key, args.value});
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     const shader::Constants constants{.workgroup = kThreads,
@@ -65,15 +65,15 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
                                       .causal = a.causal,
                                       .wide = wide,
                                       .type = kernels::code(type),
-                                      .team = team(a)};
+                                      .team = team(size, info)};
     Tensor workspace;
     if (args.parts > 1) {
         workspace = at::empty({static_cast<int64_t>(rows * args.parts * (a.value.size(3) + 2))},
                               a.query.options().dtype(at::kFloat));
         args.workspace = kernels::address(workspace);
     }
-    auto decode =
-        (pieces_of_lane(a) == 1 ? shader::attention_decode_1 : shader::attention_decode_4).call(constants);
+    auto decode = (pieces_of_lane(size, info) == 1 ? shader::attention_decode_1 : shader::attention_decode_4)
+                      .call(constants);
     decode.read(a.query).read(a.key).read(a.value).read(a.bias);
     if (args.parts > 1)
         decode.write(workspace);

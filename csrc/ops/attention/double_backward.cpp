@@ -11,8 +11,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "ops/attention/attention.h"

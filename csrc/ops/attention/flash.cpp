@@ -10,7 +10,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <span>
 #include <stdexcept>
@@ -110,17 +109,14 @@ constexpr FlashTile kBackward[] = {
     {Fragments::Software, 32, 0, all("flash_backward_32_software"), 32, 16, 11904},
 };
 
-Fragments fragments(at::ScalarType type) {
-    if (runtime::device().info().is_software) return Fragments::Software;
-    return gemm::fragment_layout(type).known ? Fragments::Known : Fragments::Anywhere;
-}
-
-const FlashTile* tile_of(std::span<const FlashTile> tiles, const Attention& a, int64_t rows) {
-    const Fragments layout = fragments(a.query.scalar_type());
-    const int64_t size = std::max(a.query.size(3), a.value.size(3));
+const FlashTile* tile_of(std::span<const FlashTile> tiles, const AttentionProblem& p, int64_t rows,
+                         const vulkan::DeviceInfo& device = runtime::device().info()) {
+    const Fragments layout = device.is_software       ? Fragments::Software
+                             : p.layout(p.type).known ? Fragments::Known
+                                                      : Fragments::Anywhere;
     for (const FlashTile& tile : tiles) {
-        if (tile.fragments == layout && size <= tile.size && rows >= tile.least &&
-            tile.shared_bytes <= runtime::device().info().shared_memory_bytes)
+        if (tile.fragments == layout && p.size <= tile.size && rows >= tile.least &&
+            tile.shared_bytes <= device.shared_memory_bytes)
             return &tile;
     }
     return nullptr;
@@ -158,7 +154,7 @@ Grid grid_of(const FlashTile& tile, int64_t rows, int64_t heads) {
 const FlashTile* one_kernel(const Attention& a, const AttentionGradients& gradients) {
     const bool adds = runtime::device().info().float32_atomic_add && !gradients.bias.defined() &&
                       !at::globalContext().deterministicAlgorithms();
-    return adds ? tile_of(kBackward, a, a.s()) : nullptr;
+    return adds ? tile_of(kBackward, problem_of(a), a.s()) : nullptr;
 }
 
 // Sums of the queries' gradient: fragments of floats, for rows filled up to whole tiles.
@@ -174,15 +170,14 @@ void note_products(const Attention& a, int matrices) {
 
 }  // namespace
 
-bool flash_attention_takes(const Attention& a) {
-    const auto& info = runtime::device().info();
-    const auto type = a.query.scalar_type();
+bool flash_attention_takes(const AttentionProblem& p, const kernels::RouteDevice& t) {
+    const vulkan::DeviceInfo& info = *t.info;
     const gemm::Arithmetic arithmetic =
-        gemm::choose_arithmetic(info, type == at::kHalf, type == at::kBFloat16, false, 3);
+        gemm::choose_arithmetic(info, p.type == at::kHalf, p.type == at::kBFloat16, false, 3);
     const uint32_t lanes = gemm::matrix_subgroup(info);
     if (arithmetic == gemm::Arithmetic::Simt || lanes != (info.is_software ? 8 : 32)) return false;
-    return strides_fit(a) && tile_of(kForward, a, a.l()) && tile_of(kBackwardQuery, a, a.l()) &&
-           tile_of(kBackwardKey, a, a.s());
+    return p.strides_fit && tile_of(kForward, p, p.queries, info) &&
+           tile_of(kBackwardQuery, p, p.queries, info) && tile_of(kBackwardKey, p, p.keys, info);
 }
 
 void flash_attention(const Attention& call_of, const Tensor& out, const Tensor& lse) {
@@ -194,7 +189,7 @@ void flash_attention(const Attention& call_of, const Tensor& out, const Tensor& 
     CallArgs args = call_args(a, lse);
     args.out = strided(rows);
     const bool wide = rows_of_words(args, 2, {args.query, args.key, args.value, args.out});
-    const FlashTile& tile = *tile_of(kForward, a, a.l());
+    const FlashTile& tile = *tile_of(kForward, problem_of(a), a.l());
     note_products(a, 2);
     call(tile, a, wide)
         .read(a.query)
@@ -243,7 +238,7 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         return kernel.read(a.query).read(a.key).read(a.value).read(a.bias).read(grad).read(lse).read(delta);
     };
     const FlashTile* both = one_kernel(a, gradients);
-    const FlashTile& key_tile = both ? *both : *tile_of(kBackwardKey, a, a.s());
+    const FlashTile& key_tile = both ? *both : *tile_of(kBackwardKey, problem_of(a), a.s());
     const Tensor sums = both ? query_sums(*both, a, lse) : Tensor();
     if (both) args.workspace = kernels::address(sums);
     note_products(a, both ? 5 : 4);
@@ -263,7 +258,7 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
             .dispatch_pointer(args,
                               Grid::linear(ceil_div(fragments * gemm::matrix_subgroup(info), workgroup)));
     } else {
-        const FlashTile& query_tile = *tile_of(kBackwardQuery, a, a.l());
+        const FlashTile& query_tile = *tile_of(kBackwardQuery, problem_of(a), a.l());
         note_products(a, 3);
         launch(query_tile, gradients.bias.defined())
             .write(grad_query)

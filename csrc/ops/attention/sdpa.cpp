@@ -159,11 +159,7 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
 }
 
 // A number of at::SDPBackend.
-int64_t ANYMPS_FUNC(_fused_sdp_choice)(const Tensor&, const Tensor&, const Tensor&,
-                                       const std::optional<Tensor>&, double, bool, std::optional<double>,
-                                       bool) {
-    return static_cast<int64_t>(allowed_backend());
-}
+ANYMPS_ROW(_fused_sdp_choice, static_cast<int64_t>(allowed_backend()))
 
 namespace {
 

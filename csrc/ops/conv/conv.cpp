@@ -127,13 +127,9 @@ Tensor convolve(const Tensor& input, const Tensor& weight, const Tensor& bias, c
 
 // input [batch, channels, ...], weight [out, in / groups, taps...], or [in, out / groups, taps...] when
 // transposed.
-Tensor ANYMPS_FUNC(convolution_overrideable)(const Tensor& input, const Tensor& weight,
-                                             const std::optional<Tensor>& bias, IntArrayRef stride,
-                                             IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                                             IntArrayRef output_padding, int64_t groups) {
-    return convolve(input, weight, bias.value_or(Tensor()),
-                    {stride, padding, dilation, output_padding, transposed, groups}, {});
-}
+ANYMPS_ROW(convolution_overrideable,
+           convolve(input, weight, bias.value_or(Tensor()),
+                    {stride, padding, dilation, output_padding, transposed, groups}, {}))
 
 std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(convolution_backward_overrideable)(
     const Tensor& grad_output, const Tensor& input, const Tensor& weight, IntArrayRef stride,

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "gemm/tuning.h"
 #include "kernels/flat_grid.h"

@@ -2,8 +2,6 @@
 
 #include <anymps/shaders/conv/conv_nosmem_pack.h>
 
-#include <algorithm>
-
 #include "kernels/launch_config.h"
 #include "ops/conv/variant.h"
 

@@ -132,19 +132,8 @@ Tensor ANYMPS_FUNC(_fft_c2r)(const Tensor& self, IntArrayRef dim, int64_t normal
     return out;
 }
 
-Tensor& ANYMPS_FUNC(_fft_c2c_out)(const Tensor& self, IntArrayRef dim, int64_t normalization, bool forward,
-                                  Tensor& out) {
-    return copy_to(_fft_c2c(self, dim, normalization, forward), out);
-}
-
-Tensor& ANYMPS_FUNC(_fft_r2c_out)(const Tensor& self, IntArrayRef dim, int64_t normalization, bool onesided,
-                                  Tensor& out) {
-    return copy_to(_fft_r2c(self, dim, normalization, onesided), out);
-}
-
-Tensor& ANYMPS_FUNC(_fft_c2r_out)(const Tensor& self, IntArrayRef dim, int64_t normalization,
-                                  int64_t last_dim_size, Tensor& out) {
-    return copy_to(_fft_c2r(self, dim, normalization, last_dim_size), out);
-}
+ANYMPS_ROW(_fft_c2c_out, copy_to(_fft_c2c(self, dim, normalization, forward), out))
+ANYMPS_ROW(_fft_r2c_out, copy_to(_fft_r2c(self, dim, normalization, onesided), out))
+ANYMPS_ROW(_fft_c2r_out, copy_to(_fft_c2r(self, dim, normalization, last_dim_size), out))
 
 }  // namespace anymps::ops

@@ -127,21 +127,11 @@ Tensor with_row_of_no_bag(const Tensor& grad, const Tensor& offsets) {
 
 }  // namespace
 
-Bags ANYMPS_FUNC(_embedding_bag)(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
-                                 bool scale_grad_by_freq, int64_t mode, bool sparse,
-                                 const std::optional<Tensor>& per_sample_weights, bool include_last_offset,
-                                 int64_t padding_idx) {
-    return embedding_bag(weight, indices, offsets, mode, defined(per_sample_weights), include_last_offset,
-                         padding_idx);
-}
-
-Bags ANYMPS_FUNC(_embedding_bag_forward_only)(const Tensor& weight, const Tensor& indices,
-                                              const Tensor& offsets, bool scale_grad_by_freq, int64_t mode,
-                                              bool sparse, const std::optional<Tensor>& per_sample_weights,
-                                              bool include_last_offset, int64_t padding_idx) {
-    return embedding_bag(weight, indices, offsets, mode, defined(per_sample_weights), include_last_offset,
-                         padding_idx);
-}
+ANYMPS_ROW(_embedding_bag, embedding_bag(weight, indices, offsets, mode, defined(per_sample_weights),
+                                         include_last_offset, padding_idx))
+ANYMPS_ROW(_embedding_bag_forward_only,
+           embedding_bag(weight, indices, offsets, mode, defined(per_sample_weights), include_last_offset,
+                         padding_idx))
 
 Tensor ANYMPS_FUNC(_embedding_bag_backward)(const Tensor& grad, const Tensor& indices, const Tensor& offsets,
                                             const Tensor& offset2bag, const Tensor& bag_size,

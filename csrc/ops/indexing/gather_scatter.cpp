@@ -123,41 +123,18 @@ TORCH_IMPL_FUNC(gather_out)
     indexed_copy_dim(out, self, index, dim, {.op = "gather"});
 }
 
-TORCH_IMPL_FUNC(scatter_src_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out) {
-    scatter(self, dim, index, src, out, IndexedOperation::Assign, "scatter");
-}
-
-TORCH_IMPL_FUNC(scatter_value_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, const Tensor& out) {
-    scatter(self, dim, index, source(value, index, self), out, IndexedOperation::Assign, "scatter");
-}
-
-TORCH_IMPL_FUNC(scatter_reduce_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce,
- const Tensor& out) {
-    scatter(self, dim, index, src, out, operation_of(at::native::get_operator_enum(reduce, false)),
-            "scatter");
-}
-
-TORCH_IMPL_FUNC(scatter_value_reduce_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, c10::string_view reduce,
- const Tensor& out) {
-    scatter(self, dim, index, source(value, index, self), out,
-            operation_of(at::native::get_operator_enum(reduce, false)), "scatter");
-}
-
-TORCH_IMPL_FUNC(scatter_add_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const Tensor& out) {
-    scatter(self, dim, index, src, out, IndexedOperation::Add, "scatter_add");
-}
-
-TORCH_IMPL_FUNC(scatter_reduce_two_out)
-(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, c10::string_view reduce,
- bool include_self, const Tensor& out) {
-    scatter_reduce(self, at::maybe_wrap_dim(dim, self.dim()), index, src,
-                   at::native::get_operator_enum(reduce, true), include_self, out, "scatter_reduce");
-}
+ANYMPS_ROW(scatter_src_out, scatter(self, dim, index, src, out, IndexedOperation::Assign, "scatter"))
+ANYMPS_ROW(scatter_value_out,
+           scatter(self, dim, index, source(value, index, self), out, IndexedOperation::Assign, "scatter"))
+ANYMPS_ROW(scatter_reduce_out, scatter(self, dim, index, src, out,
+                                       operation_of(at::native::get_operator_enum(reduce, false)), "scatter"))
+ANYMPS_ROW(scatter_value_reduce_out,
+           scatter(self, dim, index, source(value, index, self), out,
+                   operation_of(at::native::get_operator_enum(reduce, false)), "scatter"))
+ANYMPS_ROW(scatter_add_out, scatter(self, dim, index, src, out, IndexedOperation::Add, "scatter_add"))
+ANYMPS_ROW(scatter_reduce_two_out,
+           scatter_reduce(self, at::maybe_wrap_dim(dim, self.dim()), index, src,
+                          at::native::get_operator_enum(reduce, true), include_self, out, "scatter_reduce"))
 
 TORCH_IMPL_FUNC(index_reduce_out)
 (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,

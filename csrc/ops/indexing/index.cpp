@@ -95,10 +95,7 @@ void check_take(const Tensor& self, const Tensor& index, const char* op) {
 
 }  // namespace
 
-TORCH_IMPL_FUNC(index_Tensor_out)
-(const Tensor& self, at::DimVector sizes, at::DimVector strides, const Tensor& out) {
-    indexed_copy(*this, {.op = "index", .wrap = true}, sizes, strides);
-}
+ANYMPS_ROW(index_Tensor_out, indexed_copy(*this, {.op = "index", .wrap = true}, sizes, strides))
 
 Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indices, const Tensor& values,
                                       bool accumulate, bool unsafe) {
@@ -164,10 +161,7 @@ Tensor& ANYMPS_FUNC(take_out)(const Tensor& self, const Tensor& index, Tensor& o
     return out;
 }
 
-Tensor ANYMPS_FUNC(take)(const Tensor& self, const Tensor& index) {
-    Tensor out = at::empty(index.sizes(), self.options());
-    return take_out(self, index, out);
-}
+ANYMPS_ROW(take, take_out(self, index, NewTensor(at::empty(index.sizes(), self.options()))))
 
 Tensor& ANYMPS_FUNC(put_)(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
     // Of several elements for one place any may stay; PyTorch refuses that on every device.

@@ -4,7 +4,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
 
 #include "ops/indexing/indexed_copy.h"
 
@@ -76,10 +75,7 @@ Tensor& ANYMPS_FUNC(index_select_out)(const Tensor& self, int64_t dim, const Ten
     return out;
 }
 
-Tensor ANYMPS_FUNC(index_select)(const Tensor& self, int64_t dim, const Tensor& index) {
-    Tensor out = at::empty({0}, self.options());
-    return index_select_out(self, dim, index, out);
-}
+ANYMPS_ROW(index_select, index_select_out(self, dim, index, NewTensor(self.options())))
 
 TORCH_IMPL_FUNC(index_add_out)
 (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha,

@@ -8,7 +8,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/DimVector.h>
 
-#include <cstring>
 #include <vector>
 
 #include "kernels/flat_grid.h"

@@ -113,10 +113,7 @@ Tensor& ANYMPS_FUNC(nonzero_out)(const Tensor& self, Tensor& out) {
     return out;
 }
 
-Tensor ANYMPS_FUNC(nonzero)(const Tensor& self) {
-    Tensor out = at::empty({0, self.dim()}, self.options().dtype(at::kLong));
-    return nonzero_out(self, out);
-}
+ANYMPS_ROW(nonzero, nonzero_out(self, NewTensor(at::empty({0, self.dim()}, self.options().dtype(at::kLong)))))
 
 // The first `size` positions; where there are fewer, rows of fill_value follow.
 Tensor& ANYMPS_FUNC(nonzero_static_out)(const Tensor& self, int64_t size, int64_t fill_value, Tensor& out) {
@@ -160,9 +157,6 @@ Tensor& ANYMPS_FUNC(masked_select_out)(const Tensor& self, const Tensor& mask, T
     return out;
 }
 
-Tensor ANYMPS_FUNC(masked_select)(const Tensor& self, const Tensor& mask) {
-    Tensor out = at::empty({0}, self.options());
-    return masked_select_out(self, mask, out);
-}
+ANYMPS_ROW(masked_select, masked_select_out(self, mask, NewTensor(self.options())))
 
 }  // namespace anymps::ops

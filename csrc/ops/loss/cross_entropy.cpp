@@ -12,8 +12,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <algorithm>
-
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
 #include "ops/default_dispatch.h"

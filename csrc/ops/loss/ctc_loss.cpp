@@ -147,13 +147,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_ctc_loss)(const Tensor& log_probs, const
     return {losses, log_alpha};
 }
 
-std::tuple<Tensor, Tensor> ANYMPS_FUNC(_ctc_loss_Tensor)(const Tensor& log_probs, const Tensor& targets,
-                                                         const Tensor& input_lengths,
-                                                         const Tensor& target_lengths, int64_t blank,
-                                                         bool zero_infinity) {
-    return _ctc_loss(log_probs, targets, on_host(input_lengths, "input_lengths"),
-                     on_host(target_lengths, "target_lengths"), blank, zero_infinity);
-}
+ANYMPS_ROW(_ctc_loss_Tensor, _ctc_loss(log_probs, targets, on_host(input_lengths, "input_lengths"),
+                                       on_host(target_lengths, "target_lengths"), blank, zero_infinity))
 
 Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_probs, const Tensor& targets,
                                        IntArrayRef input_lengths, IntArrayRef target_lengths,
@@ -191,13 +186,9 @@ Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_pro
     return gradient;
 }
 
-Tensor ANYMPS_FUNC(_ctc_loss_backward_Tensor)(const Tensor& grad, const Tensor& log_probs,
-                                              const Tensor& targets, const Tensor& input_lengths,
-                                              const Tensor& target_lengths, const Tensor& neg_log_likelihood,
-                                              const Tensor& log_alpha, int64_t blank, bool zero_infinity) {
-    return _ctc_loss_backward(grad, log_probs, targets, on_host(input_lengths, "input_lengths"),
+ANYMPS_ROW(_ctc_loss_backward_Tensor,
+           _ctc_loss_backward(grad, log_probs, targets, on_host(input_lengths, "input_lengths"),
                               on_host(target_lengths, "target_lengths"), neg_log_likelihood, log_alpha, blank,
-                              zero_infinity);
-}
+                              zero_infinity))
 
 }  // namespace anymps::ops

@@ -53,10 +53,7 @@ double norm_of(const Tensor& self, int64_t reduction, double factor) {
 
 }  // namespace
 
-TORCH_IMPL_FUNC(mse_loss_out)
-(const Tensor& self, const Tensor& target, int64_t reduction, const Tensor& out) {
-    loss(*this, rows::mse_loss, self, target, reduction, out);
-}
+ANYMPS_ROW(mse_loss_out, loss(*this, rows::mse_loss, self, target, reduction, out))
 
 Tensor& ANYMPS_FUNC(mse_loss_backward_grad_input)(const Tensor& grad, const Tensor& self,
                                                   const Tensor& target, int64_t reduction,
@@ -66,16 +63,9 @@ Tensor& ANYMPS_FUNC(mse_loss_backward_grad_input)(const Tensor& grad, const Tens
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(mse_loss_backward)(const Tensor& grad, const Tensor& self, const Tensor& target,
-                                      int64_t reduction) {
-    Tensor grad_input = at::empty({0}, self.options());
-    return mse_loss_backward_grad_input(grad, self, target, reduction, grad_input);
-}
-
-TORCH_IMPL_FUNC(smooth_l1_loss_out)
-(const Tensor& self, const Tensor& target, int64_t reduction, double beta, const Tensor& out) {
-    loss(*this, rows::smooth_l1_loss, self, target, reduction, out, {beta});
-}
+ANYMPS_ROW(mse_loss_backward,
+           mse_loss_backward_grad_input(grad_output, self, target, reduction, NewTensor(self.options())))
+ANYMPS_ROW(smooth_l1_loss_out, loss(*this, rows::smooth_l1_loss, self, target, reduction, out, {beta}))
 
 Tensor& ANYMPS_FUNC(smooth_l1_loss_backward_grad_input)(const Tensor& grad, const Tensor& self,
                                                         const Tensor& target, int64_t reduction, double beta,
@@ -100,10 +90,7 @@ Tensor& ANYMPS_FUNC(huber_loss_out)(const Tensor& self, const Tensor& target, in
     return out;
 }
 
-Tensor ANYMPS_FUNC(huber_loss)(const Tensor& self, const Tensor& target, int64_t reduction, double delta) {
-    Tensor out = at::empty({0}, self.options());
-    return huber_loss_out(self, target, reduction, delta, out);
-}
+ANYMPS_ROW(huber_loss, huber_loss_out(self, target, reduction, delta, NewTensor(self.options())))
 
 Tensor& ANYMPS_FUNC(huber_loss_backward_out)(const Tensor& grad, const Tensor& self, const Tensor& target,
                                              int64_t reduction, double delta, Tensor& grad_input) {
@@ -126,11 +113,8 @@ Tensor& ANYMPS_FUNC(binary_cross_entropy_out)(const Tensor& self, const Tensor& 
     return out;
 }
 
-Tensor ANYMPS_FUNC(binary_cross_entropy)(const Tensor& self, const Tensor& target,
-                                         const std::optional<Tensor>& weight, int64_t reduction) {
-    Tensor out = at::empty({0}, self.options());
-    return binary_cross_entropy_out(self, target, weight, reduction, out);
-}
+ANYMPS_ROW(binary_cross_entropy,
+           binary_cross_entropy_out(self, target, weight, reduction, NewTensor(self.options())))
 
 Tensor& ANYMPS_FUNC(binary_cross_entropy_backward_grad_input)(const Tensor& grad, const Tensor& self,
                                                               const Tensor& target,
@@ -148,11 +132,8 @@ Tensor& ANYMPS_FUNC(binary_cross_entropy_backward_grad_input)(const Tensor& grad
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(binary_cross_entropy_backward)(const Tensor& grad, const Tensor& self,
-                                                  const Tensor& target, const std::optional<Tensor>& weight,
-                                                  int64_t reduction) {
-    Tensor grad_input = at::empty({0}, self.options());
-    return binary_cross_entropy_backward_grad_input(grad, self, target, weight, reduction, grad_input);
-}
+ANYMPS_ROW(binary_cross_entropy_backward,
+           binary_cross_entropy_backward_grad_input(grad_output, self, target, weight, reduction,
+                                                    NewTensor(self.options())))
 
 }  // namespace anymps::ops

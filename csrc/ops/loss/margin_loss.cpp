@@ -124,12 +124,8 @@ Tensor& ANYMPS_FUNC(multi_margin_loss_out)(const Tensor& self, const Tensor& tar
     return out;
 }
 
-Tensor ANYMPS_FUNC(multi_margin_loss)(const Tensor& self, const Tensor& target, const Scalar& p,
-                                      const Scalar& margin, const std::optional<Tensor>& weight,
-                                      int64_t reduction) {
-    Tensor out = at::empty({0}, self.options());
-    return multi_margin_loss_out(self, target, p, margin, weight, reduction, out);
-}
+ANYMPS_ROW(multi_margin_loss,
+           multi_margin_loss_out(self, target, p, margin, weight, reduction, NewTensor(self.options())))
 
 Tensor& ANYMPS_FUNC(multi_margin_loss_backward_grad_input)(const Tensor& grad_output, const Tensor& self,
                                                            const Tensor& target, const Scalar& p,
@@ -148,13 +144,9 @@ Tensor& ANYMPS_FUNC(multi_margin_loss_backward_grad_input)(const Tensor& grad_ou
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(multi_margin_loss_backward)(const Tensor& grad_output, const Tensor& self,
-                                               const Tensor& target, const Scalar& p, const Scalar& margin,
-                                               const std::optional<Tensor>& weight, int64_t reduction) {
-    Tensor grad_input = at::empty({0}, self.options());
-    return multi_margin_loss_backward_grad_input(grad_output, self, target, p, margin, weight, reduction,
-                                                 grad_input);
-}
+ANYMPS_ROW(multi_margin_loss_backward,
+           multi_margin_loss_backward_grad_input(grad_output, self, target, p, margin, weight, reduction,
+                                                 NewTensor(self.options())))
 
 // target: the classes of each row, the rest of a row after the first -1 is ignored. is_target: 1 for those
 // classes.
@@ -216,12 +208,8 @@ Tensor& ANYMPS_FUNC(multilabel_margin_loss_backward_grad_input)(const Tensor& gr
     return grad_input.copy_(slope.view(self.sizes()));
 }
 
-Tensor ANYMPS_FUNC(multilabel_margin_loss_backward)(const Tensor& grad_output, const Tensor& self,
-                                                    const Tensor& target, int64_t reduction,
-                                                    const Tensor& is_target) {
-    Tensor grad_input = at::empty(self.sizes(), self.options());
-    return multilabel_margin_loss_backward_grad_input(grad_output, self, target, reduction, is_target,
-                                                      grad_input);
-}
+ANYMPS_ROW(multilabel_margin_loss_backward,
+           multilabel_margin_loss_backward_grad_input(grad_output, self, target, reduction, is_target,
+                                                      NewTensor(at::empty(self.sizes(), self.options()))))
 
 }  // namespace anymps::ops

@@ -172,12 +172,9 @@ TORCH_IMPL_FUNC(nll_loss_forward_output)
             total_weight);
 }
 
-TORCH_IMPL_FUNC(nll_loss_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, const Tensor& target, at::OptionalTensorRef weight,
- int64_t reduction, int64_t ignore_index, const Tensor& total_weight, const Tensor& grad_input) {
-    backward("nll_loss_backward", grad_output, {target, optional(weight), self, ignore_index}, reduction,
-             total_weight, grad_input);
-}
+ANYMPS_ROW(nll_loss_backward_grad_input,
+           backward("nll_loss_backward", grad_output, {target, optional(weight), self, ignore_index},
+                    reduction, total_weight, grad_input))
 
 std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(nll_loss2d_forward_output)(const Tensor& self, const Tensor& target,
                                                                     const std::optional<Tensor>& weight,
@@ -215,12 +212,9 @@ Tensor& ANYMPS_FUNC(nll_loss2d_backward_grad_input)(const Tensor& grad_output, c
     return grad_input;
 }
 
-Tensor ANYMPS_FUNC(nll_loss2d_backward)(const Tensor& grad_output, const Tensor& self, const Tensor& target,
-                                        const std::optional<Tensor>& weight, int64_t reduction,
-                                        int64_t ignore_index, const Tensor& total_weight) {
-    Tensor grad_input = empty_like(self, self.sizes(), self.scalar_type());
-    return nll_loss2d_backward_grad_input(grad_output, self, target, weight, reduction, ignore_index,
-                                          total_weight, grad_input);
-}
+ANYMPS_ROW(nll_loss2d_backward,
+           nll_loss2d_backward_grad_input(grad_output, self, target, weight, reduction, ignore_index,
+                                          total_weight,
+                                          NewTensor(empty_like(self, self.sizes(), self.scalar_type()))))
 
 }  // namespace anymps::ops

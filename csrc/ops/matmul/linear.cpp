@@ -8,7 +8,6 @@
 #include <ATen/ops/linear_ops.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
 

@@ -204,10 +204,7 @@ Tensor& ANYMPS_FUNC(mm_dtype_out)(const Tensor& self, const Tensor& mat2, Scalar
     return out;
 }
 
-Tensor ANYMPS_FUNC(mm_dtype)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
-    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
-    return mm_dtype_out(self, mat2, out_dtype, out);
-}
+ANYMPS_ROW(mm_dtype, mm_dtype_out(self, mat2, out_dtype, NewTensor(self.options().dtype(out_dtype))))
 
 Tensor& ANYMPS_FUNC(addmm_dtype_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
                                      ScalarType out_dtype, const Scalar& beta, const Scalar& alpha,
@@ -219,11 +216,8 @@ Tensor& ANYMPS_FUNC(addmm_dtype_out)(const Tensor& self, const Tensor& mat1, con
     return out;
 }
 
-Tensor ANYMPS_FUNC(addmm_dtype)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
-                                ScalarType out_dtype, const Scalar& beta, const Scalar& alpha) {
-    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
-    return addmm_dtype_out(self, mat1, mat2, out_dtype, beta, alpha, out);
-}
+ANYMPS_ROW(addmm_dtype, addmm_dtype_out(self, mat1, mat2, out_dtype, beta, alpha,
+                                        NewTensor(self.options().dtype(out_dtype))))
 
 Tensor& ANYMPS_FUNC(bmm_dtype_out)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype,
                                    Tensor& out) {
@@ -234,10 +228,7 @@ Tensor& ANYMPS_FUNC(bmm_dtype_out)(const Tensor& self, const Tensor& mat2, Scala
     return out;
 }
 
-Tensor ANYMPS_FUNC(bmm_dtype)(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
-    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
-    return bmm_dtype_out(self, mat2, out_dtype, out);
-}
+ANYMPS_ROW(bmm_dtype, bmm_dtype_out(self, mat2, out_dtype, NewTensor(self.options().dtype(out_dtype))))
 
 Tensor& ANYMPS_FUNC(baddbmm_dtype_out)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
                                        ScalarType out_dtype, const Scalar& beta, const Scalar& alpha,
@@ -249,11 +240,8 @@ Tensor& ANYMPS_FUNC(baddbmm_dtype_out)(const Tensor& self, const Tensor& batch1,
     return out;
 }
 
-Tensor ANYMPS_FUNC(baddbmm_dtype)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
-                                  ScalarType out_dtype, const Scalar& beta, const Scalar& alpha) {
-    Tensor out = at::empty({0}, self.options().dtype(out_dtype));
-    return baddbmm_dtype_out(self, batch1, batch2, out_dtype, beta, alpha, out);
-}
+ANYMPS_ROW(baddbmm_dtype, baddbmm_dtype_out(self, batch1, batch2, out_dtype, beta, alpha,
+                                            NewTensor(self.options().dtype(out_dtype))))
 
 // self [m, k] int8 or uint8, mat2 [k, n] int8 -> int32 [m, n]. Errors in the words of the CPU.
 Tensor& ANYMPS_FUNC(_int_mm_out)(const Tensor& self, const Tensor& mat2, Tensor& out) {
@@ -306,9 +294,7 @@ Tensor ANYMPS_FUNC(dot)(const Tensor& self_, const Tensor& other_) {
     return out;
 }
 
-Tensor ANYMPS_FUNC(vdot)(const Tensor& self, const Tensor& other) {
-    return dot(self.conj(), other);
-}
+ANYMPS_ROW(vdot, dot(self.conj(), other))
 
 Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
                                 const Scalar& beta, const Scalar& alpha, Tensor& out) {
@@ -335,15 +321,7 @@ Tensor& ANYMPS_FUNC(addbmm_out)(const Tensor& self, const Tensor& batch1, const 
     return out;
 }
 
-Tensor ANYMPS_FUNC(addbmm)(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta,
-                           const Scalar& alpha) {
-    Tensor out = at::empty({0}, self.options());
-    return addbmm_out(self, batch1, batch2, beta, alpha, out);
-}
-
-Tensor& ANYMPS_FUNC(addbmm_)(Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta,
-                             const Scalar& alpha) {
-    return addbmm_out(self, batch1, batch2, beta, alpha, self);
-}
+ANYMPS_ROW(addbmm, addbmm_out(self, batch1, batch2, beta, alpha, NewTensor(self.options())))
+ANYMPS_ROW(addbmm_, addbmm_out(self, batch1, batch2, beta, alpha, self))
 
 }  // namespace anymps::ops

@@ -112,13 +112,9 @@ Tensor& ANYMPS_FUNC(_scaled_mm_out)(const Tensor& self, const Tensor& mat2, cons
     return out;
 }
 
-Tensor ANYMPS_FUNC(_scaled_mm)(const Tensor& self, const Tensor& mat2, const Tensor& scale_a,
-                               const Tensor& scale_b, const std::optional<Tensor>& bias,
-                               const std::optional<Tensor>& scale_result, std::optional<ScalarType> out_dtype,
-                               bool use_fast_accum) {
-    Tensor out = at::empty({0}, self.options().dtype(out_dtype.value_or(self.scalar_type())));
-    return _scaled_mm_out(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum, out);
-}
+ANYMPS_ROW(_scaled_mm,
+           _scaled_mm_out(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum,
+                          NewTensor(self.options().dtype(out_dtype.value_or(self.scalar_type())))))
 
 #if ANYMPS_TORCH_UNTIL(2, 13)
 using Scales = TensorList;
@@ -164,14 +160,9 @@ Tensor& ANYMPS_FUNC(_scaled_mm_v2_out)(const Tensor& self, const Tensor& mat2, S
     return out;
 }
 
-Tensor ANYMPS_FUNC(_scaled_mm_v2)(const Tensor& self, const Tensor& mat2, Scales scale_a,
-                                  IntArrayRef recipe_a, IntArrayRef swizzle_a, Scales scale_b,
-                                  IntArrayRef recipe_b, IntArrayRef swizzle_b,
-                                  const std::optional<Tensor>& bias, std::optional<ScalarType> out_dtype,
-                                  IntArrayRef contraction_dim, bool use_fast_accum) {
-    Tensor out = at::empty({0}, self.options().dtype(out_dtype.value_or(self.scalar_type())));
-    return _scaled_mm_v2_out(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias,
-                             out_dtype, contraction_dim, use_fast_accum, out);
-}
+ANYMPS_ROW(_scaled_mm_v2,
+           _scaled_mm_v2_out(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias,
+                             out_dtype, contraction_dim, use_fast_accum,
+                             NewTensor(self.options().dtype(out_dtype.value_or(self.scalar_type())))))
 
 }  // namespace anymps::ops

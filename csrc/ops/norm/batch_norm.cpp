@@ -268,56 +268,24 @@ Three batch_norm(const Tensor& input, const BatchNorm& norm, ScalarType dtype) {
 }
 
 // -> (output, save_mean, save_invstd); the statistics are float32, and empty in evaluation.
-Three ANYMPS_FUNC(native_batch_norm)(const Tensor& input, const std::optional<Tensor>& weight,
-                                     const std::optional<Tensor>& bias,
-                                     const std::optional<Tensor>& running_mean,
-                                     const std::optional<Tensor>& running_var, bool training, double momentum,
-                                     double eps) {
-    return batch_norm(input, {weight, bias, running_mean, running_var, training, momentum, eps},
-                      input.scalar_type());
-}
-
-ThreeOut ANYMPS_FUNC(native_batch_norm_out)(const Tensor& input, const std::optional<Tensor>& weight,
-                                            const std::optional<Tensor>& bias,
-                                            const std::optional<Tensor>& running_mean,
-                                            const std::optional<Tensor>& running_var, bool training,
-                                            double momentum, double eps, Tensor& out, Tensor& save_mean,
-                                            Tensor& save_invstd) {
-    return forward_out(input, {weight, bias, running_mean, running_var, training, momentum, eps}, out,
-                       save_mean, save_invstd);
-}
-
-Three ANYMPS_FUNC(_native_batch_norm_legit)(const Tensor& input, const std::optional<Tensor>& weight,
-                                            const std::optional<Tensor>& bias, Tensor& running_mean,
-                                            Tensor& running_var, bool training, double momentum, double eps) {
-    return batch_norm(input, {weight, bias, running_mean, running_var, training, momentum, eps},
-                      input.scalar_type());
-}
-
-ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_out)(const Tensor& input, const std::optional<Tensor>& weight,
-                                                   const std::optional<Tensor>& bias, Tensor& running_mean,
-                                                   Tensor& running_var, bool training, double momentum,
-                                                   double eps, Tensor& out, Tensor& save_mean,
-                                                   Tensor& save_invstd) {
-    return forward_out(input, {weight, bias, running_mean, running_var, training, momentum, eps}, out,
-                       save_mean, save_invstd);
-}
-
-Three ANYMPS_FUNC(_native_batch_norm_legit_no_stats)(const Tensor& input, const std::optional<Tensor>& weight,
-                                                     const std::optional<Tensor>& bias, bool training,
-                                                     double momentum, double eps) {
-    return batch_norm(input, {weight, bias, std::nullopt, std::nullopt, training, momentum, eps},
-                      input.scalar_type());
-}
-
-ThreeOut ANYMPS_FUNC(_native_batch_norm_legit_no_stats_out)(const Tensor& input,
-                                                            const std::optional<Tensor>& weight,
-                                                            const std::optional<Tensor>& bias, bool training,
-                                                            double momentum, double eps, Tensor& out,
-                                                            Tensor& save_mean, Tensor& save_invstd) {
-    return forward_out(input, {weight, bias, std::nullopt, std::nullopt, training, momentum, eps}, out,
-                       save_mean, save_invstd);
-}
+ANYMPS_ROW(native_batch_norm,
+           batch_norm(input, {weight, bias, running_mean, running_var, training, momentum, eps},
+                      input.scalar_type()))
+ANYMPS_ROW(native_batch_norm_out,
+           forward_out(input, {weight, bias, running_mean, running_var, training, momentum, eps}, out,
+                       save_mean, save_invstd))
+ANYMPS_ROW(_native_batch_norm_legit,
+           batch_norm(input, {weight, bias, running_mean, running_var, training, momentum, eps},
+                      input.scalar_type()))
+ANYMPS_ROW(_native_batch_norm_legit_out,
+           forward_out(input, {weight, bias, running_mean, running_var, training, momentum, eps}, out,
+                       save_mean, save_invstd))
+ANYMPS_ROW(_native_batch_norm_legit_no_stats,
+           batch_norm(input, {weight, bias, std::nullopt, std::nullopt, training, momentum, eps},
+                      input.scalar_type()))
+ANYMPS_ROW(_native_batch_norm_legit_no_stats_out,
+           forward_out(input, {weight, bias, std::nullopt, std::nullopt, training, momentum, eps}, out,
+                       save_mean, save_invstd))
 
 // -> (output, save_mean, save_invstd, reserve); nothing needs reserving.
 std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(_batch_norm_with_update)(
@@ -361,14 +329,7 @@ Three ANYMPS_FUNC(native_batch_norm_backward)(const Tensor& grad_out, const Tens
                     output_mask);
 }
 
-Three ANYMPS_FUNC(batch_norm_backward)(const Tensor& grad_out, const Tensor& input, const Tensor& weight,
-                                       const std::optional<Tensor>& running_mean,
-                                       const std::optional<Tensor>& running_var,
-                                       const std::optional<Tensor>& save_mean,
-                                       const std::optional<Tensor>& save_var, bool update, double eps,
-                                       std::array<bool, 3> output_mask, const Tensor& reserve) {
-    return native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean, save_var,
-                                      update, eps, output_mask);
-}
+ANYMPS_ROW(batch_norm_backward, native_batch_norm_backward(grad_out, input, weight, running_mean, running_var,
+                                                           save_mean, save_var, update, eps, output_mask))
 
 }  // namespace anymps::ops

@@ -83,26 +83,16 @@ Tensor ANYMPS_FUNC(_adaptive_avg_pool2d)(const Tensor& self, IntArrayRef output_
     return average(self, output_size, 2);
 }
 
-Tensor& ANYMPS_FUNC(adaptive_avg_pool2d_out)(const Tensor& self, IntArrayRef output_size, Tensor& out) {
-    return average_out(self, output_size, 2, out);
-}
-
-Tensor ANYMPS_FUNC(_adaptive_avg_pool2d_backward)(const Tensor& grad_output, const Tensor& self) {
-    return average_backward(grad_output, self, 2);
-}
+ANYMPS_ROW(adaptive_avg_pool2d_out, average_out(self, output_size, 2, out))
+ANYMPS_ROW(_adaptive_avg_pool2d_backward, average_backward(grad_output, self, 2))
 
 Tensor ANYMPS_FUNC(_adaptive_avg_pool3d)(const Tensor& self, IntArrayRef output_size) {
     check_floating("adaptive_avg_pool3d_cpu", self);
     return average(self, output_size, 3);
 }
 
-Tensor& ANYMPS_FUNC(adaptive_avg_pool3d_out)(const Tensor& self, IntArrayRef output_size, Tensor& out) {
-    return average_out(self, output_size, 3, out);
-}
-
-Tensor ANYMPS_FUNC(_adaptive_avg_pool3d_backward)(const Tensor& grad_output, const Tensor& self) {
-    return average_backward(grad_output, self, 3);
-}
+ANYMPS_ROW(adaptive_avg_pool3d_out, average_out(self, output_size, 3, out))
+ANYMPS_ROW(_adaptive_avg_pool3d_backward, average_backward(grad_output, self, 3))
 
 Tensor& ANYMPS_FUNC(adaptive_avg_pool3d_backward_grad_input)(const Tensor& grad_output, const Tensor& self,
                                                              Tensor& grad_input) {
@@ -117,10 +107,9 @@ TORCH_IMPL_FUNC(adaptive_max_pool2d_out)
     max_pool("adaptive_max_pool2d", Windows::adapting(2), self, out, indices);
 }
 
-TORCH_IMPL_FUNC(adaptive_max_pool2d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, const Tensor& indices, const Tensor& grad_input) {
-    max_pool_backward("adaptive_max_pool2d_backward", Windows::adapting(2), grad_output, indices, grad_input);
-}
+ANYMPS_ROW(adaptive_max_pool2d_backward_grad_input,
+           max_pool_backward("adaptive_max_pool2d_backward", Windows::adapting(2), grad_output, indices,
+                             grad_input))
 
 TORCH_IMPL_FUNC(adaptive_max_pool3d_out)
 (const Tensor& self, IntArrayRef output_size, const Tensor& out, const Tensor& indices) {
@@ -128,9 +117,8 @@ TORCH_IMPL_FUNC(adaptive_max_pool3d_out)
     max_pool("adaptive_max_pool3d", Windows::adapting(3), self, out, indices);
 }
 
-TORCH_IMPL_FUNC(adaptive_max_pool3d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, const Tensor& indices, const Tensor& grad_input) {
-    max_pool_backward("adaptive_max_pool3d_backward", Windows::adapting(3), grad_output, indices, grad_input);
-}
+ANYMPS_ROW(adaptive_max_pool3d_backward_grad_input,
+           max_pool_backward("adaptive_max_pool3d_backward", Windows::adapting(3), grad_output, indices,
+                             grad_input))
 
 }  // namespace anymps::ops

@@ -16,36 +16,21 @@ Windows averages(int64_t spatial, IntArrayRef kernel, IntArrayRef stride, IntArr
 
 }  // namespace
 
-TORCH_IMPL_FUNC(avg_pool2d_out)
-(const Tensor& self, int64_t kH, int64_t kW, int64_t dH, int64_t dW, int64_t padH, int64_t padW,
- bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override, const Tensor& out) {
-    avg_pool("avg_pool2d", averages(2, {kH, kW}, {dH, dW}, {padH, padW}, count_include_pad, divisor_override),
-             self, out);
-}
-
-TORCH_IMPL_FUNC(avg_pool2d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel_size, IntArrayRef stride,
- IntArrayRef padding, bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override,
- const Tensor& grad_input) {
-    avg_pool_backward("avg_pool2d_backward",
-                      averages(2, kernel_size, stride, padding, count_include_pad, divisor_override),
-                      grad_output, grad_input);
-}
-
-TORCH_IMPL_FUNC(avg_pool3d_out)
-(const Tensor& self, IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, bool ceil_mode,
- bool count_include_pad, std::optional<int64_t> divisor_override, const Tensor& out) {
-    avg_pool("avg_pool3d", averages(3, kernel_size, stride, padding, count_include_pad, divisor_override),
-             self, out);
-}
-
-TORCH_IMPL_FUNC(avg_pool3d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel_size, IntArrayRef stride,
- IntArrayRef padding, bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override,
- const Tensor& grad_input) {
-    avg_pool_backward("avg_pool3d_backward",
-                      averages(3, kernel_size, stride, padding, count_include_pad, divisor_override),
-                      grad_output, grad_input);
-}
+ANYMPS_ROW(avg_pool2d_out,
+           avg_pool("avg_pool2d",
+                    averages(2, {kH, kW}, {dH, dW}, {padH, padW}, count_include_pad, divisor_override), self,
+                    out))
+ANYMPS_ROW(avg_pool2d_backward_grad_input,
+           avg_pool_backward("avg_pool2d_backward",
+                             averages(2, kernel_size, stride, padding, count_include_pad, divisor_override),
+                             grad_output, grad_input))
+ANYMPS_ROW(avg_pool3d_out,
+           avg_pool("avg_pool3d",
+                    averages(3, kernel_size, stride, padding, count_include_pad, divisor_override), self,
+                    out))
+ANYMPS_ROW(avg_pool3d_backward_grad_input,
+           avg_pool_backward("avg_pool3d_backward",
+                             averages(3, kernel_size, stride, padding, count_include_pad, divisor_override),
+                             grad_output, grad_input))
 
 }  // namespace anymps::ops

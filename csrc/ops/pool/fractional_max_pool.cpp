@@ -3,7 +3,6 @@
 #include <anymps/shaders/pool/fractional_max_pool.h>
 
 #include <ATen/native/FractionalMaxPooling.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <limits>
@@ -78,24 +77,12 @@ void check_backward3d(const Tensor& grad_output, const Tensor& self, IntArrayRef
 
 }  // namespace
 
-TORCH_IMPL_FUNC(fractional_max_pool2d_output)
-(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size, const Tensor& random_samples,
- const Tensor& output, const Tensor& indices) {
-    fractional_max_pool(2, self, {1, kernel_size[0], kernel_size[1]}, random_samples, output, indices);
-}
-
-TORCH_IMPL_FUNC(fractional_max_pool2d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
- const Tensor& indices, const Tensor& grad_input) {
-    const_cast<Tensor&>(grad_input).copy_(backward(2, grad_output, self, indices));
-}
-
-TORCH_IMPL_FUNC(fractional_max_pool3d_output)
-(const Tensor& self, int64_t kernel_t, int64_t kernel_h, int64_t kernel_w, int64_t output_t, int64_t output_h,
- int64_t output_w, const Tensor& random_samples, int64_t batch, int64_t planes, int64_t input_t,
- int64_t input_h, int64_t input_w, const Tensor& output, const Tensor& indices) {
-    fractional_max_pool(3, self, {kernel_t, kernel_h, kernel_w}, random_samples, output, indices);
-}
+ANYMPS_ROW(fractional_max_pool2d_output,
+           fractional_max_pool(2, self, {1, kernel_size[0], kernel_size[1]}, random_samples, output, indices))
+ANYMPS_ROW(fractional_max_pool2d_backward_grad_input,
+           void(grad_input.copy_(backward(2, grad_output, self, indices))))
+ANYMPS_ROW(fractional_max_pool3d_output,
+           fractional_max_pool(3, self, {poolSizeT, poolSizeH, poolSizeW}, random_samples, output, indices))
 
 Tensor& ANYMPS_FUNC(fractional_max_pool3d_backward_grad_input)(const Tensor& grad_output, const Tensor& self,
                                                                IntArrayRef kernel_size,

@@ -53,18 +53,12 @@ std::vector<int64_t> max_pool3d_sizes(const Tensor& input, IntArrayRef kernel_si
 
 }  // namespace
 
-TORCH_IMPL_FUNC(max_pool2d_with_indices_out)
-(const Tensor& self, IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
- bool ceil_mode, const Tensor& out, const Tensor& indices) {
-    max_pool("max_pool2d", Windows::fixed(2, kernel_size, stride, padding, dilation), self, out, indices);
-}
-
-TORCH_IMPL_FUNC(max_pool2d_with_indices_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel_size, IntArrayRef stride,
- IntArrayRef padding, IntArrayRef dilation, bool ceil_mode, const Tensor& indices, const Tensor& grad_input) {
-    max_pool_backward("max_pool2d_backward", Windows::fixed(2, kernel_size, stride, padding, dilation),
-                      grad_output, indices, grad_input);
-}
+ANYMPS_ROW(max_pool2d_with_indices_out,
+           max_pool("max_pool2d", Windows::fixed(2, kernel_size, stride, padding, dilation), self, out,
+                    indices))
+ANYMPS_ROW(max_pool2d_with_indices_backward_grad_input,
+           max_pool_backward("max_pool2d_backward", Windows::fixed(2, kernel_size, stride, padding, dilation),
+                             grad_output, indices, grad_input))
 
 std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(max_pool3d_with_indices_out)(const Tensor& self,
                                                                       IntArrayRef kernel_size,

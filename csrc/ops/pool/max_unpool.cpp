@@ -4,7 +4,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
 
 #include "ops/indexing/indexed_copy.h"
 #include "ops/memory_format.h"
@@ -71,10 +70,7 @@ Tensor& ANYMPS_FUNC(max_unpool2d_out)(const Tensor& self, const Tensor& indices,
     return out;
 }
 
-Tensor ANYMPS_FUNC(max_unpool2d)(const Tensor& self, const Tensor& indices, IntArrayRef output_size) {
-    Tensor out = at::empty({0}, self.options());
-    return max_unpool2d_out(self, indices, output_size, out);
-}
+ANYMPS_ROW(max_unpool2d, max_unpool2d_out(self, indices, output_size, NewTensor(self.options())))
 
 Tensor& ANYMPS_FUNC(max_unpool3d_out)(const Tensor& self, const Tensor& indices, IntArrayRef output_size,
                                       IntArrayRef stride, IntArrayRef padding, Tensor& out) {
@@ -100,10 +96,7 @@ Tensor& ANYMPS_FUNC(max_unpool3d_out)(const Tensor& self, const Tensor& indices,
     return out;
 }
 
-Tensor ANYMPS_FUNC(max_unpool3d)(const Tensor& self, const Tensor& indices, IntArrayRef output_size,
-                                 IntArrayRef stride, IntArrayRef padding) {
-    Tensor out = at::empty({0}, self.options());
-    return max_unpool3d_out(self, indices, output_size, stride, padding, out);
-}
+ANYMPS_ROW(max_unpool3d,
+           max_unpool3d_out(self, indices, output_size, stride, padding, NewTensor(self.options())))
 
 }  // namespace anymps::ops

@@ -89,21 +89,15 @@ Tensor ANYMPS_FUNC(binomial)(const Tensor& count, const Tensor& prob, std::optio
     return draw(shaders::distributions::draw_binomial, "binomial_cpu", *n, *p, generator);
 }
 
-Tensor ANYMPS_FUNC(_standard_gamma)(const Tensor& self, std::optional<Generator> generator) {
-    return draw(shaders::distributions::draw_gamma, "gamma_cpu", self, Tensor(), generator);
-}
+ANYMPS_ROW(_standard_gamma, draw(shaders::distributions::draw_gamma, "gamma_cpu", self, Tensor(), generator))
 
 // d output / d self for gamma numbers `output` of the shapes `self`.
-Tensor ANYMPS_FUNC(_standard_gamma_grad)(const Tensor& self, const Tensor& output) {
-    return gradient(shaders::distribution_gradients::standard_gamma_gradient, "_standard_gamma_grad_cpu",
-                    self, output, Tensor());
-}
+ANYMPS_ROW(_standard_gamma_grad, gradient(shaders::distribution_gradients::standard_gamma_gradient,
+                                          "_standard_gamma_grad_cpu", self, output, Tensor()))
 
 // d x / d alpha, divided by 1 - x, for beta numbers x of alpha and total - alpha.
-Tensor ANYMPS_FUNC(_dirichlet_grad)(const Tensor& x, const Tensor& alpha, const Tensor& total) {
-    return gradient(shaders::distribution_gradients::dirichlet_gradient, "_dirichlet_grad_cpu", x, alpha,
-                    total);
-}
+ANYMPS_ROW(_dirichlet_grad, gradient(shaders::distribution_gradients::dirichlet_gradient,
+                                     "_dirichlet_grad_cpu", x, alpha, total))
 
 // Gamma numbers divided by their sum over the last dimension; never 0 nor 1.
 Tensor ANYMPS_FUNC(_sample_dirichlet)(const Tensor& self, std::optional<Generator> generator) {

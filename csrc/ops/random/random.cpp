@@ -3,11 +3,7 @@
 #include <anymps/ops/random/random_ops.h>
 #include <anymps/shaders/random/random.h>
 
-#include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/min.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <ATen/native/DistributionTemplates.h>
@@ -248,82 +244,41 @@ using Philox = runtime::MPSGeneratorImpl;
 
 }  // namespace
 
-Tensor& ANYMPS_FUNC(uniform_)(Tensor& self, double from, double to, std::optional<Generator> generator) {
-    return templates::uniform_impl_<UniformKernel, Philox>(self, from, to, std::move(generator));
-}
+ANYMPS_ROW(uniform_, templates::uniform_impl_<UniformKernel, Philox>(self, from, to, std::move(generator)))
+ANYMPS_ROW(normal_, templates::normal_impl_<NormalKernel, Philox>(self, mean, std, std::move(generator)))
+ANYMPS_ROW(normal_Tensor_float_out,
+           templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator)))
+ANYMPS_ROW(normal_float_Tensor_out,
+           templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator)))
+ANYMPS_ROW(normal_Tensor_Tensor_out,
+           templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator)))
 
-Tensor& ANYMPS_FUNC(normal_)(Tensor& self, double mean, double std, std::optional<Generator> generator) {
-    return templates::normal_impl_<NormalKernel, Philox>(self, mean, std, std::move(generator));
-}
+ANYMPS_ROW(normal_Tensor_float, templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator)))
+ANYMPS_ROW(normal_float_Tensor, templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator)))
+ANYMPS_ROW(normal_Tensor_Tensor,
+           templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator)))
 
-Tensor& ANYMPS_FUNC(normal_Tensor_float_out)(const Tensor& mean, double std,
-                                             std::optional<Generator> generator, Tensor& out) {
-    return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(normal_float_Tensor_out)(double mean, const Tensor& std,
-                                             std::optional<Generator> generator, Tensor& out) {
-    return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(normal_Tensor_Tensor_out)(const Tensor& mean, const Tensor& std,
-                                              std::optional<Generator> generator, Tensor& out) {
-    return templates::normal_out_impl<NormalKernel, Philox>(out, mean, std, std::move(generator));
-}
-
-Tensor ANYMPS_FUNC(normal_Tensor_float)(const Tensor& mean, double std, std::optional<Generator> generator) {
-    return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
-}
-
-Tensor ANYMPS_FUNC(normal_float_Tensor)(double mean, const Tensor& std, std::optional<Generator> generator) {
-    return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
-}
-
-Tensor ANYMPS_FUNC(normal_Tensor_Tensor)(const Tensor& mean, const Tensor& std,
-                                         std::optional<Generator> generator) {
-    return templates::normal_impl<NormalKernel, Philox>(mean, std, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(log_normal_)(Tensor& self, double mean, double std, std::optional<Generator> generator) {
-    return templates::log_normal_impl_<LogNormalKernel, Philox>(self, mean, std, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(exponential_)(Tensor& self, double lambda, std::optional<Generator> generator) {
-    return templates::exponential_impl_<ExponentialKernel, Philox>(self, lambda, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(cauchy_)(Tensor& self, double median, double sigma, std::optional<Generator> generator) {
-    return templates::cauchy_impl_<CauchyKernel, Philox>(self, median, sigma, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(geometric_)(Tensor& self, double p, std::optional<Generator> generator) {
-    return templates::geometric_impl_<GeometricKernel, Philox>(self, p, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(bernoulli__float)(Tensor& self, double p, std::optional<Generator> generator) {
-    return templates::bernoulli_impl_<BernoulliKernel, Philox>(self, p, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(bernoulli__Tensor)(Tensor& self, const Tensor& p, std::optional<Generator> generator) {
-    return templates::bernoulli_impl_<BernoulliKernel, Philox>(self, p, std::move(generator));
-}
+ANYMPS_ROW(log_normal_,
+           templates::log_normal_impl_<LogNormalKernel, Philox>(self, mean, std, std::move(generator)))
+ANYMPS_ROW(exponential_,
+           templates::exponential_impl_<ExponentialKernel, Philox>(self, lambd, std::move(generator)))
+ANYMPS_ROW(cauchy_, templates::cauchy_impl_<CauchyKernel, Philox>(self, median, sigma, std::move(generator)))
+ANYMPS_ROW(geometric_, templates::geometric_impl_<GeometricKernel, Philox>(self, p, std::move(generator)))
+ANYMPS_ROW(bernoulli__float,
+           templates::bernoulli_impl_<BernoulliKernel, Philox>(self, p, std::move(generator)))
+ANYMPS_ROW(bernoulli__Tensor,
+           templates::bernoulli_impl_<BernoulliKernel, Philox>(self, p, std::move(generator)))
 
 Tensor& ANYMPS_FUNC(bernoulli_out)(const Tensor& self, std::optional<Generator> generator, Tensor& out) {
     check_same_device("bernoulli", {{"self", self}, {"out", out}});
     return templates::bernoulli_out_impl<BernoulliKernel, Philox>(out, self, std::move(generator));
 }
 
-Tensor& ANYMPS_FUNC(random_)(Tensor& self, std::optional<Generator> generator) {
-    return templates::random_impl<RandomKernel, Philox>(self, std::move(generator));
-}
+ANYMPS_ROW(random_, templates::random_impl<RandomKernel, Philox>(self, std::move(generator)))
+ANYMPS_ROW(random__from,
+           templates::random_from_to_impl<RandomFromToKernel, Philox>(self, from, to, std::move(generator)))
 
-Tensor& ANYMPS_FUNC(random__from)(Tensor& self, int64_t from, std::optional<int64_t> to,
-                                  std::optional<Generator> generator) {
-    return templates::random_from_to_impl<RandomFromToKernel, Philox>(self, from, to, std::move(generator));
-}
-
-Tensor& ANYMPS_FUNC(random__to)(Tensor& self, int64_t to, std::optional<Generator> generator) {
-    return templates::random_from_to_impl<RandomFromToKernel, Philox>(self, 0, to, std::move(generator));
-}
+ANYMPS_ROW(random__to,
+           templates::random_from_to_impl<RandomFromToKernel, Philox>(self, 0, to, std::move(generator)))
 
 }  // namespace anymps::ops

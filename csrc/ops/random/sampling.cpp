@@ -11,8 +11,6 @@
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 
-#include <limits>
-
 #include "kernels/flat_grid.h"
 #include "runtime/generator.h"
 
@@ -106,11 +104,8 @@ Tensor& ANYMPS_FUNC(multinomial_out)(const Tensor& self, int64_t num_samples, bo
     return out;
 }
 
-Tensor ANYMPS_FUNC(multinomial)(const Tensor& self, int64_t num_samples, bool replacement,
-                                std::optional<Generator> generator) {
-    Tensor out = at::empty({0}, self.options().dtype(at::kLong));
-    return multinomial_out(self, num_samples, replacement, std::move(generator), out);
-}
+ANYMPS_ROW(multinomial, multinomial_out(self, num_samples, replacement, std::move(generator),
+                                        NewTensor(self.options().dtype(at::kLong))))
 
 // A permutation of 0..n-1: the order of n random 63-bit keys.
 Tensor& ANYMPS_FUNC(randperm_generator_out)(int64_t n, std::optional<Generator> generator, Tensor& out) {

@@ -203,18 +203,10 @@ Tensor ANYMPS_FUNC(prod)(const Tensor& self, std::optional<ScalarType> dtype) {
     return result;
 }
 
-Tensor ANYMPS_FUNC(max)(const Tensor& self) {
-    return whole(rows::amax, "max", self);
-}
-Tensor& ANYMPS_FUNC(max_unary_out)(const Tensor& self, Tensor& out) {
-    return whole_out(rows::amax, "max", self, out);
-}
-Tensor ANYMPS_FUNC(min)(const Tensor& self) {
-    return whole(rows::amin, "min", self);
-}
-Tensor& ANYMPS_FUNC(min_unary_out)(const Tensor& self, Tensor& out) {
-    return whole_out(rows::amin, "min", self, out);
-}
+ANYMPS_ROW(max, whole(rows::amax, "max", self))
+ANYMPS_ROW(max_unary_out, whole_out(rows::amax, "max", self, out))
+ANYMPS_ROW(min, whole(rows::amin, "min", self))
+ANYMPS_ROW(min_unary_out, whole_out(rows::amin, "min", self, out))
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(_aminmax)(const Tensor& self) {
     warn_of_aminmax();
@@ -238,11 +230,9 @@ Tensor& ANYMPS_FUNC(nansum_out)(const Tensor& self, OptionalIntArrayRef dim, boo
     return out;
 }
 
-Tensor ANYMPS_FUNC(nansum)(const Tensor& self, OptionalIntArrayRef dim, bool keepdim,
-                           std::optional<ScalarType> dtype) {
-    Tensor out = empty_result(self, kernels::dim_mask(self, dim), keepdim, promoted(self, dtype));
-    return nansum_out(self, dim, keepdim, std::nullopt, out);
-}
+ANYMPS_ROW(nansum, nansum_out(self, dim, keepdim, std::nullopt,
+                              NewTensor(empty_result(self, kernels::dim_mask(self, dim), keepdim,
+                                                     promoted(self, dtype)))))
 
 Tensor ANYMPS_FUNC(count_nonzero_dim_IntList)(const Tensor& self, IntArrayRef dim) {
     const DimMask dims = kernels::dim_mask(self, dim);
@@ -278,53 +268,14 @@ Tensor ANYMPS_FUNC(trace)(const Tensor& self) {
     return result;
 }
 
-Tensor ANYMPS_FUNC(var_correction)(const Tensor& self, OptionalIntArrayRef dim,
-                                   const std::optional<Scalar>& correction, bool keepdim) {
-    return variance({"var", false}, self, dim, correction, keepdim);
-}
-
-Tensor& ANYMPS_FUNC(var_correction_out)(const Tensor& self, OptionalIntArrayRef dim,
-                                        const std::optional<Scalar>& correction, bool keepdim, Tensor& out) {
-    return variance_out({"var", false}, self, dim, correction, keepdim, out);
-}
-
-Tensor ANYMPS_FUNC(std_correction)(const Tensor& self, OptionalIntArrayRef dim,
-                                   const std::optional<Scalar>& correction, bool keepdim) {
-    return variance({"std", true}, self, dim, correction, keepdim);
-}
-
-Tensor& ANYMPS_FUNC(std_correction_out)(const Tensor& self, OptionalIntArrayRef dim,
-                                        const std::optional<Scalar>& correction, bool keepdim, Tensor& out) {
-    return variance_out({"std", true}, self, dim, correction, keepdim, out);
-}
-
-std::tuple<Tensor, Tensor> ANYMPS_FUNC(var_mean_correction)(const Tensor& self, OptionalIntArrayRef dim,
-                                                            const std::optional<Scalar>& correction,
-                                                            bool keepdim) {
-    return variance_mean({"var_mean", false}, self, dim, correction, keepdim);
-}
-
-std::tuple<Tensor, Tensor> ANYMPS_FUNC(std_mean_correction)(const Tensor& self, OptionalIntArrayRef dim,
-                                                            const std::optional<Scalar>& correction,
-                                                            bool keepdim) {
-    return variance_mean({"std_mean", true}, self, dim, correction, keepdim);
-}
-
-TORCH_IMPL_FUNC(norm_out)
-(const Tensor& self, at::OptionalScalarRef p, IntArrayRef dim, bool keepdim, const Tensor& out) {
-    vector_norm(self, norm_order(p), dim, out);
-}
-
-TORCH_IMPL_FUNC(norm_dtype_out)
-(const Tensor& self, at::OptionalScalarRef p, IntArrayRef dim, bool keepdim, ScalarType dtype,
- const Tensor& out) {
-    vector_norm(self, norm_order(p), dim, out);
-}
-
-TORCH_IMPL_FUNC(linalg_vector_norm_out)
-(const Tensor& self, const Scalar& ord, OptionalIntArrayRef dim, bool keepdim,
- std::optional<ScalarType> dtype, const Tensor& out) {
-    vector_norm(self, ord.toDouble(), dim, out);
-}
+ANYMPS_ROW(var_correction, variance({"var", false}, self, dim, correction, keepdim))
+ANYMPS_ROW(var_correction_out, variance_out({"var", false}, self, dim, correction, keepdim, out))
+ANYMPS_ROW(std_correction, variance({"std", true}, self, dim, correction, keepdim))
+ANYMPS_ROW(std_correction_out, variance_out({"std", true}, self, dim, correction, keepdim, out))
+ANYMPS_ROW(var_mean_correction, variance_mean({"var_mean", false}, self, dim, correction, keepdim))
+ANYMPS_ROW(std_mean_correction, variance_mean({"std_mean", true}, self, dim, correction, keepdim))
+ANYMPS_ROW(norm_out, vector_norm(self, norm_order(p), dim, out))
+ANYMPS_ROW(norm_dtype_out, vector_norm(self, norm_order(p), dim, out))
+ANYMPS_ROW(linalg_vector_norm_out, vector_norm(self, ord.toDouble(), dim, out))
 
 }  // namespace anymps::ops

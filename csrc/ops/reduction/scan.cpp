@@ -179,15 +179,8 @@ void sums_of_rows(const Tensor& rows) {
     if (rows.numel() > 0) scan_dense(dense, dense, {}, Scan::Sum);
 }
 
-TORCH_IMPL_FUNC(cumsum_out)
-(const Tensor& self, int64_t dim, std::optional<ScalarType> dtype, const Tensor& out) {
-    scan(self, dim, out, {}, Scan::Sum);
-}
-
-TORCH_IMPL_FUNC(cumprod_out)
-(const Tensor& self, int64_t dim, std::optional<ScalarType> dtype, const Tensor& out) {
-    scan(self, dim, out, {}, Scan::Product);
-}
+ANYMPS_ROW(cumsum_out, scan(self, dim, out, {}, Scan::Sum))
+ANYMPS_ROW(cumprod_out, scan(self, dim, out, {}, Scan::Product))
 
 Tensor& ANYMPS_FUNC(_logcumsumexp_out)(const Tensor& self, int64_t dim, Tensor& out) {
     TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point() || self.is_complex(),
@@ -197,10 +190,8 @@ Tensor& ANYMPS_FUNC(_logcumsumexp_out)(const Tensor& self, int64_t dim, Tensor& 
     return out;
 }
 
-Tensor ANYMPS_FUNC(_logcumsumexp)(const Tensor& self, int64_t dim) {
-    Tensor out = at::empty_like(self, at::MemoryFormat::Contiguous);
-    return _logcumsumexp_out(self, dim, out);
-}
+ANYMPS_ROW(_logcumsumexp,
+           _logcumsumexp_out(self, dim, NewTensor(at::empty_like(self, at::MemoryFormat::Contiguous))))
 
 void ANYMPS_FUNC(_cummax_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
     check_real("cummax_cpu", self);

@@ -171,32 +171,17 @@ Gradients backward(const Tensor& grad_output, const Tensor& input, const Tensor&
 }  // namespace
 
 // input [N, C, H, W], grid [N, h, w, 2] of positions (x, y) in [-1, 1] -> [N, C, h, w].
-Tensor ANYMPS_FUNC(grid_sampler_2d)(const Tensor& input, const Tensor& grid, int64_t interpolation_mode,
-                                    int64_t padding_mode, bool align_corners) {
-    return forward(input, grid, {2, interpolation_mode, padding_mode, align_corners},
-                   "grid_sampler_2d_cpu_kernel_impl");
-}
-
-Gradients ANYMPS_FUNC(grid_sampler_2d_backward)(const Tensor& grad_output, const Tensor& input,
-                                                const Tensor& grid, int64_t interpolation_mode,
-                                                int64_t padding_mode, bool align_corners,
-                                                std::array<bool, 2> output_mask) {
-    return backward(grad_output, input, grid, {2, interpolation_mode, padding_mode, align_corners},
-                    output_mask, "grid_sampler_2d_backward_cpu_kernel_impl");
-}
+ANYMPS_ROW(grid_sampler_2d, forward(input, grid, {2, interpolation_mode, padding_mode, align_corners},
+                                    "grid_sampler_2d_cpu_kernel_impl"))
+ANYMPS_ROW(grid_sampler_2d_backward,
+           backward(grad_output, input, grid, {2, interpolation_mode, padding_mode, align_corners},
+                    output_mask, "grid_sampler_2d_backward_cpu_kernel_impl"))
 
 // input [N, C, D, H, W], grid [N, d, h, w, 3] of positions (x, y, z) -> [N, C, d, h, w].
-Tensor ANYMPS_FUNC(grid_sampler_3d)(const Tensor& input, const Tensor& grid, int64_t interpolation_mode,
-                                    int64_t padding_mode, bool align_corners) {
-    return forward(input, grid, {3, interpolation_mode, padding_mode, align_corners}, "grid_sampler3d_cpu");
-}
-
-Gradients ANYMPS_FUNC(grid_sampler_3d_backward)(const Tensor& grad_output, const Tensor& input,
-                                                const Tensor& grid, int64_t interpolation_mode,
-                                                int64_t padding_mode, bool align_corners,
-                                                std::array<bool, 2> output_mask) {
-    return backward(grad_output, input, grid, {3, interpolation_mode, padding_mode, align_corners},
-                    output_mask, "grid_sampler_3d_backward_cpu");
-}
+ANYMPS_ROW(grid_sampler_3d,
+           forward(input, grid, {3, interpolation_mode, padding_mode, align_corners}, "grid_sampler3d_cpu"))
+ANYMPS_ROW(grid_sampler_3d_backward,
+           backward(grad_output, input, grid, {3, interpolation_mode, padding_mode, align_corners},
+                    output_mask, "grid_sampler_3d_backward_cpu"))
 
 }  // namespace anymps::ops

@@ -44,14 +44,14 @@ void check_dtype(const at::Tensor& tensor, const char* op) {
 }  // namespace
 
 void interpolate(const at::Tensor& out, const at::Tensor& self, ResampleMode mode, ScaleFactors scales,
-                 bool align_corners, const char* op) {
+                 const char* op, bool align_corners) {
     check_dtype(self, op);
     resample(out, self, mode, axes_of(self, out, mode, scales, align_corners),
              align_corners && !nearest(mode));
 }
 
 void interpolate_backward(const at::Tensor& grad_input, const at::Tensor& grad_output, ResampleMode mode,
-                          ScaleFactors scales, bool align_corners, const char* op) {
+                          ScaleFactors scales, const char* op, bool align_corners) {
     check_dtype(grad_output, op);
     resample(grad_input, grad_output, mode, axes_of(grad_input, grad_output, mode, scales, align_corners),
              align_corners && !nearest(mode), true);

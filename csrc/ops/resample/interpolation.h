@@ -17,17 +17,8 @@ using ScaleFactors = std::initializer_list<std::optional<double>>;
 // for types that are neither floating nor uint8, with `op` as the kernel's name. grad_input has self's shape
 // and is written whole.
 void interpolate(const at::Tensor& out, const at::Tensor& self, ResampleMode mode, ScaleFactors scales,
-                 bool align_corners, const char* op);
+                 const char* op, bool align_corners = false);
 void interpolate_backward(const at::Tensor& grad_input, const at::Tensor& grad_output, ResampleMode mode,
-                          ScaleFactors scales, bool align_corners, const char* op);
-
-inline void interpolate(const at::Tensor& out, const at::Tensor& self, ResampleMode mode, ScaleFactors scales,
-                        const char* op) {
-    interpolate(out, self, mode, scales, false, op);
-}
-inline void interpolate_backward(const at::Tensor& grad_input, const at::Tensor& grad_output,
-                                 ResampleMode mode, ScaleFactors scales, const char* op) {
-    interpolate_backward(grad_input, grad_output, mode, scales, false, op);
-}
+                          ScaleFactors scales, const char* op, bool align_corners = false);
 
 }  // namespace anymps::ops

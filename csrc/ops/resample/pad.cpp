@@ -93,18 +93,14 @@ Tensor backward(const Tensor& grad_output, const Tensor& self, IntArrayRef paddi
 
 }  // namespace
 
-TORCH_IMPL_FUNC(reflection_pad1d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
-    pad(out, self, padding, kReflect, "reflection_pad1d");
-}
+ANYMPS_ROW(reflection_pad1d_out, pad(out, self, padding, kReflect, "reflection_pad1d"))
 
 TORCH_IMPL_FUNC(reflection_pad3d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
     take_memory_format(out, self);
     pad(out, self, padding, kReflect, "reflection_pad3d");
 }
 
-TORCH_IMPL_FUNC(replication_pad1d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
-    pad(out, self, padding, kReplicate, "replication_pad1d");
-}
+ANYMPS_ROW(replication_pad1d_out, pad(out, self, padding, kReplicate, "replication_pad1d"))
 
 TORCH_IMPL_FUNC(replication_pad2d_out)(const Tensor& self, IntArrayRef padding, const Tensor& out) {
     take_memory_format(out, self);
@@ -129,10 +125,8 @@ Tensor ANYMPS_FUNC(reflection_pad2d)(const Tensor& self, IntArrayRef padding) {
     return reflection_pad2d_out(self, padding, out);
 }
 
-TORCH_IMPL_FUNC(reflection_pad1d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, IntArrayRef padding, const Tensor& grad_input) {
-    pad_backward(grad_input, grad_output, padding, kReflect, "reflection_pad1d_backward");
-}
+ANYMPS_ROW(reflection_pad1d_backward_grad_input,
+           pad_backward(grad_input, grad_output, padding, kReflect, "reflection_pad1d_backward"))
 
 TORCH_IMPL_FUNC(reflection_pad3d_backward_grad_input)
 (const Tensor& grad_output, const Tensor& self, IntArrayRef padding, const Tensor& grad_input) {
@@ -140,39 +134,19 @@ TORCH_IMPL_FUNC(reflection_pad3d_backward_grad_input)
     pad_backward(grad_input, grad_output, padding, kReflect, "reflection_pad3d_backward");
 }
 
-TORCH_IMPL_FUNC(replication_pad1d_backward_grad_input)
-(const Tensor& grad_output, const Tensor& self, IntArrayRef padding, const Tensor& grad_input) {
-    pad_backward(grad_input, grad_output, padding, kReplicate, "replication_pad1d_backward");
-}
-
-Tensor& ANYMPS_FUNC(reflection_pad2d_backward_grad_input)(const Tensor& grad_output, const Tensor& self,
-                                                          IntArrayRef padding, Tensor& grad_input) {
-    return backward_out(grad_input, grad_output, self, padding, kReflect, "reflection_pad2d_backward");
-}
-
-Tensor ANYMPS_FUNC(reflection_pad2d_backward)(const Tensor& grad_output, const Tensor& self,
-                                              IntArrayRef padding) {
-    return backward(grad_output, self, padding, kReflect, "reflection_pad2d_backward");
-}
-
-Tensor& ANYMPS_FUNC(replication_pad2d_backward_grad_input)(const Tensor& grad_output, const Tensor& self,
-                                                           IntArrayRef padding, Tensor& grad_input) {
-    return backward_out(grad_input, grad_output, self, padding, kReplicate, "replication_pad2d_backward");
-}
-
-Tensor ANYMPS_FUNC(replication_pad2d_backward)(const Tensor& grad_output, const Tensor& self,
-                                               IntArrayRef padding) {
-    return backward(grad_output, self, padding, kReplicate, "replication_pad2d_backward");
-}
-
-Tensor& ANYMPS_FUNC(replication_pad3d_backward_grad_input)(const Tensor& grad_output, const Tensor& self,
-                                                           IntArrayRef padding, Tensor& grad_input) {
-    return backward_out(grad_input, grad_output, self, padding, kReplicate, "replication_pad3d_backward");
-}
-
-Tensor ANYMPS_FUNC(replication_pad3d_backward)(const Tensor& grad_output, const Tensor& self,
-                                               IntArrayRef padding) {
-    return backward(grad_output, self, padding, kReplicate, "replication_pad3d_backward");
-}
+ANYMPS_ROW(replication_pad1d_backward_grad_input,
+           pad_backward(grad_input, grad_output, padding, kReplicate, "replication_pad1d_backward"))
+ANYMPS_ROW(reflection_pad2d_backward_grad_input,
+           backward_out(grad_input, grad_output, self, padding, kReflect, "reflection_pad2d_backward"))
+ANYMPS_ROW(reflection_pad2d_backward,
+           backward(grad_output, self, padding, kReflect, "reflection_pad2d_backward"))
+ANYMPS_ROW(replication_pad2d_backward_grad_input,
+           backward_out(grad_input, grad_output, self, padding, kReplicate, "replication_pad2d_backward"))
+ANYMPS_ROW(replication_pad2d_backward,
+           backward(grad_output, self, padding, kReplicate, "replication_pad2d_backward"))
+ANYMPS_ROW(replication_pad3d_backward_grad_input,
+           backward_out(grad_input, grad_output, self, padding, kReplicate, "replication_pad3d_backward"))
+ANYMPS_ROW(replication_pad3d_backward,
+           backward(grad_output, self, padding, kReplicate, "replication_pad3d_backward"))
 
 }  // namespace anymps::ops

@@ -3,9 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 namespace anymps::ops {

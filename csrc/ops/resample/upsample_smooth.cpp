@@ -5,100 +5,42 @@
 
 namespace anymps::ops {
 
-TORCH_IMPL_FUNC(upsample_linear1d_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales,
- const Tensor& out) {
-    interpolate(out, self, ResampleMode::Linear, {scales}, align_corners, "upsample_linear1d");
-}
+using enum ResampleMode;
 
-TORCH_IMPL_FUNC(upsample_linear1d_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales, const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::Linear, {scales}, align_corners,
-                         "upsample_linear1d_backward");
-}
-
-TORCH_IMPL_FUNC(upsample_bilinear2d_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_h,
- std::optional<double> scales_w, const Tensor& out) {
-    interpolate(out, self, ResampleMode::Linear, {scales_h, scales_w}, align_corners, "upsample_bilinear2d");
-}
-
-TORCH_IMPL_FUNC(upsample_bilinear2d_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::Linear, {scales_h, scales_w}, align_corners,
-                         "upsample_bilinear2d_backward");
-}
-
-TORCH_IMPL_FUNC(upsample_trilinear3d_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_d,
- std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& out) {
-    interpolate(out, self, ResampleMode::Linear, {scales_d, scales_h, scales_w}, align_corners,
-                "upsample_trilinear3d");
-}
-
-TORCH_IMPL_FUNC(upsample_trilinear3d_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales_d, std::optional<double> scales_h, std::optional<double> scales_w,
- const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::Linear, {scales_d, scales_h, scales_w},
-                         align_corners, "upsample_trilinear3d_backward");
-}
-
-TORCH_IMPL_FUNC(upsample_bicubic2d_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_h,
- std::optional<double> scales_w, const Tensor& out) {
-    interpolate(out, self, ResampleMode::Cubic, {scales_h, scales_w}, align_corners, "upsample_bicubic2d");
-}
-
-TORCH_IMPL_FUNC(upsample_bicubic2d_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::Cubic, {scales_h, scales_w}, align_corners,
-                         "upsample_bicubic2d_backward");
-}
-
-TORCH_IMPL_FUNC(_upsample_bilinear2d_aa_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_h,
- std::optional<double> scales_w, const Tensor& out) {
-    interpolate(out, self, ResampleMode::LinearAntialias, {scales_h, scales_w}, align_corners,
-                "_upsample_bilinear2d_aa");
-}
-
-TORCH_IMPL_FUNC(_upsample_bilinear2d_aa_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::LinearAntialias, {scales_h, scales_w},
-                         align_corners, "_upsample_bilinear2d_aa_backward");
-}
-
-TORCH_IMPL_FUNC(_upsample_bicubic2d_aa_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_h,
- std::optional<double> scales_w, const Tensor& out) {
-    interpolate(out, self, ResampleMode::CubicAntialias, {scales_h, scales_w}, align_corners,
-                "_upsample_bicubic2d_aa");
-}
-
-TORCH_IMPL_FUNC(_upsample_bicubic2d_aa_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::CubicAntialias, {scales_h, scales_w},
-                         align_corners, "_upsample_bicubic2d_aa_backward");
-}
-
-TORCH_IMPL_FUNC(_upsample_lanczos2d_aa_out)
-(const Tensor& self, IntArrayRef output_size, bool align_corners, std::optional<double> scales_h,
- std::optional<double> scales_w, const Tensor& out) {
-    interpolate(out, self, ResampleMode::LanczosAntialias, {scales_h, scales_w}, align_corners,
-                "_upsample_lanczos2d_aa");
-}
-
-TORCH_IMPL_FUNC(_upsample_lanczos2d_aa_backward_grad_input)
-(const Tensor& grad_output, IntArrayRef output_size, IntArrayRef input_size, bool align_corners,
- std::optional<double> scales_h, std::optional<double> scales_w, const Tensor& grad_input) {
-    interpolate_backward(grad_input, grad_output, ResampleMode::LanczosAntialias, {scales_h, scales_w},
-                         align_corners, "_upsample_lanczos2d_aa_backward");
-}
+ANYMPS_ROW(upsample_linear1d_out,
+           interpolate(out, self, Linear, {scales}, "upsample_linear1d", align_corners))
+ANYMPS_ROW(upsample_linear1d_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, Linear, {scales}, "upsample_linear1d_backward",
+                                align_corners))
+ANYMPS_ROW(upsample_bilinear2d_out,
+           interpolate(out, self, Linear, {scales_h, scales_w}, "upsample_bilinear2d", align_corners))
+ANYMPS_ROW(upsample_bilinear2d_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, Linear, {scales_h, scales_w},
+                                "upsample_bilinear2d_backward", align_corners))
+ANYMPS_ROW(upsample_trilinear3d_out, interpolate(out, self, Linear, {scales_d, scales_h, scales_w},
+                                                 "upsample_trilinear3d", align_corners))
+ANYMPS_ROW(upsample_trilinear3d_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, Linear, {scales_d, scales_h, scales_w},
+                                "upsample_trilinear3d_backward", align_corners))
+ANYMPS_ROW(upsample_bicubic2d_out,
+           interpolate(out, self, Cubic, {scales_h, scales_w}, "upsample_bicubic2d", align_corners))
+ANYMPS_ROW(upsample_bicubic2d_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, Cubic, {scales_h, scales_w},
+                                "upsample_bicubic2d_backward", align_corners))
+ANYMPS_ROW(_upsample_bilinear2d_aa_out, interpolate(out, self, LinearAntialias, {scales_h, scales_w},
+                                                    "_upsample_bilinear2d_aa", align_corners))
+ANYMPS_ROW(_upsample_bilinear2d_aa_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, LinearAntialias, {scales_h, scales_w},
+                                "_upsample_bilinear2d_aa_backward", align_corners))
+ANYMPS_ROW(_upsample_bicubic2d_aa_out, interpolate(out, self, CubicAntialias, {scales_h, scales_w},
+                                                   "_upsample_bicubic2d_aa", align_corners))
+ANYMPS_ROW(_upsample_bicubic2d_aa_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, CubicAntialias, {scales_h, scales_w},
+                                "_upsample_bicubic2d_aa_backward", align_corners))
+ANYMPS_ROW(_upsample_lanczos2d_aa_out, interpolate(out, self, LanczosAntialias, {scales_h, scales_w},
+                                                   "_upsample_lanczos2d_aa", align_corners))
+ANYMPS_ROW(_upsample_lanczos2d_aa_backward_grad_input,
+           interpolate_backward(grad_input, grad_output, LanczosAntialias, {scales_h, scales_w},
+                                "_upsample_lanczos2d_aa_backward", align_corners))
 
 }  // namespace anymps::ops

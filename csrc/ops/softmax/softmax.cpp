@@ -6,8 +6,6 @@
 #include <anymps/shaders/softmax/softmax_rows.h>
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
-
 #include "kernels/launch_config.h"
 #include "kernels/route.h"
 #include "kernels/row_launcher.h"
@@ -171,24 +169,9 @@ const char* softmax_route(const SoftmaxProblem& problem, const kernels::RouteDev
 }
 
 // half_to_float: f16 in, f32 out; the kernel converts as it stores.
-TORCH_IMPL_FUNC(_softmax_out)(const Tensor& self, int64_t dim, bool half_to_float, const Tensor& out) {
-    forward(self, dim, out, false);
-}
-
-TORCH_IMPL_FUNC(_log_softmax_out)(const Tensor& self, int64_t dim, bool half_to_float, const Tensor& out) {
-    forward(self, dim, out, true);
-}
-
-TORCH_IMPL_FUNC(_softmax_backward_data_out)
-(const Tensor& grad_output, const Tensor& output, int64_t dim, ScalarType input_dtype,
- const Tensor& grad_input) {
-    backward(grad_output, output, dim, grad_input, false);
-}
-
-TORCH_IMPL_FUNC(_log_softmax_backward_data_out)
-(const Tensor& grad_output, const Tensor& output, int64_t dim, ScalarType input_dtype,
- const Tensor& grad_input) {
-    backward(grad_output, output, dim, grad_input, true);
-}
+ANYMPS_ROW(_softmax_out, forward(self, dim, out, false))
+ANYMPS_ROW(_log_softmax_out, forward(self, dim, out, true))
+ANYMPS_ROW(_softmax_backward_data_out, backward(grad_output, output, dim, grad_input, false))
+ANYMPS_ROW(_log_softmax_backward_data_out, backward(grad_output, output, dim, out, true))
 
 }  // namespace anymps::ops

@@ -6,7 +6,6 @@
 
 #include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -135,9 +134,6 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
     return out.copy_(count_bins(self.contiguous(), bins, 0, low, high));
 }
 
-Tensor ANYMPS_FUNC(histc)(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max) {
-    Tensor out = at::zeros({0}, self.options());
-    return histc_out(self, bins, min, max, out);
-}
+ANYMPS_ROW(histc, histc_out(self, bins, min, max, NewTensor(self.options())))
 
 }  // namespace anymps::ops

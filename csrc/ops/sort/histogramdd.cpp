@@ -209,29 +209,10 @@ std::tuple<Tensor&, Tensor&> histogram_into(const Tensor& self, const Tensor& ed
 
 }  // namespace
 
-std::vector<Tensor> ANYMPS_FUNC(_histogramdd_bin_edges)(const Tensor& self, IntArrayRef bins,
-                                                        std::optional<c10::ArrayRef<double>> range,
-                                                        const std::optional<Tensor>& weight, bool density) {
-    return even_edges(self, bins, range);
-}
-
-Tensor ANYMPS_FUNC(_histogramdd_from_bin_cts)(const Tensor& self, IntArrayRef bins,
-                                              std::optional<c10::ArrayRef<double>> range,
-                                              const std::optional<Tensor>& weight, bool density) {
-    return histogram_of(self, even_edges(self, bins, range), weight, density);
-}
-
-Tensor ANYMPS_FUNC(_histogramdd_from_bin_tensors)(const Tensor& self, TensorList bins,
-                                                  const std::optional<Tensor>& weight, bool density) {
-    return histogram_of(self, bins, weight, density);
-}
-
-std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(histogram_bins_tensor_out)(const Tensor& self, const Tensor& bins,
-                                                                    const std::optional<Tensor>& weight,
-                                                                    bool density, Tensor& hist,
-                                                                    Tensor& bin_edges) {
-    return histogram_into(self, bins, weight, density, hist, bin_edges);
-}
+ANYMPS_ROW(_histogramdd_bin_edges, even_edges(self, bins, range))
+ANYMPS_ROW(_histogramdd_from_bin_cts, histogram_of(self, even_edges(self, bins, range), weight, density))
+ANYMPS_ROW(_histogramdd_from_bin_tensors, histogram_of(self, bins, weight, density))
+ANYMPS_ROW(histogram_bins_tensor_out, histogram_into(self, bins, weight, density, hist, bin_edges))
 
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(histogram_bins_tensor)(const Tensor& self, const Tensor& bins,
                                                               const std::optional<Tensor>& weight,

@@ -48,10 +48,7 @@ void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& 
 
 }  // namespace
 
-TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)
-(const Tensor& elements, const Tensor& test_elements, bool, bool invert, const Tensor& out) {
-    isin(elements, test_elements, invert, out);
-}
+ANYMPS_ROW(isin_Tensor_Tensor_out, isin(elements, test_elements, invert, out))
 
 TORCH_IMPL_FUNC(isin_Tensor_Scalar_out)
 (const Tensor& elements, const Scalar& test_element, bool, bool invert, const Tensor& out) {

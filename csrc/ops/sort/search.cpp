@@ -5,14 +5,12 @@
 #include <ATen/native/BucketizationUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/searchsorted.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 #include "kernels/flat_grid.h"
@@ -139,12 +137,8 @@ Tensor& ANYMPS_FUNC(searchsorted_Tensor_out)(const Tensor& sorted_sequence, cons
     return out;
 }
 
-Tensor ANYMPS_FUNC(searchsorted_Tensor)(const Tensor& sorted_sequence, const Tensor& self, bool out_int32,
-                                        bool right, std::optional<c10::string_view> side,
-                                        const std::optional<Tensor>& sorter) {
-    Tensor out = at::empty({0}, index_options(self, out_int32));
-    return searchsorted_Tensor_out(sorted_sequence, self, out_int32, right, side, sorter, out);
-}
+ANYMPS_ROW(searchsorted_Tensor, searchsorted_Tensor_out(sorted_sequence, self, out_int32, right, side, sorter,
+                                                        NewTensor(index_options(self, out_int32))))
 
 Tensor& ANYMPS_FUNC(searchsorted_Scalar_out)(const Tensor& sorted_sequence, const Scalar& self,
                                              bool out_int32, bool right, std::optional<c10::string_view> side,
@@ -153,12 +147,8 @@ Tensor& ANYMPS_FUNC(searchsorted_Scalar_out)(const Tensor& sorted_sequence, cons
     return searchsorted_Tensor_out(sorted_sequence, value, out_int32, right, side, sorter, out);
 }
 
-Tensor ANYMPS_FUNC(searchsorted_Scalar)(const Tensor& sorted_sequence, const Scalar& self, bool out_int32,
-                                        bool right, std::optional<c10::string_view> side,
-                                        const std::optional<Tensor>& sorter) {
-    Tensor out = at::empty({0}, index_options(sorted_sequence, out_int32));
-    return searchsorted_Scalar_out(sorted_sequence, self, out_int32, right, side, sorter, out);
-}
+ANYMPS_ROW(searchsorted_Scalar, searchsorted_Scalar_out(sorted_sequence, self, out_int32, right, side, sorter,
+                                                        NewTensor(index_options(sorted_sequence, out_int32))))
 
 Tensor& ANYMPS_FUNC(bucketize_Tensor_out)(const Tensor& self, const Tensor& boundaries, bool out_int32,
                                           bool right, Tensor& out) {
@@ -167,16 +157,9 @@ Tensor& ANYMPS_FUNC(bucketize_Tensor_out)(const Tensor& self, const Tensor& boun
     return searchsorted_Tensor_out(boundaries, self, out_int32, right, std::nullopt, std::nullopt, out);
 }
 
-Tensor ANYMPS_FUNC(bucketize_Tensor)(const Tensor& self, const Tensor& boundaries, bool out_int32,
-                                     bool right) {
-    Tensor out = at::empty({0}, index_options(self, out_int32));
-    return bucketize_Tensor_out(self, boundaries, out_int32, right, out);
-}
-
-Tensor ANYMPS_FUNC(bucketize_Scalar)(const Scalar& self, const Tensor& boundaries, bool out_int32,
-                                     bool right) {
-    return bucketize_Tensor(as_value(self, boundaries), boundaries, out_int32, right);
-}
+ANYMPS_ROW(bucketize_Tensor, bucketize_Tensor_out(self, boundaries, out_int32, right,
+                                                  NewTensor(index_options(self, out_int32))))
+ANYMPS_ROW(bucketize_Scalar, bucketize_Tensor(as_value(self, boundaries), boundaries, out_int32, right))
 
 // Element k of the result is the i for which sum(repeats[:i]) <= k < sum(repeats[:i + 1]).
 Tensor ANYMPS_FUNC(repeat_interleave_Tensor)(const Tensor& repeats, std::optional<int64_t> output_size) {

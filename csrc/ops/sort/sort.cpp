@@ -142,22 +142,9 @@ Outputs ANYMPS_FUNC(kthvalue_values)(const Tensor& self, int64_t k, int64_t dim_
     return {values, indices};
 }
 
-Outputs ANYMPS_FUNC(median_dim_values)(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
-                                       Tensor& indices) {
-    return median_along(self, dim, keepdim, false, values, indices);
-}
-
-Outputs ANYMPS_FUNC(nanmedian_dim_values)(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
-                                          Tensor& indices) {
-    return median_along(self, dim, keepdim, true, values, indices);
-}
-
-Tensor ANYMPS_FUNC(median)(const Tensor& self) {
-    return median_of_all(self, false);
-}
-
-Tensor ANYMPS_FUNC(nanmedian)(const Tensor& self) {
-    return median_of_all(self, true);
-}
+ANYMPS_ROW(median_dim_values, median_along(self, dim, keepdim, false, values, indices))
+ANYMPS_ROW(nanmedian_dim_values, median_along(self, dim, keepdim, true, values, indices))
+ANYMPS_ROW(median, median_of_all(self, false))
+ANYMPS_ROW(nanmedian, median_of_all(self, true))
 
 }  // namespace anymps::ops

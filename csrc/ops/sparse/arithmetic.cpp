@@ -8,7 +8,6 @@
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sparse_mask_native.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
 
 #include "ops/sparse/coordinates.h"

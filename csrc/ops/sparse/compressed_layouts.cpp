@@ -105,11 +105,7 @@ Tensor ANYMPS_SPARSE_CSR_FUNC(_to_sparse)(const Tensor& self, std::optional<at::
     return at::native::sparse_compressed_to_sparse(self, layout, blocksize, dense_dim);
 }
 
-Tensor ANYMPS_SPARSE_CSR_FUNC(zeros_like)(const Tensor& self, std::optional<at::ScalarType> dtype,
-                                          std::optional<at::Layout> layout, std::optional<at::Device> device,
-                                          std::optional<bool> pin_memory,
-                                          std::optional<at::MemoryFormat> memory_format) {
-    return at::empty_like(self, dtype, layout, device, pin_memory, memory_format).zero_();
-}
+ANYMPS_SPARSE_CSR_ROW(zeros_like,
+                      at::empty_like(self, dtype, layout, device, pin_memory, memory_format).zero_())
 
 }  // namespace anymps::ops

@@ -125,9 +125,7 @@ Tensor ANYMPS_SPARSE_CSR_FUNC(empty_like)(const Tensor& self, std::optional<at::
                                                 self.sizes(), values.options().layout(self.layout()));
 }
 
-Tensor ANYMPS_SPARSE_CSR_FUNC(mul_Scalar)(const Tensor& self, const Scalar& other) {
-    return with_values(self, self.values().mul(other));
-}
+ANYMPS_SPARSE_CSR_ROW(mul_Scalar, with_values(self, self.values().mul(other)))
 
 Tensor& ANYMPS_SPARSE_CSR_FUNC(add_out)(const Tensor& self, const Tensor& other, const Scalar& alpha,
                                         Tensor& out) {
@@ -189,10 +187,8 @@ Tensor& ANYMPS_SPARSE_CSR_FUNC(addmv_out)(const Tensor& self, const Tensor& mat,
     return scale_and_add(*base, found, beta, alpha, out);
 }
 
-Tensor ANYMPS_SPARSE_CSR_FUNC(_sparse_csr_sum_dim_dtype)(const Tensor& self, at::IntArrayRef dim,
-                                                         bool keepdim, std::optional<at::ScalarType> dtype) {
-    return without_dims("_sparse_csr_sum_cpu", self, dim, keepdim, dtype).to_sparse_csr();
-}
+ANYMPS_SPARSE_CSR_ROW(_sparse_csr_sum_dim_dtype,
+                      without_dims("_sparse_csr_sum_cpu", self, dim, keepdim, dtype).to_sparse_csr())
 
 // Elements alone are multiplied, not the zeros between them.
 Tensor ANYMPS_SPARSE_CSR_FUNC(_sparse_csr_prod_dim_dtype)(const Tensor& self, at::IntArrayRef dim,

@@ -124,27 +124,16 @@ Tensor ANYMPS_SPARSE_FUNC(addmm)(const Tensor& self, const Tensor& mat1, const T
     return addmm_into(*base, mat1, mat2, beta, alpha, out);
 }
 
-Tensor& ANYMPS_SPARSE_FUNC(addmm_)(Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
-                                   const Scalar& alpha) {
-    return addmm_into(self, mat1, mat2, beta, alpha, self);
-}
+ANYMPS_SPARSE_ROW(addmm_, addmm_into(self, mat1, mat2, beta, alpha, self))
 
 Tensor ANYMPS_SPARSE_FUNC(bmm)(const Tensor& self, const Tensor& mat2) {
     Tensor out = at::empty({0}, mat2.options());
     return bmm_into(self, mat2, out);
 }
 
-Tensor& ANYMPS_SPARSE_FUNC(bmm_out)(const Tensor& self, const Tensor& mat2, Tensor& out) {
-    return bmm_into(self, mat2, out);
-}
-
-Tensor ANYMPS_SPARSE_FUNC(hspmm)(const Tensor& mat1, const Tensor& mat2) {
-    return hybrid_product(mat1, mat2);
-}
-
-Tensor& ANYMPS_SPARSE_FUNC(hspmm_out)(const Tensor& mat1, const Tensor& mat2, Tensor& out) {
-    return become(out, hybrid_product(mat1, mat2));
-}
+ANYMPS_SPARSE_ROW(bmm_out, bmm_into(self, mat2, out))
+ANYMPS_SPARSE_ROW(hspmm, hybrid_product(mat1, mat2))
+ANYMPS_SPARSE_ROW(hspmm_out, become(out, hybrid_product(mat1, mat2)))
 
 // beta * self + alpha * mat1 @ mat2, with the elements of both beside each other.
 Tensor& ANYMPS_SPARSE_FUNC(sspaddmm_out)(const Tensor& self, const Tensor& mat1, const Tensor& mat2,

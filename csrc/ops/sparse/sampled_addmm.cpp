@@ -1,8 +1,5 @@
 #include <anymps/ops/sparse/sampled_addmm_ops.h>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-
 #include "ops/sparse/compressed.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"

@@ -99,22 +99,11 @@ Tensor backward(const char* name, const Tensor& grad_output, const Tensor& resul
 
 }  // namespace
 
-Tensor ANYMPS_SPARSE_FUNC(_sparse_softmax)(const Tensor& self, int64_t dim, bool half_to_float) {
-    return forward("softmax", self, dim, half_to_float, false);
-}
-
-Tensor ANYMPS_SPARSE_FUNC(_sparse_log_softmax)(const Tensor& self, int64_t dim, bool half_to_float) {
-    return forward("log_softmax", self, dim, half_to_float, true);
-}
-
-Tensor ANYMPS_SPARSE_FUNC(_sparse_softmax_backward_data)(const Tensor& grad_output, const Tensor& output,
-                                                         int64_t dim, const Tensor& /*self*/) {
-    return backward("softmax_backward", grad_output, output, dim, false);
-}
-
-Tensor ANYMPS_SPARSE_FUNC(_sparse_log_softmax_backward_data)(const Tensor& grad_output, const Tensor& output,
-                                                             int64_t dim, const Tensor& /*self*/) {
-    return backward("log_softmax_backward", grad_output, output, dim, true);
-}
+ANYMPS_SPARSE_ROW(_sparse_softmax, forward("softmax", self, dim, half_to_float, false))
+ANYMPS_SPARSE_ROW(_sparse_log_softmax, forward("log_softmax", self, dim, half_to_float, true))
+ANYMPS_SPARSE_ROW(_sparse_softmax_backward_data,
+                  backward("softmax_backward", grad_output, output, dim, false))
+ANYMPS_SPARSE_ROW(_sparse_log_softmax_backward_data,
+                  backward("log_softmax_backward", grad_output, output, dim, true))
 
 }  // namespace anymps::ops

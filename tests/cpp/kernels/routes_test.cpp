@@ -1,4 +1,5 @@
-// Which kernels reductions, norms, softmax and sorts take, on devices that nobody here has.
+// Which kernels reductions, norms, softmax, sorts, copies and attention take, on devices that nobody here
+// has.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,8 +8,10 @@
 
 #include "../vulkan/made_up_devices.h"
 #include "kernels/channel_norm.h"
+#include "kernels/copy_routes.h"
 #include "kernels/group_gradients.h"
 #include "kernels/reduction_launcher.h"
+#include "ops/attention/attention.h"
 #include "ops/norm/norm_routes.h"
 #include "ops/softmax/softmax_routes.h"
 #include "ops/sort/radix_sort.h"
@@ -249,6 +252,88 @@ TEST(SortRoutes, Orders) {
     expect("merge", "radix_tiles", route);
     p.length = 5000;
     expect("merge", "radix_passes", route);
+}
+
+TEST(CopyRoutes, ByLayout) {
+    using Numbers = std::vector<int64_t>;
+    const Numbers shape{64, 64}, rows{4, 512}, columns{512, 4}, longs{8, 512}, long_columns{512, 8};
+    kernels::CopyProblem p{ScalarType::Float, ScalarType::Float, shape, {rows, rows}};
+    const auto route = [&](const RouteDevice& config) { return kernels::copy_route(p, config); };
+    expect("words", "lines", route);
+    p.address = {8, 0};
+    expect("words", "words", route);
+    p.storage = {4, 0};
+    expect("bits", "bits", route);
+    p.address = p.storage = {};
+    p.strides[1] = columns;
+    expect("bits", "transposed_words", route);
+    p.address = {0, 2};
+    expect("bits", "transposed", route);
+    p.address = {};
+    p.fits_32_bits = false;
+    expect("bits", "bits", route);
+    p.fits_32_bits = true;
+    p.to = p.from = ScalarType::Long;
+    p.strides = {longs, long_columns};
+    expect("bits", "transposed", route);
+    p.from = ScalarType::Float;
+    expect("convert", "convert", route);
+}
+
+TEST(CopyRoutes, ByLengthOfLines) {
+    std::vector<int64_t> shape{62, 64}, strides{4, 248};
+    kernels::CopyProblem p{ScalarType::Float, ScalarType::Float, shape, {strides, strides}};
+    const auto route = [&](const RouteDevice& config) { return kernels::copy_route(p, config); };
+    expect("words", "words", route);
+    shape[0] = 63;
+    expect("bits", "bits", route);
+    shape = {64, 0};
+    expect("bits", "bits", route);
+    p.shape = p.shape.slice(0, 1);
+    expect("bits", "bits", route);
+}
+
+ops::AttentionProblem attention(int64_t queries, int64_t size, bool known = true) {
+    ops::AttentionProblem p{ScalarType::Half, queries, 1024, size};
+    p.layout = known ? [](ScalarType) { return gemm::FragmentLayout{.known = true}; }
+                     : [](ScalarType) { return gemm::FragmentLayout{}; };
+    return p;
+}
+
+TEST(AttentionRoutes, FewQueriesAreDecoded) {
+    ops::AttentionProblem p = attention(8, 64);
+    const auto route = [&](const RouteDevice& config) { return ops::attention_route(p, config); };
+    expect("chunked", "decode", route);
+    EXPECT_STREQ(ops::attention_backward_route(p, hopper()), "flash");
+    p.dropout = true;
+    EXPECT_STREQ(route(hopper()), "flash");
+    p = attention(9, 64);
+    EXPECT_STREQ(route(hopper()), "flash");
+    p.strides_fit = false;
+    expect("chunked", "chunked", route);
+    p = attention(8, 2048);  // more than the registers of a subgroup of 32 hold
+    EXPECT_STREQ(route(hopper()), "chunked");
+}
+
+TEST(AttentionRoutes, FlashIsForMatrixUnits) {
+    const auto route = [](const char* device, const ops::AttentionProblem& p) {
+        return std::string_view(ops::attention_route(p, device_of(device)));
+    };
+    ops::AttentionProblem p = attention(64, 128);
+    EXPECT_EQ(route("NVIDIA Hopper H200", p), "flash");
+    EXPECT_EQ(route("NVIDIA Turing RTX 2060", p), "flash");
+    EXPECT_EQ(route("AMD RDNA2 navi21", p), "chunked");
+    EXPECT_EQ(route("Intel Xe2 B580", p), "flash");  // in subgroups of 32
+    EXPECT_EQ(route("NVIDIA Hopper H200", attention(64, 129)), "chunked");
+    p.type = ScalarType::BFloat16;
+    EXPECT_EQ(route("NVIDIA Hopper H200", p), "flash");
+    EXPECT_EQ(route("NVIDIA Turing RTX 2060", p), "chunked");
+    p.type = ScalarType::Float;
+    EXPECT_EQ(route("NVIDIA Hopper H200", p), "chunked");
+    // Staged fragments take more shared memory.
+    EXPECT_EQ(route("other GPU", attention(64, 128)), "flash");
+    EXPECT_EQ(route("other GPU", attention(64, 128, false)), "chunked");
+    EXPECT_EQ(route("other GPU", attention(64, 64, false)), "flash");
 }
 
 }  // namespace
