@@ -105,8 +105,8 @@ def _benchmark() -> str:
 
 
 def folder_of(name: str) -> str:
-    """The folder of a device: "NVIDIA H200" is nvidia-h200, "llvmpipe (LLVM 19, 256 bits)" is llvmpipe."""
-    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*", "", name).lower()).strip("-")
+    """The folder of a device: "NVIDIA H100 80GB HBM3" is nvidia-h100, "llvmpipe (LLVM 19, 256 bits)" is llvmpipe."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*|\b\d+ ?GB\b.*", "", name).lower()).strip("-")
 
 
 def dump(result: dict) -> str:

@@ -189,11 +189,15 @@ def _bands(result: dict, rows: dict, options: dict) -> list[str]:
 
 
 def _means(result: dict, rows: dict, options: dict) -> list[str]:
+    """Geometric means of a column (`figure`, the last one by default) of rows "trade | network | mode | precision"."""
+    column = int(options.get("figure", -1))
+    parts = {key: key.split(" | ") for key in rows if rows[key][column] is not None}
+    of_modes = len({mode for *_, mode, _ in parts.values()}) > 1
     kinds: dict[str, dict[str, float]] = {}
-    for key, figures in rows.items():
-        *name, kind = key.split(" | ")
-        kinds.setdefault(kind, {})[name[1]] = figures[-1]
-    lines = _head([options.get("head", result["title"]), f"{result['columns'][-1]}, geometric mean", "lowest five"])
+    for key, (_, name, mode, precision) in parts.items():
+        kinds.setdefault(f"{mode}, {precision}" if of_modes else precision, {})[name] = rows[key][column]
+    title = result["columns"][column]
+    lines = _head([options.get("head", result["title"]), f"{title}, geometric mean", "lowest five"])
     for kind, ratios in kinds.items():
         lowest = "; ".join(f"{name} {ratios[name]:.2f}" for name in sorted(ratios, key=ratios.get)[:5])
         lines.append(_row([kind, f"**{statistics.geometric_mean(ratios.values()):.2f}** of {len(ratios)}", lowest]))
