@@ -66,7 +66,7 @@ def main() -> int:
     rows.append(("kernels", str(len(torch.ops.anymps.kernel_names()))))
     rows.append(("torch.compile", _compiler()))
     for label, value in [*rows, *_patch_rows()]:
-        print(f"{label + ':':<30}{value}")
+        print(f"{label + ':':<21} {value}")
     return 0
 
 
