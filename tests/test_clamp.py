@@ -32,3 +32,26 @@ def test_clamp(dtype):
         kwargs["out"] = torch.empty(0, dtype=dtype)
         moved = on_device(kwargs)
         same(outcome(torch.clamp, moved), outcome(torch.clamp, kwargs), f"clamp of {dtype} to {low}, {high}, out")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32], ids=str
+)
+def test_bounds_beyond_the_dtype(mps, dtype):
+    """The CPU's results or errors, which PyTorch 2.15 changed: bounds are cut to the range of integers."""
+
+    def outcome(function, x):
+        try:
+            return function(x).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    x = torch.tensor([0, 1, 3, 100]).to(dtype)
+    for bound in (-70000, -1, 0, 300, 70000, 2**40, -(2**40), 0.5):
+        for function in (
+            lambda x: x.clamp(min=bound),  # noqa: B023
+            lambda x: x.clamp(max=bound),  # noqa: B023
+            lambda x: x.clamp(bound, bound + 5),  # noqa: B023
+            lambda x: torch.nn.functional.hardtanh(x, bound, bound + 5),  # noqa: B023
+        ):
+            assert outcome(function, x.to(mps)) == outcome(function, x), bound

@@ -11,6 +11,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/leaky_relu.h>
 
+#include "runtime/torch_version.h"
+
 namespace anymps::ops {
 
 using kernels::pointwise;
@@ -48,8 +50,10 @@ Tensor& ANYMPS_FUNC(hardtanh_out)(const Tensor& self, const Scalar& min, const S
         return at::clamp_out(out, self, min, max);
     // The bounds do not change an integer tensor's dtype.
     const int64_t low = min.toLong(), high = max.toLong();
+#if ANYMPS_TORCH_UNTIL(2, 14)
     TORCH_CHECK(self.scalar_type() != at::kByte || (low >= 0 && high >= 0),
                 "cannot do hardtanh on an unsigned type with negative limits");
+#endif
     return at::clamp_out(out, self, low, high);
 }
 
