@@ -104,6 +104,11 @@ def _benchmark() -> str:
     return script.relative_to(FOLDER.parent).with_suffix("").as_posix()
 
 
+def origin(result: dict) -> dict:
+    """The fields of a result file that say where its figures were measured, for a save() elsewhere."""
+    return {key: result[key] for key in ("date", "commit", "host", "clocks")}
+
+
 def folder_of(name: str) -> str:
     """The folder of a device: "NVIDIA H100 80GB HBM3" is nvidia-h100, "llvmpipe (LLVM 19, 256 bits)" is llvmpipe."""
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*|\b\d+ ?GB\b.*", "", name).lower()).strip("-")

@@ -1,15 +1,17 @@
-"""Compiles networks in several processes, so that one that measures them finds them in the caches."""
+"""Compiles networks in several processes, so that one that measures them finds them in the caches; measures them."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import os
+import pathlib
 import queue
 import subprocess
 import sys
 import time
 
-from zoo import Worker
+import results
+import zoo
 
 
 def fill_caches(command: list[str], options: dict, items: list[tuple[str, str]], processes: int, seconds: float) -> int:
@@ -30,7 +32,7 @@ def fill_caches(command: list[str], options: dict, items: list[tuple[str, str]],
         if time.perf_counter() > end:
             return "no time was left"
         chosen = options | {"networks": [network], "modes": [mode], "ahead": True}
-        worker, error = Worker(command, chosen, environment), None
+        worker, error = zoo.Worker(command, chosen, environment), None
         try:
             while said := worker.next(max(0.0, end - time.perf_counter())):
                 error = error or said.get("error")
@@ -55,3 +57,38 @@ def fill_caches(command: list[str], options: dict, items: list[tuple[str, str]],
     ran = errors.count(None)
     print(f"{ran} of {len(items)} compiled ahead by {processes} processes in {time.perf_counter() - start:.0f} s")
     return ran
+
+
+def measure(
+    script: pathlib.Path, arguments, networks: list, modes_of, title: str, columns: list[str], **own_options
+) -> None:
+    """Compiles the chosen networks ahead, and has `script --work OPTIONS` measure them: prints rows, writes a file.
+
+    `arguments` are the script's, with json for the file and ahead for the number of processes, 0 for none;
+    `modes_of(network, options)` gives the modes that are compiled apart.
+    """
+    options = {
+        "device": arguments.device,
+        "networks": arguments.networks.split(",") if arguments.networks else [],
+        "dtypes": arguments.dtype.split(","),
+        "tiny": arguments.tiny,
+        "seconds": arguments.seconds_per,
+        "built_on": arguments.device,
+        "ahead": False,
+        "done": [],
+        **own_options,
+    }
+    command = [str(script), "--work"]
+
+    def begin(facts: dict) -> dict:
+        print(f"{facts['name']}, PyTorch {facts['torch']}\n| network | {' | '.join(columns)} |")
+        print("|---" * (len(columns) + 1) + "|")
+        return results.record(facts, None, title + (", tiny" if arguments.tiny else ""), columns, {})
+
+    path = pathlib.Path(arguments.json)
+    path.unlink(missing_ok=True)
+    if arguments.ahead:
+        chosen = [n for n in networks if not options["networks"] or n.name in options["networks"]]
+        items = [(n.name, mode) for n in chosen for mode in modes_of(n, options)]
+        fill_caches(command, options, items, arguments.ahead, arguments.ahead_seconds)
+    zoo.collect(command, options, arguments.limit, begin, columns, path)

@@ -21,10 +21,10 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "models"), str(HERE)]
+import ahead  # noqa: E402
 import results  # noqa: E402
 import zoo  # noqa: E402
 import zoo_step  # noqa: E402
-from ahead import fill_caches  # noqa: E402
 
 COLUMNS = ["eager, ms", "compiled, ms", "compiled / eager", "first step, s", "eager loss", "compiled loss"]
 MODES = {"train": "default", "infer": "reduce-overhead"}
@@ -79,40 +79,21 @@ def summary(rows: dict[str, list]) -> None:
         print(f"{kind}: compiled / eager {mean:.3f}, geometric mean of {len(ratios)}; below 1.0: {below}")
     for key, figures in rows.items():
         wanted, loss = figures[4:]
-        if loss is not None and not abs(loss - wanted) <= 0.02 * abs(wanted) + 1e-3:
+        if loss is not None and not zoo.losses_agree(loss, wanted):
             print(f"{zoo.spoken(key)}: first loss {loss:.5g}, eager {wanted:.5g}")
 
 
-def measure(arguments, path: pathlib.Path) -> None:
+def measure(arguments) -> None:
     from zoo_networks import ZOO
 
-    options = {
-        "device": arguments.device,
-        "networks": arguments.networks.split(",") if arguments.networks else [],
-        "modes": arguments.modes.split(","),
-        "dtypes": arguments.dtype.split(","),
-        "tiny": arguments.tiny,
-        "seconds": arguments.seconds_per,
-        "built_on": arguments.device,
-        "ahead": False,
-        "done": [],
-    }
-    command, title = [str(HERE / "over_eager.py"), "--work"], "Compiled networks over eager ones"
-    title += ", tiny" if arguments.tiny else ""
+    def modes_of(network, options: dict) -> list[str]:
+        return list(dict.fromkeys(mode for mode, _ in variants(network, options)))
 
-    def begin(facts: dict) -> dict:
-        print(f"{facts['name']}, PyTorch {facts['torch']}\n| network | {' | '.join(COLUMNS)} |")
-        print("|---" * (len(COLUMNS) + 1) + "|")
-        return results.record(facts, None, title, COLUMNS, {})
-
-    chosen = [n for n in ZOO if not options["networks"] or n.name in options["networks"]]
-    items = [(n.name, mode) for n in chosen for mode in dict.fromkeys(mode for mode, _ in variants(n, options))]
-    path.unlink(missing_ok=True)
-    if arguments.ahead:
-        fill_caches(command, options, items, arguments.ahead, arguments.ahead_seconds)
+    title, modes = "Compiled networks over eager ones", arguments.modes.split(",")
     try:
-        zoo.collect(command, options, arguments.limit, begin, COLUMNS, path)
+        ahead.measure(HERE / "over_eager.py", arguments, ZOO, modes_of, title, COLUMNS, modes=modes)
     finally:
+        path = pathlib.Path(arguments.json)
         if path.exists():
             conclude([path], arguments.save)
 
@@ -125,8 +106,7 @@ def conclude(paths: list[pathlib.Path], save: bool) -> None:
         first["notes"] += other["notes"]
     summary(first["rows"])
     if save:
-        where = {key: first[key] for key in ("date", "commit", "host", "clocks")}
-        where["benchmark"] = "compile/over_eager"
+        where = results.origin(first) | {"benchmark": "compile/over_eager"}
         results.save(first["device"], None, first["title"], COLUMNS, first["rows"], tuple(first["notes"]), **where)
 
 
@@ -149,7 +129,7 @@ def main() -> None:
     if arguments.summary:
         conclude([pathlib.Path(name) for name in arguments.summary], arguments.save)
     elif arguments.json:
-        measure(arguments, pathlib.Path(arguments.json))
+        measure(arguments)
     else:
         parser.error("--json OUT is needed")
 

@@ -21,11 +21,11 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "models"), str(HERE)]
+import ahead  # noqa: E402
 import peer  # noqa: E402
 import results  # noqa: E402
 import zoo  # noqa: E402
 import zoo_step  # noqa: E402
-from ahead import fill_caches  # noqa: E402
 
 COLUMNS = ["replayed, ms", "eager, ms", "first step, s", "replayed loss", "eager loss"]
 TITLE = "Replayed steps"
@@ -86,33 +86,6 @@ def work(options: dict) -> None:
     zoo_step.serve(options, NETWORKS, lambda network: variants(network, options), measured)
 
 
-def measure(arguments, path: pathlib.Path) -> None:
-    from replayed_networks import NETWORKS
-
-    options = {
-        "device": arguments.device,
-        "networks": arguments.networks.split(",") if arguments.networks else [],
-        "dtypes": arguments.dtype.split(","),
-        "tiny": arguments.tiny,
-        "seconds": arguments.seconds_per,
-        "built_on": arguments.device,
-        "ahead": False,
-        "done": [],
-    }
-    command, title = [str(HERE / "replayed.py"), "--work"], TITLE + (", tiny" if arguments.tiny else "")
-
-    def begin(facts: dict) -> dict:
-        print(f"{facts['name']}, PyTorch {facts['torch']}\n| network | {' | '.join(COLUMNS)} |")
-        print("|---" * (len(COLUMNS) + 1) + "|")
-        return results.record(facts, None, title, COLUMNS, {})
-
-    path.unlink(missing_ok=True)
-    chosen = [n.name for n in NETWORKS if not options["networks"] or n.name in options["networks"]]
-    if arguments.ahead:
-        fill_caches(command, options, [(name, "") for name in chosen], arguments.ahead, arguments.ahead_seconds)
-    zoo.collect(command, options, arguments.limit, begin, COLUMNS, path)
-
-
 def compare(ours: dict, theirs: dict) -> tuple[list[str], dict[str, list]]:
     """Prints ratios (more than 1: ours is faster); returns columns and rows of a result file."""
     columns = ["mps, ms", "cuda, ms", "mps / cuda", "eager mps, ms", "eager cuda, ms"]
@@ -126,7 +99,7 @@ def compare(ours: dict, theirs: dict) -> tuple[list[str], dict[str, list]]:
         print(f"| {zoo.spoken(key)} | {' | '.join(cells)} |")
     for side in (ours, theirs):
         for key, (*_, loss, wanted) in side["rows"].items():
-            if loss is not None and not abs(loss - wanted) <= 0.002 * abs(wanted) + 1e-4:
+            if loss is not None and not zoo.losses_agree(loss, wanted, 0.002, 1e-4):
                 print(f"{side['device']['name']}, {zoo.spoken(key)}: first loss {loss:.5g}, eager {wanted:.5g}")
         print(*(f"- {side['device']['name']}: {note}" for note in side["notes"]), sep="\n")
     return columns, rows
@@ -165,7 +138,9 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the worker ends with its parent; the file is written
     if arguments.device:
-        measure(arguments, pathlib.Path(arguments.json))
+        from replayed_networks import NETWORKS
+
+        ahead.measure(HERE / "replayed.py", arguments, NETWORKS, lambda *_: [""], TITLE, COLUMNS)
         return
     files = [pathlib.Path(name) for name in arguments.compare] if arguments.compare else both(arguments)
     if len(files) < 2:
@@ -173,9 +148,8 @@ def main() -> None:
     ours, theirs = (json.loads(file.read_text()) for file in files)
     columns, rows = compare(ours, theirs)
     if arguments.save:
-        where = {key: ours[key] for key in ("date", "commit", "host", "clocks")}
         notes = tuple(f"{f['device']['name']}: {n}" for f in (ours, theirs) for n in f["notes"])
-        results.save(ours["device"], theirs["device"], ours["title"], columns, rows, notes, **where)
+        results.save(ours["device"], theirs["device"], ours["title"], columns, rows, notes, **results.origin(ours))
 
 
 if __name__ == "__main__":

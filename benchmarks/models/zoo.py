@@ -145,6 +145,11 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def losses_agree(loss: float, wanted: float, relative: float = 0.02, absolute: float = 1e-3) -> bool:
+    """Whether first losses of two runs are as close as two orders of additions leave them; NaN agrees with nothing."""
+    return abs(loss - wanted) <= relative * abs(wanted) + absolute
+
+
 def compare(ours: dict, theirs: dict, eager: dict | None, chart: pathlib.Path) -> tuple[list[str], dict[str, list]]:
     """Prints ratios (more than 1: ours is faster) and draws them; returns columns and rows of a result file."""
     names = ["mps", "cuda" if "CUDA" in theirs["device"]["name"] else "cpu"]
@@ -161,7 +166,7 @@ def compare(ours: dict, theirs: dict, eager: dict | None, chart: pathlib.Path) -
             rows[key] += [before, before / mine if mine and before else None]
         cells = ("-" if f is None else f"{f:.4g}" if n in (0, 1, 3) else f"{f:.2f}" for n, f in enumerate(rows[key]))
         print(f"| {spoken(key)} | {' | '.join(cells)} |")
-        if mine and other and not abs(loss - wanted) <= 0.02 * abs(wanted) + 1e-3:
+        if mine and other and not losses_agree(loss, wanted):
             apart.append(f"{spoken(key)}: first loss {loss:.5g}, not {wanted:.5g}")
     for column in (2, 4) if eager else (2,):
         summary({k: r[column] for k, r in rows.items() if r[column]}, columns[column])
@@ -248,8 +253,8 @@ def main() -> None:
         ours, theirs, *eager = (json.loads(pathlib.Path(name).read_text()) for name in names)
         columns, rows = compare(ours, theirs, eager[0] if eager else None, pathlib.Path(arguments.chart))
         if arguments.save:
-            where = {k: ours[k] for k in ("date", "commit", "host", "clocks")}
-            where["benchmark"] = "models/zoo_compiled" if "compiled" in ours["title"] else "models/zoo"
+            benchmark = "models/zoo_compiled" if "compiled" in ours["title"] else "models/zoo"
+            where = results.origin(ours) | {"benchmark": benchmark}
             notes = tuple(f"{f['device']['name']}: {n}" for f in (ours, theirs) for n in f["notes"])
             results.save(ours["device"], theirs["device"], ours["title"], columns, rows, notes, **where)
     elif arguments.device:
