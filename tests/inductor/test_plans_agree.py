@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import torch_anymps.inductor.plans  # noqa: F401
+from torch_anymps.inductor.plans import listed_plans
 
 CASES = {
     "mm": (torch.mm, [(72, 200), (200, 96)]),
@@ -21,15 +21,6 @@ CASES = {
 }
 
 
-def plans_of(call) -> list[str]:
-    torch.ops.anymps.start_listing_plans()
-    try:
-        call()
-    finally:
-        plans = torch.ops.anymps.stop_listing_plans()
-    return list(dict.fromkeys(plans))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES)
 def test_every_plan_agrees(mps, case, dtype):
@@ -43,7 +34,7 @@ def test_every_plan_agrees(mps, case, dtype):
 def agree(function, inputs, dtype):
     expected = function(*inputs)
     bound = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype] * expected.abs().max().item()
-    for plan in plans_of(lambda: function(*inputs)):
+    for plan in listed_plans(lambda: function(*inputs)):
         torch.ops.anymps.want_plan(torch.ops.anymps.plan_number(plan))
         try:
             got = function(*inputs)

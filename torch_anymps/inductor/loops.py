@@ -40,7 +40,6 @@ class LoopWriter(LongLoops, PartialSumLoops):
         # x, of which neighbours are neighbours in memory, comes first.
         self.outer = sorted((t for t in kernel.range_trees if not t.is_reduction), key=lambda t: t.prefix)
         self.tiled = self._is_transposition()
-        self.ragged = False  # rows of whole vectors and one to three elements
         self.tree = inner[0] if inner else self.outer[-1] if self.tiled else self.outer[0]
         hints = RowHints.of(kernel) if self.is_reduction else None
         if kernel.partial_sums is not None:
@@ -54,7 +53,8 @@ class LoopWriter(LongLoops, PartialSumLoops):
         else:
             self.tree_of_vectors = self.tree
             self.width = self.row_width = device_config().vector if self.tiled else self._width()
-        self.ragged = self.ragged and self.width > 1
+        # Rows of whole vectors and one to three elements.
+        self.ragged = not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, self.row_width)
         self.rows_per_group = self.geometry.workgroup * self.width
         if self.is_reduction:
             self.rows_per_group = self.geometry.rows * (self.width if self.by_columns else 1)
@@ -91,8 +91,8 @@ class LoopWriter(LongLoops, PartialSumLoops):
         kernel, device = self.kernel, device_config()
         if device.vector == 1 or kernel.is_heavy or (self.is_reduction and self.geometry.threads_per_row == 0):
             return 1
-        self.ragged = not V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector)
-        if self.ragged and not (self.is_reduction and self._is_long(self.tree.numel)):
+        is_whole = V.graph.sizevars.statically_known_multiple_of(self.tree.numel, device.vector)
+        if not is_whole and not (self.is_reduction and self._is_long(self.tree.numel)):
             return 1
         phases = [p for p in kernel.phases if p.in_loop or not self.is_reduction]
         stores = [s for p in phases for s in p.stores if kernel.is_live(s)]

@@ -136,12 +136,18 @@ def _plans_of(caller: ExternKernelCaller) -> list[str]:
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
         made = AlgorithmSelectorCache.get_inputs([caller], caller.input_nodes, caller.layout, None).extern
         out = {"out": made.output_tensor} if caller.has_out_variant else {}
-        torch.ops.anymps.start_listing_plans()
-        try:
-            caller.to_callable()(*made.input_tensors, **out)
-        finally:
-            plans = list(dict.fromkeys(torch.ops.anymps.stop_listing_plans()))
+        plans = listed_plans(lambda: caller.to_callable()(*made.input_tensors, **out))
     return plans if len(plans) > 1 else []
+
+
+def listed_plans(call) -> list[str]:
+    """Texts of the plans that the products and convolutions of call() could take."""
+    torch.ops.anymps.start_listing_plans()
+    try:
+        call()
+    finally:
+        plans = torch.ops.anymps.stop_listing_plans()
+    return list(dict.fromkeys(plans))
 
 
 def _milliseconds(_, call, *, rep: float = _MAX_MILLISECONDS, **__) -> float:
