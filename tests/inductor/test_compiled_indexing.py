@@ -24,6 +24,26 @@ def test_sums_into_memory(mps, dtype):
     compiled_agrees(lambda t, i, s: (t.index_add(0, i, s), t.scatter_add(0, i[:, None].expand_as(s), s)), t, i, s)
 
 
+@pytest.mark.parametrize("shape", [(5, 10), (13, 300), (1, 4000), (333, 7)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_into_memory_beside_reductions(mps, dim, shape):
+    """Added once, though several threads have a row's sum, and threads without a row repeat the last one."""
+    rows = shape[1 - dim]
+
+    def sums(t, i, x):
+        row = x.sum(dim)
+        return t.index_add(0, i, row), t.index_add(0, i, x.movedim(dim, 1).cos().sum(1) - row), row
+
+    def elements(t, j, x):
+        return x.mean(dim), torch.zeros_like(x).scatter_add(dim, j, x), x.amax(dim)
+
+    x = torch.randn(shape)
+    compiled_agrees(sums, torch.randn(9), torch.randint(0, 9, (rows,)), x, tolerance=1e-4)
+    compiled_agrees(elements, torch.randn(9), torch.randint(0, shape[dim], shape), x, tolerance=1e-4)
+    i = torch.randint(0, shape[1], (shape[0],))
+    compiled_agrees(F.multi_margin_loss, x.clone().requires_grad_(), i, backward=True)
+
+
 def test_writes(mps):
     i = torch.randperm(50)[:20]
     compiled_agrees(

@@ -36,7 +36,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 EXCEPTIONS = HERE / "exceptions.yaml"
-WORKERS_OF_A_FILE = 4  # the start of a worker imports the whole file
+WORKERS_OF_A_FILE = 4  # at least: the start of a worker imports the whole file
 FILES = [
     "test_autograd",
     "test_binary_ufuncs",
@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> None:
         failing = {key.split("::")[0] for key, entry in others.items() if entry["outcome"] == "failed"}
         files = [name for name in files if f"{Path(name).name}.py" in failing]
     known = [key for key, entry in found.items() if was_run(entry)]
-    workers = min(args.processes, WORKERS_OF_A_FILE)
+    workers = max(min(args.processes, WORKERS_OF_A_FILE), args.processes // len(files))
     deadline = time.monotonic() + args.seconds
     text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
     out.write_text(json.dumps(text, indent=0) + "\n")

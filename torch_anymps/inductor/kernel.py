@@ -114,14 +114,16 @@ class SlangKernel(Reductions, SIMDKernel):
         index = self.prepare_indexing(index)
         dtype = V.graph.get_dtype(name)
         text = converted(value, None, dtype)
+        is_rows = self.features.is_reduction()
         if mode == "atomic_add":
             self.cse_clear_loads(pointer)
             native = "_native" if dtype == torch.float32 and device_config().float_atomics else ""
-            self.stores.writeline(f"atomic_add{native}({pointer}, {self.index_to_str(index)}, {text});")
+            add = f"atomic_add{native}({pointer}, {self.index_to_str(index)}, {text});"
+            self.stores.writeline(f"if ({'inside' if self.inside_reduction else 'first'}) {add}" if is_rows else add)
         elif mode is not None:
             raise NotImplementedError(f"store with mode {mode}")
         else:
-            once_a_row = self.features.is_reduction() and not self.inside_reduction
+            once_a_row = is_rows and not self.inside_reduction
             if once_a_row:
                 # Later loops take the value from its variable: other threads' stores may not be seen yet.
                 self.results.add(value)

@@ -111,7 +111,7 @@ def _with_online_softmax(original):
         x, dim = match.kwargs["x"].meta["val"], match.kwargs["dim"]
         if x.device.type != "mps":
             return original(match)
-        size = x.shape[dim] if isinstance(dim, int) else None
+        size = x.shape[dim] if isinstance(dim, int) and x.dim() else None
         return isinstance(size, int) and size > _MAX_ROW_IN_REGISTERS and not device_config().software
 
     return prepare_softmax_extra_check
