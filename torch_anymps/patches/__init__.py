@@ -1,7 +1,7 @@
 """What Python libraries must be told for mps to work on Linux: one module a library, one registry, each undoable.
 
 A patch module has WHY (a sentence), TARGETS (modules after whose import it applies) and
-apply(module, replace), where replace(owner, attribute, value) is an undoable setattr.
+apply(module, replace), where replace(owner, attribute, value) is an undoable setattr, or of a dict an undoable entry.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ NAMES = (
     "torch_autocast",
     "torch_convolution",
     "torch_dynamo",
+    "torch_fake_strides",
     "torch_flex_attention",
     "torch_inductor",
     "torch_inductor_replay",
@@ -48,7 +49,7 @@ class Patch:
         self.why: str = self._module.WHY
         self.targets: tuple[str, ...] = self._module.TARGETS
         self.error = ""
-        self._originals: list[tuple[object, str, object]] = []
+        self._originals: list[tuple[object, object, object]] = []
 
     @property
     def in_force(self) -> bool:
@@ -67,16 +68,19 @@ class Patch:
     def undo(self, keep: int = 0) -> None:
         """Takes back what was replaced, but for the first `keep`."""
         for owner, attribute, original in reversed(self._originals[keep:]):
-            if original is _ABSENT:
+            if isinstance(owner, dict):
+                owner.pop(attribute) if original is _ABSENT else owner.update({attribute: original})
+            elif original is _ABSENT:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, original)
         del self._originals[keep:]
 
-    def _replace(self, owner: object, attribute: str, value: object) -> None:
+    def _replace(self, owner: object, attribute: object, value: object) -> None:
         # vars(), not getattr(): a staticmethod must be put back as a staticmethod, an inherited attribute not at all
-        self._originals.append((owner, attribute, vars(owner).get(attribute, _ABSENT)))
-        setattr(owner, attribute, value)
+        table = owner if isinstance(owner, dict) else vars(owner)
+        self._originals.append((owner, attribute, table.get(attribute, _ABSENT)))
+        owner.update({attribute: value}) if isinstance(owner, dict) else setattr(owner, attribute, value)
 
 
 class _PostImportFinder:
