@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLine = 64;              // chunks and parts of them begin at cache lines
 constexpr size_t kChunks = 8;             // that a collective is cut into where it is not large
-constexpr size_t kMinChunk = 1ull << 20;  // of which the bus takes about as long as of a step's round trip
+constexpr size_t kMinChunk = 4ull << 20;  // which take the bus several times as long as a step's round trip
 
 size_t lines(size_t bytes) {
     return bytes / kLine * kLine;
