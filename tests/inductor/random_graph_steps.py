@@ -161,8 +161,9 @@ def indexing(d: Drawing) -> None:
         return
     dim = d.random.randrange(v.tensor.dim())
     n, count = v.tensor.shape[dim], d.random.choice((1, 4, 9))
-    kind = d.random.choice(("index_select", "index", "gather", "scatter_add", "index_put", "setitem", "index_add"))
-    sizes = list(v.tensor.shape) if kind in ("gather", "scatter_add") else [count]
+    additions = ("scatter_add", "scatter_add_to_zeros", "index_add")
+    kind = d.random.choice(("index_select", "index", "gather", "index_put", "setitem", *additions))
+    sizes = list(v.tensor.shape) if kind.startswith(("gather", "scatter_add")) else [count]
     index = d.argument(torch.randint(-n if kind in ("index", "index_put") else 0, n, sizes, generator=d.generator))
     around = ":, " * dim
     sum_error = v.error * 20 + ROUNDING.get(v.tensor.dtype, 0.0) * v.most * 80
@@ -171,11 +172,12 @@ def indexing(d: Drawing) -> None:
         "index": (f"{{0}}[{around}{{1}}]", v.error),
         "gather": (f"{{0}}.gather({dim}, {{1}})", v.error),
         "scatter_add": (f"{{0}}.scatter_add({dim}, {{1}}, {{0}})", sum_error),
+        "scatter_add_to_zeros": (f"torch.zeros_like({{0}}).scatter_add({dim}, {{1}}, {{0}})", sum_error),
         "index_put": ("{0}.index_put(({1},), torch.ones((), dtype={0}.dtype, device={0}.device))", v.error),
         "setitem": (f"{{0}}.index_fill({dim}, {{1}}, 3)", v.error),
         "index_add": (f"{{0}}.index_add({dim}, {{1}}, {{0}}.index_select({dim}, {{1}}))", sum_error),
     }[kind]
-    if v.tensor.dtype == torch.bool and kind in ("scatter_add", "index_add"):
+    if v.tensor.dtype == torch.bool and kind in additions:
         return
     d.add(text, error, v, index)
 
