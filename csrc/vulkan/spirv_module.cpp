@@ -115,8 +115,9 @@ bool is_removable(Words instruction) {
     }
 }
 
-SpirvModule::SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values, bool compact)
-    : header_(spirv.first(kHeaderWords)), bound_(spirv[3]), compact_(compact) {
+SpirvModule::SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values, bool compact,
+                         std::span<const uint32_t> kept)
+    : header_(spirv.first(kHeaderWords)), kept_(kept), bound_(spirv[3]), compact_(compact) {
     canonical_.resize(bound_);
     for (uint32_t id = 0; id < bound_; ++id) canonical_[id] = id;
     constants_.resize(bound_);
@@ -192,6 +193,9 @@ void SpirvModule::read_global(Words instruction, std::span<const std::pair<uint3
         return found == values.end() ? otherwise : found->second;
     };
     const Op op = opcode_of(instruction);
+    const bool specializes = op >= Op::SpecConstantTrue && op <= Op::SpecConstant;
+    if (specializes && is_kept(spec_ids_[instruction[2]]))
+        return copy_definition(instruction, instruction.size());
     switch (op) {
         case Op::EntryPoint:
             known_ &= entry_ == 0;
@@ -258,9 +262,9 @@ void SpirvModule::read_global(Words instruction, std::span<const std::pair<uint3
 
 void SpirvModule::read_decoration(Words instruction) {
     const uint32_t id = instruction[1];
-    if (instruction[2] == kSpecId)
-        spec_ids_[id] = instruction[3];
-    else
+    const bool numbers = instruction[2] == kSpecId;
+    if (numbers) spec_ids_[id] = instruction[3];
+    if (!numbers || is_kept(instruction[3]))
         decorations_[id].insert(decorations_[id].end(), instruction.begin(), instruction.end());
 }
 
@@ -329,7 +333,8 @@ std::vector<uint32_t> SpirvModule::assemble(const std::vector<uint32_t>& annotat
     });
     out.insert(out.end(), members.begin(), members.end());
     for (const auto& [id, words] : decorations_)
-        if (!local_[id] && spec_ids_[id] == kNone) out.insert(out.end(), words.begin(), words.end());
+        if (!local_[id] && (spec_ids_[id] == kNone || is_kept(spec_ids_[id])))
+            out.insert(out.end(), words.begin(), words.end());
     for (const auto* part : {&annotations, &definitions_, &functions})
         out.insert(out.end(), part->begin(), part->end());
     return out;

@@ -1,6 +1,7 @@
 // A SPIR-V module taken apart: functions and blocks, and the values of its scalar constants.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -48,7 +49,9 @@ bool is_removable(Words instruction);
 // Owner: one call of specialize. The words outlive it.
 class SpirvModule {
   public:
-    SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values, bool compact);
+    // As in specialize.
+    SpirvModule(Words spirv, std::span<const std::pair<uint32_t, uint32_t>> values, bool compact,
+                std::span<const uint32_t> kept);
 
     bool compact() const { return compact_; }  // code is to stay small, as in specialize
     bool known() const { return known_; }  // false: the module has instructions or a form that are not known
@@ -76,6 +79,7 @@ class SpirvModule {
 
   private:
     void read_global(Words instruction, std::span<const std::pair<uint32_t, uint32_t>> values);
+    bool is_kept(uint32_t spec_id) const { return std::ranges::find(kept_, spec_id) != kept_.end(); }
     void read_decoration(Words instruction);
     void read_functions(Words words);
     void define_constant(Words instruction, uint64_t bits);
@@ -84,6 +88,7 @@ class SpirvModule {
     void copy_definition(Words instruction, size_t first_id);
 
     Words header_;
+    std::span<const uint32_t> kept_;             // SpecIds
     uint32_t bound_, entry_ = 0, int_type_ = 0;  // some integer of 32 bits
     bool compact_, known_ = true;
     std::unordered_map<uint32_t, SpirvFunction> functions_;

@@ -8,8 +8,9 @@
 namespace anymps::vulkan {
 
 std::vector<uint32_t> specialize(std::span<const uint32_t> spirv,
-                                 std::span<const std::pair<uint32_t, uint32_t>> values, bool compact) {
-    SpirvModule module(spirv, values, compact);
+                                 std::span<const std::pair<uint32_t, uint32_t>> values, bool compact,
+                                 std::span<const uint32_t> kept) {
+    SpirvModule module(spirv, values, compact, kept);
     if (!module.known()) return {spirv.begin(), spirv.end()};
     SpecializedFunctions instances(module);
     std::vector<const SpecializedFunction*> reached{&instances.get(module.entry(), {}, module.entry())};

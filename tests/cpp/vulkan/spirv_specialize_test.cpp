@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "vulkan/spirv_loops.h"
 #include "vulkan/spirv_module.h"
 
 namespace anymps::vulkan {
@@ -207,6 +208,90 @@ TEST(SpirvSpecialize, LoadsSeeWhatWasStoredOnTheOnlyWayToThem) {
     };
     EXPECT_EQ(first_stored(specialize(reused(false), {}, true)), 5u);
     EXPECT_EQ(first_stored(specialize(reused(true), {}, true)), 0u);  // 5 or 6
+}
+
+// local = SpecId 3 == 1 ? 6 : 5; if (SpecId 5 == 5) { a loop multiplies matrices by local and by SpecId 6,
+// which a function adds; shared = SpecId 4 + 5 }.
+Module matrix_loop() {
+    constexpr uint32_t kAfter = 13, kAround = 14, kCalled = 15;
+    Module m = without_functions();
+    Module decorations;
+    for (const auto& [id, number] : {std::pair{kAfter, 4u}, {kAround, 5u}, {kCalled, 6u}})
+        add(decorations, Op::Decorate, {id, 1, number});
+    m.insert(m.begin() + static_cast<ptrdiff_t>(spirv::find_instruction(m, 5, Op::Decorate)),
+             decorations.begin(), decorations.end());
+    for (const uint32_t id : {kAfter, kAround, kCalled}) add(m, Op::SpecConstant, {kUint, id, 5});
+    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
+    add(m, Op::Label, {21});
+    add(m, Op::Variable, {kLocal, 22, 7});
+    add(m, Op::SelectionMerge, {25, 0});
+    add(m, Op::Switch, {kSpec, 23, 1, 24});
+    add(m, Op::Label, {23});
+    add(m, Op::Store, {22, kFive});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {24});
+    add(m, Op::Store, {22, kSix});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {25});
+    add(m, Op::IEqual, {3, 26, kAround, kFive});
+    add(m, Op::SelectionMerge, {35, 0});
+    add(m, Op::BranchConditional, {26, 27, 35});
+    add(m, Op::Label, {27});
+    add(m, Op::Branch, {28});
+    add(m, Op::Label, {28});
+    add(m, Op::Load, {kUint, 29, 22});
+    add(m, Op::LoopMerge, {33, 32, 0});
+    add(m, Op::Branch, {30});
+    add(m, Op::Label, {30});
+    add(m, Op::FunctionCall, {kUint, 36, kAddOne, 29});
+    add(m, Op::CooperativeMatrixMulAdd, {kUint, 31, 29, 36, kFive});
+    add(m, Op::Store, {kVariable, 31});
+    add(m, Op::IEqual, {3, 37, 31, kSix});
+    add(m, Op::BranchConditional, {37, 32, 33});
+    add(m, Op::Label, {32});
+    add(m, Op::Branch, {28});
+    add(m, Op::Label, {33});
+    add(m, Op::IAdd, {kUint, 38, kAfter, kFive});
+    add(m, Op::Store, {kVariable, 38});
+    add(m, Op::Branch, {35});
+    add(m, Op::Label, {35});
+    add(m, Op::Return, {});
+    add(m, Op::FunctionEnd, {});
+    add(m, Op::Function, {kUint, kAddOne, 0, kAddType});
+    add(m, Op::FunctionParameter, {kUint, 42});
+    add(m, Op::Label, {43});
+    add(m, Op::IAdd, {kUint, 46, 42, kCalled});
+    add(m, Op::ReturnValue, {46});
+    add(m, Op::FunctionEnd, {});
+    return m;
+}
+
+TEST(SpirvSpecialize, LoopsOverMatricesKeepTheirConstants) {
+    using Values = std::vector<std::pair<uint32_t, uint32_t>>;
+    const auto count = [](const Module& module, Op op) {
+        size_t number = 0;
+        for_each_instruction(Words(module).subspan(5),
+                             [&](Words words) { number += opcode_of(words) == op; });
+        return number;
+    };
+    const Module module = matrix_loop();
+    const std::vector<uint32_t> kept = constants_of_matrix_loops(module);
+    EXPECT_EQ(kept, (std::vector<uint32_t>{3, 6}));
+    EXPECT_TRUE(constants_of_matrix_loops(loop(0)).empty());  // multiplies no matrices
+
+    const Values values{{3, 1}, {4, 7}, {5, 5}, {6, 8}};
+    const Module part = specialize(module, values, false, kept);
+    EXPECT_EQ(stored(part).first, 12u);
+    EXPECT_EQ(count(part, Op::SpecConstant), 2u);
+    EXPECT_EQ(count(part, Op::Decorate), 2u);
+    EXPECT_EQ(count(part, Op::Switch), 1u);
+    EXPECT_EQ(count(part, Op::BranchConditional), 1u);  // the loop's
+    EXPECT_EQ(constants_of_matrix_loops(part), kept);
+
+    const Module whole = specialize(module, values, false);
+    EXPECT_EQ(count(whole, Op::SpecConstant), 0u);
+    EXPECT_EQ(count(whole, Op::Switch), 0u);
+    EXPECT_EQ(stored(specialize(part, values, false)), stored(whole));
 }
 
 TEST(SpirvSpecialize, BranchesThatSkipLittleAreNotTaken) {
