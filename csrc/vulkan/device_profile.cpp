@@ -25,6 +25,13 @@ constexpr DeviceRates kHopperRates{.launch = 2.1e-6,
                                    .matrix_bf16 = 400e12,
                                    .units = 132};
 
+// An H100's: the same chip with slower memory.
+constexpr DeviceRates kH100Rates = [] {
+    DeviceRates rates = kHopperRates;
+    rates.bytes = 2.93e12;
+    return rates;
+}();
+
 constexpr PlanCosts kHopperCosts{
     .reference = kHopperRates,
     .unit = 5.7e-12,
@@ -113,8 +120,14 @@ constexpr auto kProfiles = with_defaults({
      .costs = &kSoftwareCosts,
      .rows = {.target_groups = 64, .min_chunk = 16384, .prefetch_loads = 1},
      .rates = kSoftwareRates},
+    {.name = "NVIDIA H100",
+     .match = {.vendor_id = kNvidia, .matrix_bf16 = true, .names = {"H100", "H800"}},
+     .registers = 255,
+     .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
+     .row_threads = 1024,
+     .rates = kH100Rates},
     {.name = "NVIDIA Hopper",
-     .match = {.vendor_id = kNvidia, .matrix_bf16 = true, .names = {"H100", "H200", "H800", "GH200"}},
+     .match = {.vendor_id = kNvidia, .matrix_bf16 = true, .names = {"H200", "GH200"}},
      .registers = 255,
      .watchdog = false,  // of GPUs with a display alone, for longer than any dispatch of theirs takes
      .row_threads = 1024},

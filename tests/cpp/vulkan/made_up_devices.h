@@ -21,6 +21,7 @@ inline std::vector<DeviceInfo> made_up_devices() {
     };
     constexpr Row kRows[] = {
         {"software", 0x10005, 0, true, false, 8, 8, 8, 32768, false, true},
+        {"NVIDIA H100 SXM", 0x10de, 132, true, true, 32, 32, 32, 49152},
         {"NVIDIA Hopper H200", 0x10de, 132, true, true, 32, 32, 32, 49152},
         {"NVIDIA Ampere RTX 3090", 0x10de, 82, true, true, 32, 32, 32, 49152},
         {"NVIDIA Turing RTX 2060", 0x10de, 30, true, false, 32, 32, 32, 49152},
