@@ -10,6 +10,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from . import runtime
+from .attention_passes import join_gradients
 from .device import device_config
 from .epilogue_steps import is_conversion
 from .epilogues import add_epilogues
@@ -30,6 +31,7 @@ class GraphPasses(OfThisGenerator, CustomGraphModulePass):
                 add_epilogues(gm.graph)
             widen_products(gm.graph)
         convert_together(gm.graph)
+        join_gradients(gm.graph)
         gm.graph.eliminate_dead_code()
         gm.recompile()
 

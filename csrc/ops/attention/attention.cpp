@@ -8,6 +8,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
 
 #include <cmath>
 #include <numeric>
@@ -67,6 +68,13 @@ constexpr Way<decltype(chunked_attention_backward)> kBackward[] = {
     {"flash", flash_attention_takes, flash_attention_backward},
     {"chunked", kernels::always, chunked_attention_backward},
 };
+
+// Into `gradients`, which are not empty.
+void differentiate(const Attention& a, const Tensor& grad_out, const Tensor& out, const Tensor& logsumexp,
+                   const AttentionGradients& gradients) {
+    kernels::choose("attention_backward", kBackward, problem_of(a))
+        .run(a, grad_out, out, logsumexp, gradients);
+}
 
 }  // namespace
 
@@ -134,12 +142,65 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(
     if (grad_input_mask[3] && a.bias.defined() && a.bias.is_floating_point()) {
         gradients.bias = at::zeros({a.batch, a.heads, a.l(), a.s()}, query.options().dtype(at::kFloat));
     }
-    if (some)
-        kernels::choose("attention_backward", kBackward, problem_of(a))
-            .run(a, grad_out, out, logsumexp, gradients);
+    if (some) differentiate(a, grad_out, out, logsumexp, gradients);
     if (gradients.bias.defined())
         gradients.bias = at::sum_to(gradients.bias, attn_bias.sizes()).to(attn_bias.scalar_type());
     return {gradients.query, gradients.key, gradients.value, gradients.bias};
 }
+
+namespace {
+
+// [batch, rows, columns of all heads]: the gradients of query, key and value side by side, as the projection
+// to all three has them. query [batch, heads, rows, size], key and value [batch, kv_heads, rows, size].
+Tensor empty_gradients_in_one(const Tensor& query, const Tensor& key) {
+    const c10::SymInt columns = (query.sym_size(1) + key.sym_size(1) * 2) * query.sym_size(3);
+    return at::empty_symint({query.sym_size(0), query.sym_size(2), columns}, query.options());
+}
+
+// _scaled_dot_product_fused_attention_overrideable_backward, but for the bias, with the gradients in one
+// tensor: graphs of torch.compile call it where they would be copied into one.
+Tensor attention_backward_in_one(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                 const Tensor& value, const std::optional<Tensor>& attn_bias,
+                                 const Tensor& out, const Tensor& logsumexp, double dropout_p, bool is_causal,
+                                 const Tensor& philox_seed, const Tensor& philox_offset,
+                                 std::optional<double> scale) {
+    TORCH_CHECK(key.size(2) == query.size(2) && key.sizes() == value.sizes(),
+                "attention_backward_in_one: expected query, key and value of as many rows, but got ",
+                query.sizes(), ", ", key.sizes(), " and ", value.sizes());
+    Attention a = attention(query, key, value, attn_bias.value_or(Tensor()), dropout_p, is_causal, scale);
+    if (dropout_p > 0.0) a.random = random_of(philox_seed, philox_offset);
+    const Tensor all = empty_gradients_in_one(query, key);
+    if (grad_out.numel() == 0) return all.zero_();
+    const auto part = [&](int64_t first_head, const Tensor& like) {
+        const int64_t size = like.size(3);
+        return all.as_strided(like.sizes(), {all.stride(0), size, all.stride(1), 1}, first_head * size);
+    };
+    const int64_t heads = query.size(1), kv_heads = key.size(1);
+    differentiate(a, grad_out, out, logsumexp,
+                  {part(0, query), part(heads, key), part(heads + kv_heads, value), Tensor()});
+    return all;
+}
+
+Tensor attention_backward_in_one_meta(const Tensor&, const Tensor& query, const Tensor& key, const Tensor&,
+                                      const std::optional<Tensor>&, const Tensor&, const Tensor&, double,
+                                      bool, const Tensor&, const Tensor&, std::optional<double>) {
+    return empty_gradients_in_one(query, key);
+}
+
+TORCH_LIBRARY_FRAGMENT(anymps, m) {
+    m.def(
+        "attention_backward_in_one(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor? "
+        "attn_bias, "
+        "Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, Tensor philox_seed, "
+        "Tensor philox_offset, *, float? scale=None) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(anymps, MPS, m) {
+    m.impl("attention_backward_in_one", TORCH_FN(attention_backward_in_one));
+}
+TORCH_LIBRARY_IMPL(anymps, Meta, m) {
+    m.impl("attention_backward_in_one", TORCH_FN(attention_backward_in_one_meta));
+}
+
+}  // namespace
 
 }  // namespace anymps::ops
