@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import compiled_agrees
+from compiled import calls, compiled_agrees
 from torch._subclasses import FakeTensorMode
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels last": torch.channels_last}
@@ -96,3 +96,17 @@ def test_a_residual_block_in_channels_last_trains(mps):
                     parameter -= 1e-3 * parameter.grad
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-3, atol=2e-3)
+
+
+def test_gradients_of_depthwise_convolutions_in_channels_last_are_not_copied(mps):
+    """The gradient of such a weight has the strides of NCHW, too."""
+
+    def block(x, w, scale):
+        y = F.conv2d(x * 2, w, padding=1, groups=8)
+        return F.layer_norm(y.permute(0, 2, 3, 1), (8,)) * scale
+
+    x, w = images(2, 8, 7, 7, formatted="channels last"), images(8, 1, 3, 3)
+    arguments = [t.requires_grad_() for t in (x, w, torch.randn(8))]
+    codes = compiled_agrees(block, *arguments, backward=True, tolerance=2e-3)
+    assert calls(codes, "convolution_backward.default(") == 1
+    assert calls(codes, "empty_strided_mps((2, 8, 7, 7), (392, 49, 7, 1)") == 0

@@ -171,6 +171,23 @@ def _with_bias(original):
     return convolution
 
 
+def _with_strides_of_eager(original):
+    """Gradients of convolutions read their operands as eager ones do, which Inductor's constraint has seen to.
+
+    Its lowering orders both as the gradient of the weight: of depthwise ones, with one channel a group, as NCHW.
+    """
+    from torch._inductor.lowering import fallback_handler
+    from torch._inductor.virtualized import V
+
+    call = fallback_handler(aten.convolution_backward.default, add_to_fallback_set=False)
+
+    def convolution_backward(grad_out, *args):
+        is_ours = grad_out.get_device().type == "mps" and not V.graph.layout_opt
+        return call(grad_out, *args) if is_ours else original(grad_out, *args)
+
+    return convolution_backward
+
+
 def _with_generators(original):
     """Operators that draw from a generator of the graph's inputs, of which Inductor makes examples for CUDA alone."""
     from torch._inductor import ir
@@ -218,6 +235,8 @@ def register_decompositions() -> None:
     lowering.lowerings[op] = _with_generators(lowering.lowerings[op])
     for op in (aten.convolution, aten.convolution.default):
         lowering.lowerings[op] = _with_bias(lowering.lowerings[op])
+    op = aten.convolution_backward.default
+    lowering.lowerings[op] = _with_strides_of_eager(lowering.lowerings[op])
     for op in (aten.any.default, aten.any.dim, aten.any.dims):
         lowering.lowerings[op] = _any_of_bytes(lowering.lowerings[op])
     for op in (aten.div.Tensor_mode, aten.div.Scalar_mode):
