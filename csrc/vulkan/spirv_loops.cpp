@@ -54,7 +54,8 @@ class LoopSlice {
     std::unordered_map<uint32_t, std::vector<uint32_t>> functions_;  // blocks by id
     std::unordered_map<uint32_t, uint32_t> block_of_label_;
     std::vector<Block> blocks_;
-    std::vector<uint32_t> matrix_loops_;  // innermost ones, by their first blocks
+    // Innermost ones by their first blocks: the last block that multiplies.
+    std::unordered_map<uint32_t, uint32_t> matrix_loops_;
     uint32_t function_ = 0;
     std::vector<bool> seen_;
     std::vector<uint32_t> to_use_;
@@ -119,11 +120,10 @@ void LoopSlice::nest() {
         const bool multiplies = std::ranges::any_of(
             block.instructions, [](Words words) { return opcode_of(words) == Op::CooperativeMatrixMulAdd; });
         if (!multiplies || block.loop == kNone) continue;
-        matrix_loops_.push_back(block.loop);
+        matrix_loops_[block.loop] = i;
         for (const Open& o : open)
             if (o.first <= block.loop) blocks_[o.first].holds_matrix_loop = true;
     }
-    std::ranges::sort(matrix_loops_);
 }
 
 void LoopSlice::use(uint32_t id) {
@@ -149,9 +149,11 @@ void LoopSlice::use_branches_around(uint32_t block) {
 }
 
 std::vector<uint32_t> LoopSlice::constants() {
-    for (const Block& block : blocks_)
-        if (block.loop != kNone && std::ranges::binary_search(matrix_loops_, block.loop))
-            for (const Words words : block.instructions) use_operands(words);
+    for (uint32_t i = 0; i < blocks_.size(); ++i) {
+        const auto loop = matrix_loops_.find(blocks_[i].loop);
+        if (loop == matrix_loops_.end() || i > loop->second) continue;
+        for (const Words words : blocks_[i].instructions) use_operands(words);
+    }
     while (!to_use_.empty()) {
         const uint32_t id = to_use_.back();
         to_use_.pop_back();
