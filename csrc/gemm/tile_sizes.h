@@ -67,6 +67,7 @@ constexpr void set_fragment_sizes(Tile& tile, const auto& i, bool in_place) {
     set_sizes(tile, i.warps_m * i.count_m * 16, i.warps_n * i.count_n * 16, warps * i.lanes,
               in_place ? 0 : warps * kStagingBytes);
     tile.fragments = true;
+    tile.in_place = in_place;
 }
 constexpr void set_sizes(Tile& tile, const shaders::matmul_fragments::MatmulFragmentsInstance& i) {
     set_fragment_sizes(tile, i, i.in_place != 0);

@@ -55,7 +55,7 @@ std::string kernel_name(const GemmProblem& p, const Tile& tile) {
 
 bool can_hold(const vulkan::DeviceInfo& device, const GemmProblem& p, const Tile& tile) {
     return tile.shared_bytes <= device.shared_memory_bytes && tile.registers <= device.profile->registers &&
-           (!tile.pipelined || p.vectorizable);
+           (!tile.pipelined || p.vectorizable) && (!tile.in_place || p.n % 4 == 0);
 }
 
 }  // namespace

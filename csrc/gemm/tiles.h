@@ -41,6 +41,7 @@ struct Tile {
     TileKind kind = TileKind::Block;
     uint32_t registers = 0;  // 32-bit registers of a thread, where that is more than any device has
     bool whole_k = false;    // its kernel keeps all of B's k in registers: no split-K
+    bool in_place = false;   // its epilogue stores four results at once from registers: rows of such
 };
 
 // Fastest arithmetic of the device for operands of these types. bf16_terms: bf16 terms an f32 operand is
