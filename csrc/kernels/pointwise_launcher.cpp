@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdlib>
 
@@ -13,6 +14,7 @@
 #include "kernels/launch_config.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
+#include "runtime/torch_version.h"
 #include "vulkan/device.h"
 
 namespace anymps::kernels {
@@ -104,6 +106,25 @@ uint64_t cpu_scalar(TensorIteratorBase& iter, int arg, ScalarType dtype, bool op
     const ScalarType from = iter.dtype(arg);
     const void* data = iter.data_ptr(arg);
     return argument(dtype, opmath, [&]<class T>() { return c10::fetch_and_cast<T>(from, data); });
+}
+
+// A bound of integers, within the range of their dtype; one that no integer of the dtype meets is an error.
+// Up to PyTorch 2.14 a bound is converted as any number.
+c10::Scalar in_range(const c10::Scalar& bound, [[maybe_unused]] ScalarType dtype,
+                     [[maybe_unused]] bool is_min) {
+#if ANYMPS_TORCH_UNTIL(2, 14)
+    return bound;
+#else
+    if (!c10::isIntegralType(dtype, /*includeBool=*/false)) return bound;
+    const int bits = 8 * static_cast<int>(c10::elementSize(dtype));
+    const bool is_signed = c10::isSignedType(dtype);
+    const double lowest = is_signed ? -std::ldexp(1.0, bits - 1) : 0.0,
+                 highest = std::ldexp(1.0, is_signed ? bits - 1 : bits) - 1.0, value = bound.toDouble();
+    TORCH_CHECK(is_min ? value <= highest : value >= lowest, "Clamp ", is_min ? "min" : "max", " value ",
+                value, " is outside the representable range of ", dtype);
+    if (value >= lowest && value <= highest) return bound;
+    return static_cast<int64_t>(value < lowest ? lowest : highest);
+#endif
 }
 
 // The bytes between the first and the last that an operand touches.
@@ -244,6 +265,15 @@ void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operan
                                         launch.accesses);
 }
 
+// One of the numbers among the inputs, which are the first of the scalars.
+uint64_t input_number(const PointwiseKernel& kernel, const c10::Scalar* number,
+                      std::initializer_list<c10::Scalar> scalars, ScalarType compute) {
+    const bool opmath = kernel.has(PointwiseKernel::kOpmath),
+               is_min = kernel.has(PointwiseKernel::kMinBound) && number == scalars.begin();
+    if (!is_min && !kernel.has(PointwiseKernel::kMaxBound)) return scalar_argument(*number, compute, opmath);
+    return scalar_argument(in_range(*number, compute, is_min), compute, opmath);
+}
+
 void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
             std::initializer_list<c10::Scalar> scalars, ScalarType compute, bool dense) {
     Launch launch;
@@ -277,7 +307,7 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
         } else {
             constant = common | PointwiseKernel::kImmediate;
             args.inputs[k] = arg < iter.ntensors() ? cpu_scalar(iter, arg, compute, opmath)
-                                                   : scalar_argument(*scalar++, compute, opmath);
+                                                   : input_number(kernel, scalar++, scalars, compute);
         }
     }
     for (uint64_t* to = args.scalars; scalar != scalars.end();)
@@ -310,7 +340,12 @@ void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel,
                std::initializer_list<c10::Scalar> scalars, ScalarType compute) {
     if (compute == ScalarType::Undefined) compute = iter.common_dtype();
     kernel.check(compute);
-    if (iter.numel() == 0) return;
+    if (iter.numel() == 0) {
+        // Bounds are checked all the same, as on the CPU.
+        if (kernel.has(PointwiseKernel::kMinBound) || kernel.has(PointwiseKernel::kMaxBound))
+            for (const auto& bound : scalars) input_number(kernel, &bound, scalars, compute);
+        return;
+    }
     TORCH_INTERNAL_ASSERT(iter.noutputs() <= kMaxOutputs &&
                           iter.ninputs() <= static_cast<int>(kernel.inputs()) &&
                           scalars.size() + iter.ninputs() - kernel.inputs() <= kMaxScalars);

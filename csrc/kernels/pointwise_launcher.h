@@ -23,6 +23,9 @@ class PointwiseKernel {
             1,  // CPU scalars stay in the arithmetic type; without it they are rounded to the common dtype
         kBits = 2,   // operands are read and written as the dtype that is computed in, whatever their own
         kHeavy = 4,  // a long functor, as all complex ones: its strided kernel does one element a thread
+        // Numbers among the inputs, first a minimum, then a maximum, are cut to the range of integers.
+        kMinBound = 8,
+        kMaxBound = 16,
     };
 
     // How an operand is read, beside its dtype in the low 4 bits; as in shaders/lib/pointwise.slang.

@@ -11,13 +11,11 @@
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 
-#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
 
 #include "kernels/pointwise_rules.h"
-#include "runtime/torch_version.h"
 
 namespace anymps::ops {
 
@@ -54,43 +52,19 @@ ANYMPS_ROW(where_self,
            where_self_out(condition, self, other,
                           NewTensor(at::TensorOptions(at::kMPS).dtype(at::result_type(self, other)))))
 
-namespace {
-
-// A bound of integers, within the range of their dtype. Up to PyTorch 2.14 one outside of it wraps or raises
-// as a number that cannot be converted; later only one that no integer of the dtype meets is an error.
-Scalar in_range(const Scalar& bound, [[maybe_unused]] at::ScalarType dtype, [[maybe_unused]] bool is_min) {
-#if ANYMPS_TORCH_UNTIL(2, 14)
-    return bound;
-#else
-    const auto bits = 8 * c10::elementSize(dtype);
-    if (!c10::isIntegralType(dtype, /*includeBool=*/false) || bits == 64) return bound;
-    const bool is_signed = c10::isSignedType(dtype);
-    const int64_t highest = (int64_t{1} << (is_signed ? bits - 1 : bits)) - 1,
-                  lowest = is_signed ? -highest - 1 : 0;
-    const double value = bound.toDouble();
-    TORCH_CHECK(is_min ? value <= static_cast<double>(highest) : value >= static_cast<double>(lowest),
-                "Clamp ", is_min ? "min" : "max", " value ", value, " is outside the representable range of ",
-                dtype);
-    return std::clamp(bound.toLong(), lowest, highest);
-#endif
-}
-
-}  // namespace
-
 TORCH_IMPL_FUNC(clamp_out)
 (const Tensor& self, at::OptionalScalarRef min, at::OptionalScalarRef max, const Tensor& out) {
     const auto is_nan = [](at::OptionalScalarRef bound) {
         return bound && bound.get().isFloatingPoint() && std::isnan(bound.get().toDouble());
     };
-    const auto dtype = out.scalar_type();
     if (is_nan(min) || is_nan(max)) {
         const_cast<Tensor&>(out).fill_(std::numeric_limits<double>::quiet_NaN());
     } else if (min && max) {
-        pointwise(*this, rows::clamp, {in_range(min.get(), dtype, true), in_range(max.get(), dtype, false)});
+        pointwise(*this, rows::clamp, {min.get(), max.get()});
     } else if (max) {
-        pointwise(*this, rows::clamp_max, {in_range(max.get(), dtype, false)});
+        pointwise(*this, rows::clamp_max, {max.get()});
     } else {
-        pointwise(*this, rows::clamp_min, {in_range(min.get(), dtype, true)});
+        pointwise(*this, rows::clamp_min, {min.get()});
     }
 }
 

@@ -6,7 +6,7 @@ A row:
               kernels::pointwise(iter, kernels::rows::<name>)
     rule      how the iterator is built, in TensorIterator's words (RULES); structured operators bring their own
     expr      Slang, over operands and scalar arguments by their names in the schema; a list for two outputs; or a
-              mapping from the kinds of arithmetic (KINDS) to such texts
+              mapping from kinds of arithmetic (KINDS), or several with spaces between, to such texts
     types     kinds of arithmetic where expr is no mapping: float (the default), int, bool, complex, uint
     inputs    operands of the functor, where they are not the tensor arguments of the first op
     scalars   scalar arguments of the functor, where no op says them
@@ -15,6 +15,8 @@ A row:
     label     name in the error for an unsupported dtype; that of the CPU kernel, <name>_cpu where it is left out
     opmath    true: CPU scalars are not rounded to the common dtype
     bits      true: operands are moved as integers of their size
+    bounds    min, max or "min max": what the numbers among the inputs are. As PyTorch's CPU kernels do from 2.15 on,
+              those beyond an integer's range are cut to it; a minimum above it and a maximum below it are errors
     foreach   _foreach_ operator, or list of them, that runs the row over lists of floating point tensors; an empty
               list makes the kernels only
     result    tensor argument whose dtype a functional operator's result has, where the common dtype is not it
@@ -56,6 +58,7 @@ RULES = {
     "comparison": "at::TensorIterator::comparison_op({out}, {0}, {1})",
     "ternary": "kernels::ternary_op({out}, {0}, {1}, {2})",
 }
+BOUNDS = {"min": "kMinBound", "max": "kMaxBound"}
 
 
 @dataclass
@@ -157,6 +160,7 @@ _KEYS = {
     "label",
     "opmath",
     "bits",
+    "bounds",
     "error",
     "none",
     "result",
@@ -187,6 +191,10 @@ def _row(data: dict, schema: Schema) -> Row:
     words = {word for functor in functors for texts in functor.exprs.values() for word in _words(" ".join(texts))}
     scalars = data.get("scalars", [a for a in others if a in words and a not in inputs])
     flags = [flag for key, flag in (("opmath", "kOpmath"), ("bits", "kBits"), ("heavy", "kHeavy")) if data.get(key)]
+    bounds = data.get("bounds", "").split()
+    if set(bounds) - set(BOUNDS):
+        raise CodegenError(f"bounds are {' and '.join(BOUNDS)}.")
+    flags += [BOUNDS[bound] for bound in bounds]
     if len(inputs) > 4 or len(scalars) > 6:
         raise CodegenError("a functor has at most 4 inputs and 6 scalars.")
     return Row(
@@ -208,6 +216,7 @@ def _row(data: dict, schema: Schema) -> Row:
 
 def _exprs(expr, types: list[str]) -> dict[str, list[str]]:
     by_kind = expr if isinstance(expr, dict) else dict.fromkeys(types, expr)
+    by_kind = {kind: text for kinds, text in by_kind.items() for kind in kinds.split()}
     unknown = set(by_kind) - set(KINDS)
     if unknown:
         raise CodegenError(f"the kinds of arithmetic are {', '.join(KINDS)}, not {', '.join(sorted(unknown))}.")
