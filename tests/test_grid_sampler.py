@@ -9,6 +9,8 @@ from both_devices import agree, layouts
 
 PADDINGS = ("zeros", "border", "reflection")
 CASES = [(2, "bilinear"), (2, "nearest"), (2, "bicubic"), (3, "bilinear"), (3, "nearest")]
+if torch.__version__ >= "2.15":  # the CPU refuses it before
+    CASES.append((3, "bicubic"))
 
 
 def positions(*sizes):
@@ -76,6 +78,12 @@ def test_large_and_deterministic(mps):
         assert torch.equal(*found)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_the_gradient_must_have_the_sizes_of_the_output(mps):
+    image, grid = torch.ones(1, 1, 3, 3, device=mps), torch.zeros(1, 1, 1, 2, device=mps)
+    with pytest.raises(ValueError, match="expected grad_output to have sizes"):
+        torch.ops.aten.grid_sampler_2d_backward(image, image, grid, 0, 0, False, [True, True])
 
 
 def test_types_must_be_equal(mps):

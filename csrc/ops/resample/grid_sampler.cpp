@@ -98,19 +98,23 @@ void check(const Tensor& input, const Tensor& grid, const Options& options, cons
     at::native::check_grid_sampler_common(input, grid);
     if (options.spatial == 2)
         at::native::check_grid_sampler_2d(input, grid);
-    else
-        at::native::check_grid_sampler_3d(input, grid, options.interpolation);
+    else  // cubic samples of volumes, which are PyTorch's from 2.15 on, are not refused
+        at::native::check_grid_sampler_3d(input, grid, /*interpolation_mode=*/0);
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()), "\"", label,
                                 "\" not implemented for '", c10::toString(input.scalar_type()), "'");
     TORCH_CHECK(input.scalar_type() == grid.scalar_type(), "expected scalar type ", input.scalar_type(),
                 " but found ", grid.scalar_type());
 }
 
-Tensor forward(const Tensor& input, const Tensor& grid, const Options& options, const char* label) {
-    check(input, grid, options, label);
+std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& grid) {
     std::vector<int64_t> sizes(grid.sizes().begin(), grid.sizes().end() - 1);
     sizes.insert(sizes.begin() + 1, input.size(1));
-    const Tensor output = at::empty(sizes, input.options());
+    return sizes;
+}
+
+Tensor forward(const Tensor& input, const Tensor& grid, const Options& options, const char* label) {
+    check(input, grid, options, label);
+    const Tensor output = at::empty(output_sizes(input, grid), input.options());
     if (output.numel() == 0) return output;
     // The taps of a position are computed once for four channels, where a quarter of the threads fills a GPU.
     constexpr int64_t kPlanes = 4, kMin = 1 << 18;
@@ -134,6 +138,9 @@ using Gradients = std::tuple<Tensor, Tensor>;
 Gradients backward(const Tensor& grad_output, const Tensor& input, const Tensor& grid, const Options& options,
                    std::array<bool, 2> output_mask, const char* label) {
     check(input, grid, options, label);
+    const auto expected = output_sizes(input, grid);
+    TORCH_CHECK_VALUE(grad_output.sizes() == expected, "grid_sampler(): expected grad_output to have sizes ",
+                      expected, " but got grad_output with sizes ", grad_output.sizes());
     check_same_dtype_as(input, grad_output);
     const bool empty = grad_output.numel() == 0;
     Tensor grad_input, grad_grid;
