@@ -5,18 +5,19 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/fallback.h"
-#include "runtime/torch_version.h"
 
 namespace anymps::runtime {
 namespace {
 
 // An operator a row: its overloads by their names in native_functions.yaml, and the dtypes of the results: as
-// the first argument (A), its complex (C) or real (R) one, or int32 (I).
+// the first argument (A), its complex (C) or real (R) one, or int32 (I). A row that PyTorch does not have is
+// left out: linalg_matrix_sqrth and linalg_polar are of 2.14.
 struct HostOp {
     const char* functional;
     const char* out;
@@ -32,9 +33,8 @@ constexpr HostOp kHostOps[] = {
     {"linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "AII"},
     {"linalg_ldl_solve", "linalg_ldl_solve.out", "A"},
     {nullptr, "linalg_lstsq.out", ""},  // the functional form allocates and calls it
-#if !ANYMPS_TORCH_UNTIL(2, 13)
+    {"linalg_matrix_sqrth", "linalg_matrix_sqrth.out", "A"},
     {"linalg_polar", "linalg_polar.out", "AA"},
-#endif
     {"linalg_qr", "linalg_qr.out", "AA"},
     {"ormqr", "ormqr.out", "A"},
 };
@@ -54,26 +54,31 @@ c10::ScalarType dtype_of(char letter, c10::ScalarType argument) {
     }
 }
 
+// aten's operator of a name with an overload behind a dot, if PyTorch has it.
+std::optional<c10::OperatorHandle> find(std::string_view name) {
+    const size_t dot = std::min(name.find('.'), name.size());
+    const std::string_view overload = name.substr(std::min(dot + 1, name.size()));
+    return c10::Dispatcher::singleton().findSchema(
+        {"aten::" + std::string(name.substr(0, dot)), std::string(overload)});
+}
+
 // A functional form, as the out= form of the same operator: on unified memory LAPACK then writes where the
 // result stays.
 void run_functional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const std::string_view name = std::string_view(op.operator_name().name).substr(sizeof("aten::") - 1);
     const auto* row = std::ranges::find_if(
         kHostOps, [&](const HostOp& r) { return r.functional != nullptr && name == r.functional; });
-    const std::string out = std::string("aten::") + row->out;
-    const size_t dot = out.rfind('.');
-    const auto overload =
-        c10::Dispatcher::singleton().findSchemaOrThrow(out.substr(0, dot).c_str(), out.c_str() + dot + 1);
     const at::Tensor argument = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
     for (const char letter : row->dtypes) {
         const auto dtype = dtype_of(letter, argument.scalar_type());
         stack->emplace_back(at::empty({0}, argument.options().dtype(dtype)));
     }
-    run_on_cpu(overload, stack);
+    run_on_cpu(*find(row->out), stack);
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
     for (const auto& row : kHostOps) {
+        if (!find(row.out)) continue;
         m.impl(row.out, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
         if (row.functional != nullptr) {
             m.impl(row.functional, torch::CppFunction::makeFromBoxedFunction<&run_functional>());
@@ -86,7 +91,7 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
         std::vector<std::string> names;
         for (const auto& row : kHostOps) {
             for (const char* name : {row.functional, row.out}) {
-                if (name != nullptr) names.push_back(std::string("aten::") + name);
+                if (name != nullptr && find(name)) names.push_back(std::string("aten::") + name);
             }
         }
         return names;
