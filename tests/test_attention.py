@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from both_devices import spoil_memory
+from both_devices import agree, same_outcome, spoil_memory
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
@@ -251,6 +251,29 @@ def test_multi_head_attention_and_checkpointing():
     got = torch.utils.checkpoint.checkpoint(ours, x.to("mps"), use_reentrant=False)
     torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-4)
     got.sum().backward()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_operator_of_programs_exported_on_the_cpu(causal, dtype, mps):
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    q, k, v = (torch.randn(2, 3, n, 8, dtype=dtype) for n in (5, 9, 9))
+    for mask in (None, torch.randn(5, 9, dtype=dtype), torch.randn(2, 1, 5, 9)):
+        masks = {} if mask is None else {"cpu": mask, "mps": mask.to(mps)}
+
+        def call(q, k, v, masks=masks):
+            return operator(q, k, v, 0.0, causal, attn_mask=masks.get(q.device.type), scale=0.5)
+
+        agree(call, q, k, v, tolerance=2e-5 if dtype == torch.float32 else 5e-3)
+    for bad in ((q[0], k, v), (q, k, v[..., :4]), (q.int(), k.int(), v.int())):
+        same_outcome(lambda device, bad=bad: operator(*(t.to(device) for t in bad)))
+    for options in ({"dropout_p": 0.1}, {"attn_mask": torch.ones(5, 9) > 0}, {"attn_mask": q[0]}):
+        same_outcome(
+            lambda device, options=options: operator(
+                *(t.to(device) for t in (q, k, v)),
+                **{key: v.to(device) if key == "attn_mask" else v for key, v in options.items()},
+            )
+        )
 
 
 def test_errors():

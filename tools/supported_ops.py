@@ -46,13 +46,17 @@ CPU_ONLY = {
     "quantized tensors, a layout that Apple's device lacks too": r"_?quantize.*|_(empty|make)_.*quantized.*",
     "nested tensors of the strided layout: NestedTensorImpl of PyTorch refuses mps; jagged ones work": r"_nested_.*",
     "parts of convolution; here it is convolution_overrideable": r"_?slow_conv.*",
-    "attention; here it is _scaled_dot_product_fused_attention_overrideable": r"_scaled_dot_product_.*_for_cpu.*",
     "oneDNN's tensors and layers": r"to_mkldnn|mkldnn_.*",
     "packed weights in an order of the CPU's": r".*int4pack.*_for_cpu|_dyn_quant_.*",
+    "stateless random numbers of the experimental torch.func._random": r"_philox_.*",
     "memory of the host": r"from_file",
     "a private part of matrix_exp, which is another kernel here": r"_compute_linear_combination",
     "PyTorch's own tests": r"_foobar|_test_.*",
 }
+
+
+# Operators and lists of PyTorch are those of the version that the page is written with.
+WRITTEN = f"Written by `python tools/supported_ops.py` with PyTorch {'.'.join(torch.__version__.split('.')[:2])}"
 
 
 def registered() -> set[str]:
@@ -219,7 +223,7 @@ def page() -> str:
     return f"""\
 # Supported operators
 
-Written by `python tools/supported_ops.py`; not to be edited.
+{WRITTEN}; not to be edited.
 
 ## Operators
 

@@ -15,6 +15,7 @@
 
 #include "kernels/route.h"
 #include "ops/attention/call.h"
+#include "ops/same_dtype.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -202,5 +203,54 @@ TORCH_LIBRARY_IMPL(anymps, Meta, m) {
 }
 
 }  // namespace
+
+namespace {
+
+constexpr const char* kForCpu = "scaled_dot_product_attention_flash_attention: ";
+
+void check_for_cpu(const Tensor& query, const Tensor& key, const Tensor& value, double dropout,
+                   const std::optional<Tensor>& mask) {
+    TORCH_CHECK(c10::isFloatingType(query.scalar_type()), kForCpu,
+                "Expected data type in FP32, FP64, BF16, FP16, but got ", query.scalar_type(), " instead.");
+    TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4, kForCpu,
+                "Accept only 4 dims inputs shape of {B, H, T, K}");
+    TORCH_CHECK(dropout == 0.0, kForCpu, "Currently do not support dropout > 0");
+    TORCH_CHECK(query.size(3) == value.size(3) && key.size(3) == value.size(3), kForCpu,
+                "Q/K/V should have the same head size");
+    TORCH_CHECK(key.sizes() == value.sizes() && query.size(0) == key.size(0) && query.size(1) == key.size(1),
+                kForCpu, "Q/K/V should have the same batch and heads, K/V the same length");
+    check_same_dtype_as(query, key);
+    check_same_dtype_as(query, value);
+    if (!mask.has_value() || !mask->defined()) return;
+    TORCH_CHECK(mask->scalar_type() == at::kFloat || mask->scalar_type() == query.scalar_type(), kForCpu,
+                "Attention mask is the same data type as query");
+    TORCH_CHECK(mask->dim() == 2 || mask->dim() == 4, kForCpu, "Attention mask dim in {2, 4}");
+}
+
+}  // namespace
+
+// The CPU's form of the fused operator, which programs that were exported on the CPU call: softmax(q k^T *
+// scale
+// + mask) v and the logarithms of the sums.
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_scaled_dot_product_flash_attention_for_cpu)(
+    const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
+    const std::optional<Tensor>& attn_mask, std::optional<double> scale) {
+    check_for_cpu(query, key, value, dropout_p, attn_mask);
+    auto result = _scaled_dot_product_fused_attention_overrideable(query, key, value, attn_mask, 0.0,
+                                                                   is_causal, false, scale);
+    return {std::get<0>(result), std::get<1>(result)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(_scaled_dot_product_flash_attention_for_cpu_backward)(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& out,
+    const Tensor& logsumexp, double dropout_p, bool is_causal, const std::optional<Tensor>& attn_mask,
+    std::optional<double> scale) {
+    if (!grad_out.defined()) return {};
+    check_for_cpu(query, key, value, dropout_p, attn_mask);
+    auto gradients = _scaled_dot_product_fused_attention_overrideable_backward(
+        grad_out, query, key, value, attn_mask.value_or(Tensor()), {true, true, true, false}, out, logsumexp,
+        Tensor(), Tensor(), query.size(2), key.size(2), 0.0, is_causal, Tensor(), Tensor(), scale);
+    return {std::get<0>(gradients), std::get<1>(gradients), std::get<2>(gradients)};
+}
 
 }  // namespace anymps::ops
