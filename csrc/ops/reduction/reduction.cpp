@@ -219,7 +219,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_aminmax_dim)(const Tensor& self, int64_t
 
 Tensor& ANYMPS_FUNC(nansum_out)(const Tensor& self, OptionalIntArrayRef dim, bool keepdim,
                                 std::optional<ScalarType> dtype, Tensor& out) {
-    TORCH_CHECK(!at::isComplexType(self.scalar_type()), "nansum does not support complex inputs");
+    TORCH_CHECK_NOT_IMPLEMENTED(!at::isComplexType(self.scalar_type()),
+                                "nansum on MPS does not support complex inputs");
     TORCH_CHECK(!dtype || *dtype == out.scalar_type(),
                 "Expected the dtype for input and out to match, but got ", c10::toString(out.scalar_type()),
                 " for out and ", c10::toString(*dtype), " for dtype.");
