@@ -59,6 +59,8 @@ LOOSER = (
     ),
     # Gradients whose terms of tens cancel, to 0 for the weights of two observations: the CPU's own are off by 1.5e-5.
     _named("linalg.householder_product linalg.lstsq cov", {torch.float32: (1.3e-6, 5e-5)}),
+    # Gradients that are a difference of halves near 0.14, whose last bit is 1.2e-4: the CPU's are off by as much.
+    _named("special.i1e", {torch.float16: (1e-3, 2e-4)}),
     # Matrices of norms of 10: an error is as large in small elements as in the largest, of 9e4 (8e3 in gradients). From
     # float64 the gradients of one CPU were 9e-3 off, ours 6e-3; another kind of CPU agrees with ours.
     _named("matrix_exp", {torch.float32: (1.3e-6, 2e-2)}),

@@ -89,7 +89,7 @@ def function(x, n):
     y = torch.special.zeta(torch.special.airy_ai(x), n)
     return torch.ops.aten.softshrink_backward(y, torch.special.zeta(2, n), 3.0)
 
-x, n = torch.arange(6.0).reshape(2, 3), torch.arange(3)
+x, n = torch.arange(6.0).reshape(2, 3), torch.arange(6).reshape(2, 3)
 with fresh_cache():
     result, codes = run_and_get_code(torch.compile(function), x.to("mps"), n.to("mps"))
 expected = 2 * x + 0.5 - n * n + 3 * (2 - n * n)
