@@ -1,22 +1,24 @@
 """Fake tensors of mps: strides of results for which PyTorch's Python meta functions know other devices only."""
 
-WHY = "torch.compile knows that factors and solutions of linear systems are row-major on mps, as PyTorch makes them."
+WHY = "torch.compile knows how factors and solutions of linear systems lie on mps: up to PyTorch 2.14 row-major."
 TARGETS = ("torch._subclasses.fake_impls",)
-OPERATORS = ("_linalg_solve_ex", "linalg_lu_factor_ex")
+# The versions of PyTorch from which on they are column-major on mps, as elsewhere.
+COLUMN_MAJOR_SINCE = {"_linalg_solve_ex": "2.15", "linalg_lu_factor_ex": "2.14"}
 
 
 def apply(module, replace):
     import torch
 
-    for name in OPERATORS:
+    for name in COLUMN_MAJOR_SINCE:
         replace(module.op_implementations_dict, getattr(torch.ops.aten, name).default, _row_major)
 
 
 def _row_major(fake_mode, function, *args, **kwargs):
+    import torch
     from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
     device = args[0].device
-    if device.type != "mps":
+    if device.type != "mps" or torch.__version__ >= COLUMN_MAJOR_SINCE[function._opname]:
         return NotImplemented
     with in_kernel_invocation_manager(fake_mode):
         results = [result.contiguous() for result in function(*args, **kwargs)]
