@@ -52,6 +52,9 @@ class SlangCppWrapper(CppWrapperGpu):
     def create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures=None):
         return SlangCppWrapper()
 
+    def _codegen_jit_stream_declarations(self) -> None:
+        """Nothing: kernels go to the current stream, of which PyTorch 2.15 would declare a variable."""
+
     def define_slang_kernel(self, name: str, launch: tuple, messages: tuple[str, ...], source: str) -> None:
         """A function of the kernel's name, which creates it at its first call. launch: SlangKernel.launch_config()."""
         tensors, written, numbers, grid, rows = launch
