@@ -267,3 +267,17 @@ def test_numbers_beyond_32_bits(mps):
     for number in (high, -high, 7):
         compiled_agrees(lambda x, number: (x + number, x * number // 3), torch.arange(5), number, dynamic=True)
     compiled_agrees(lambda x: x.sum() / (x.shape[0] ** 3 * x.shape[1]), torch.rand(2000, 3), dynamic=True)
+
+
+SPECIAL = (0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), float("nan"), 3e38, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_nothing_is_folded_that_special_values_forbid(mps, dtype):
+    """x - x is not 0, nor x / x 1, of infinities and NaN."""
+    compiled_agrees(
+        lambda t: (t - t, (t + 1) - (t + 1), t * t - t * t, t / t - 1, 1 - t / t, torch.isnan(t - t), torch.lerp(t, t, 0.5)),
+        torch.tensor(SPECIAL).to(dtype),
+    )
+    compiled_agrees(lambda t: (t.softmax(1), torch.exp(t - t.amax(1, True))), torch.tensor(SPECIAL).to(dtype)[:, None])
+    compiled_agrees(lambda t: (t.softmax(0), t.log_softmax(0)), torch.tensor(-float("inf"), dtype=dtype))

@@ -245,6 +245,9 @@ def _arithmetic(sign: str, a, b) -> str:
     kind = common_type(a, b)
     if kind == "bool":
         return f"({operand(a, 'bool')} {'||' if sign == '+' else '&&'} {operand(b, 'bool')})"
+    if sign == "-" and kind == "float" and isinstance(a, CSEVariable) and isinstance(b, CSEVariable):
+        # Compilers fold x - x to 0, which it is not for infinities and NaN.
+        return f"m::sub_exact({operand(a, kind)}, {operand(b, kind)})"
     dtypes = [v.dtype for v in (a, b) if isinstance(v, CSEVariable)]
     text = f"({operand(a, kind)} {sign} {operand(b, kind)})"
     narrow = kind == "int" and dtypes and all(d in NARROW for d in dtypes)
