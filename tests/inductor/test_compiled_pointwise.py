@@ -276,7 +276,15 @@ SPECIAL = (0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), float("nan"), 3e38
 def test_nothing_is_folded_that_special_values_forbid(mps, dtype):
     """x - x is not 0, nor x / x 1, of infinities and NaN."""
     compiled_agrees(
-        lambda t: (t - t, (t + 1) - (t + 1), t * t - t * t, t / t - 1, 1 - t / t, torch.isnan(t - t), torch.lerp(t, t, 0.5)),
+        lambda t: (
+            t - t,
+            (t + 1) - (t + 1),
+            t * t - t * t,
+            t / t - 1,
+            1 - t / t,
+            torch.isnan(t - t),
+            torch.lerp(t, t, 0.5),
+        ),
         torch.tensor(SPECIAL).to(dtype),
     )
     compiled_agrees(lambda t: (t.softmax(1), torch.exp(t - t.amax(1, True))), torch.tensor(SPECIAL).to(dtype)[:, None])
