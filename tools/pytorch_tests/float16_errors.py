@@ -55,9 +55,9 @@ def errors_of(op) -> tuple[float, float, int]:
             finite = torch.isfinite(want.half()) & torch.isfinite(one) & torch.isfinite(other)
             infinite += int((torch.isfinite(want.half()) ^ finite).sum())
             unit = HALF_UNIT * want.abs().clamp_min(LEAST_NORMAL)
-            for_each = [((got - want).abs() / unit)[finite] for got in (one, other)]
-            if for_each[0].numel():
-                eager, compiled = max(eager, for_each[0].max().item()), max(compiled, for_each[1].max().item())
+            errors = [((got - want).abs() / unit)[finite] for got in (one, other)]
+            if errors[0].numel():
+                eager, compiled = max(eager, errors[0].max().item()), max(compiled, errors[1].max().item())
     return eager, compiled, infinite
 
 

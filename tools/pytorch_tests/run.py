@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> None:
         failing = {key.split("::")[0] for key, entry in others.items() if entry["outcome"] == "failed"}
         files = [name for name in files if f"{Path(name).name}.py" in failing]
     known = [key for key, entry in found.items() if was_run(entry)]
-    workers = max(min(args.processes, WORKERS_OF_A_FILE), args.processes // len(files))
+    workers = max(min(args.processes, WORKERS_OF_A_FILE), args.processes // max(len(files), 1))
     deadline = time.monotonic() + args.seconds
     text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
     out.write_text(json.dumps(text, indent=0) + "\n")

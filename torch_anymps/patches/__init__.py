@@ -68,19 +68,26 @@ class Patch:
     def undo(self, keep: int = 0) -> None:
         """Takes back what was replaced, but for the first `keep`."""
         for owner, attribute, original in reversed(self._originals[keep:]):
-            if isinstance(owner, dict):
-                owner.pop(attribute) if original is _ABSENT else owner.update({attribute: original})
-            elif original is _ABSENT:
-                delattr(owner, attribute)
+            if original is not _ABSENT:
+                _set(owner, attribute, original)
+            elif isinstance(owner, dict):
+                del owner[attribute]
             else:
-                setattr(owner, attribute, original)
+                delattr(owner, attribute)
         del self._originals[keep:]
 
     def _replace(self, owner: object, attribute: object, value: object) -> None:
         # vars(), not getattr(): a staticmethod must be put back as a staticmethod, an inherited attribute not at all
         table = owner if isinstance(owner, dict) else vars(owner)
         self._originals.append((owner, attribute, table.get(attribute, _ABSENT)))
-        owner.update({attribute: value}) if isinstance(owner, dict) else setattr(owner, attribute, value)
+        _set(owner, attribute, value)
+
+
+def _set(owner: object, attribute: object, value: object) -> None:
+    if isinstance(owner, dict):
+        owner[attribute] = value
+    else:
+        setattr(owner, attribute, value)
 
 
 class _PostImportFinder:

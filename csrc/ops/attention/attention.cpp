@@ -190,10 +190,9 @@ Tensor attention_backward_in_one_meta(const Tensor&, const Tensor& query, const 
 
 TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def(
-        "attention_backward_in_one(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor? "
-        "attn_bias, "
-        "Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, Tensor philox_seed, "
-        "Tensor philox_offset, *, float? scale=None) -> Tensor");
+        "attention_backward_in_one(Tensor grad_out, Tensor query, Tensor key, Tensor value, "
+        "Tensor? attn_bias, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, "
+        "Tensor philox_seed, Tensor philox_offset, *, float? scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(anymps, MPS, m) {
     m.impl("attention_backward_in_one", TORCH_FN(attention_backward_in_one));
@@ -201,10 +200,6 @@ TORCH_LIBRARY_IMPL(anymps, MPS, m) {
 TORCH_LIBRARY_IMPL(anymps, Meta, m) {
     m.impl("attention_backward_in_one", TORCH_FN(attention_backward_in_one_meta));
 }
-
-}  // namespace
-
-namespace {
 
 constexpr const char* kForCpu = "scaled_dot_product_attention_flash_attention: ";
 
@@ -229,9 +224,8 @@ void check_for_cpu(const Tensor& query, const Tensor& key, const Tensor& value, 
 
 }  // namespace
 
-// The CPU's form of the fused operator, which programs that were exported on the CPU call: softmax(q k^T *
-// scale
-// + mask) v and the logarithms of the sums.
+// The CPU's form of the fused operator, which programs that were exported on the CPU call:
+// softmax(q k^T * scale + mask) v and the logarithms of the sums.
 std::tuple<Tensor, Tensor> ANYMPS_FUNC(_scaled_dot_product_flash_attention_for_cpu)(
     const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
     const std::optional<Tensor>& attn_mask, std::optional<double> scale) {

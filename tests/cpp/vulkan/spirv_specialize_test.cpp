@@ -18,6 +18,22 @@ void add(Module& module, Op op, std::initializer_list<uint32_t> operands) {
 constexpr uint32_t kVoid = 1, kFunctionType = 2, kUint = 4, kLocal = 5, kShared = 6, kVariable = 7,
                    kSpec = 10, kFive = 11, kSix = 12, kMain = 20, kAddOne = 40, kAddType = 41;
 
+// The beginning of the entry point, up to block 25: local 22 = SpecId 3 == 1 ? 6 : 5.
+void begin_main(Module& m) {
+    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
+    add(m, Op::Label, {21});
+    add(m, Op::Variable, {kLocal, 22, 7});
+    add(m, Op::SelectionMerge, {25, 0});
+    add(m, Op::Switch, {kSpec, 23, 1, 24});
+    add(m, Op::Label, {23});
+    add(m, Op::Store, {22, kFive});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {24});
+    add(m, Op::Store, {22, kSix});
+    add(m, Op::Branch, {25});
+    add(m, Op::Label, {25});
+}
+
 // shared = add_one(spec == 1 ? 6 : 5), where add_one adds 6 to what is not 6, and 5 to 6.
 Module choice() {
     Module m{0x07230203, 0x00010500, 0, 60, 0};
@@ -35,18 +51,7 @@ Module choice() {
     add(m, Op::Constant, {kUint, kFive, 5});
     add(m, Op::Constant, {kUint, kSix, 6});
     add(m, Op::Variable, {kShared, kVariable, 4});
-    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
-    add(m, Op::Label, {21});
-    add(m, Op::Variable, {kLocal, 22, 7});
-    add(m, Op::SelectionMerge, {25, 0});
-    add(m, Op::Switch, {kSpec, 23, 1, 24});
-    add(m, Op::Label, {23});
-    add(m, Op::Store, {22, kFive});
-    add(m, Op::Branch, {25});
-    add(m, Op::Label, {24});
-    add(m, Op::Store, {22, kSix});
-    add(m, Op::Branch, {25});
-    add(m, Op::Label, {25});
+    begin_main(m);
     add(m, Op::Load, {kUint, 26, 22});
     add(m, Op::FunctionCall, {kUint, 27, kAddOne, 26});
     add(m, Op::Store, {kVariable, 27});
@@ -221,18 +226,7 @@ Module matrix_loop() {
     m.insert(m.begin() + static_cast<ptrdiff_t>(spirv::find_instruction(m, 5, Op::Decorate)),
              decorations.begin(), decorations.end());
     for (const uint32_t id : {kAfter, kAround, kCalled}) add(m, Op::SpecConstant, {kUint, id, 5});
-    add(m, Op::Function, {kVoid, kMain, 0, kFunctionType});
-    add(m, Op::Label, {21});
-    add(m, Op::Variable, {kLocal, 22, 7});
-    add(m, Op::SelectionMerge, {25, 0});
-    add(m, Op::Switch, {kSpec, 23, 1, 24});
-    add(m, Op::Label, {23});
-    add(m, Op::Store, {22, kFive});
-    add(m, Op::Branch, {25});
-    add(m, Op::Label, {24});
-    add(m, Op::Store, {22, kSix});
-    add(m, Op::Branch, {25});
-    add(m, Op::Label, {25});
+    begin_main(m);
     add(m, Op::IEqual, {3, 26, kAround, kFive});
     add(m, Op::SelectionMerge, {35, 0});
     add(m, Op::BranchConditional, {26, 27, 35});
