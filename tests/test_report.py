@@ -68,12 +68,16 @@ class Net(torch.nn.Module):
 def trace(mps, tmp_path_factory):
     net = Net().to(mps)
     x = torch.randn(128, 64, device=mps)
+    large = torch.randn(1024, 1024, device=mps)
     net(x).backward()
     torch.mps.synchronize()
     with profile(with_stack=True) as p:
         for _ in range(3):
             net(x).backward()
-        x.sum().item()
+        # The device is still at work when item() asks, however late that is: a host that need not wait records no wait.
+        for _ in range(4):
+            product = large @ large
+        product.sum().item()
     path = tmp_path_factory.mktemp("report") / "trace.json"
     p.export_chrome_trace(str(path))
     return path
