@@ -55,6 +55,13 @@ def test_host_ops_out_and_list(mps):
     assert_same_error(torch.linalg.svd, torch.full((2, 2), float("nan")))
 
 
+def test_every_row_is_an_operator_of_pytorch():
+    for name in torch_anymps.host_ops():
+        operator, _, overload = name.partition(".")
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "MPS")
+        assert torch._C._get_schema(operator, overload).name == operator
+
+
 def test_host_ops_write_where_the_result_stays(mps):
     """No memory of the CPU's is taken for a result on unified memory, so that none is copied."""
     x = well_conditioned(2, 128, 128).to(mps)

@@ -16,12 +16,13 @@ namespace anymps::runtime {
 namespace {
 
 // An operator a row: its overloads by their names in native_functions.yaml, and the dtypes of the results: as
-// the first argument (A), its complex (C) or real (R) one, or int32 (I). A row that PyTorch does not have is
-// left out: linalg_matrix_sqrth and linalg_polar are of 2.14.
+// the first argument (A), its complex (C) or real (R) one, or int32 (I). An optional row is left out where
+// PyTorch is older than its operator.
 struct HostOp {
     const char* functional;
     const char* out;
     std::string_view dtypes;
+    bool optional = false;
 };
 constexpr HostOp kHostOps[] = {
     {"_linalg_eigh", "_linalg_eigh.eigenvalues", "RA"},
@@ -33,8 +34,8 @@ constexpr HostOp kHostOps[] = {
     {"linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "AII"},
     {"linalg_ldl_solve", "linalg_ldl_solve.out", "A"},
     {nullptr, "linalg_lstsq.out", ""},  // the functional form allocates and calls it
-    {"linalg_matrix_sqrth", "linalg_matrix_sqrth.out", "A"},
-    {"linalg_polar", "linalg_polar.out", "AA"},
+    {"linalg_matrix_sqrth", "linalg_matrix_sqrth.out", "A", true},
+    {"linalg_polar", "linalg_polar.out", "AA", true},
     {"linalg_qr", "linalg_qr.out", "AA"},
     {"ormqr", "ormqr.out", "A"},
 };
@@ -62,6 +63,10 @@ std::optional<c10::OperatorHandle> find(std::string_view name) {
         {"aten::" + std::string(name.substr(0, dot)), std::string(overload)});
 }
 
+bool present(const HostOp& row) {
+    return !row.optional || find(row.out);
+}
+
 // A functional form, as the out= form of the same operator: on unified memory LAPACK then writes where the
 // result stays.
 void run_functional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -78,7 +83,7 @@ void run_functional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
     for (const auto& row : kHostOps) {
-        if (!find(row.out)) continue;
+        if (!present(row)) continue;
         m.impl(row.out, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
         if (row.functional != nullptr) {
             m.impl(row.functional, torch::CppFunction::makeFromBoxedFunction<&run_functional>());
@@ -90,8 +95,9 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
     m.def("host_ops() -> str[]", [] {
         std::vector<std::string> names;
         for (const auto& row : kHostOps) {
+            if (!present(row)) continue;
             for (const char* name : {row.functional, row.out}) {
-                if (name != nullptr && find(name)) names.push_back(std::string("aten::") + name);
+                if (name != nullptr) names.push_back(std::string("aten::") + name);
             }
         }
         return names;

@@ -305,7 +305,10 @@ std::string row_text(const DeviceInfo& info) {
                        " .match = {.vendor_id = " + number("0x%04x", info.vendor_id);
     if (info.cooperative_matrix) text += ", .matrix = true";
     if (info.cooperative_matrix_bfloat16) text += ", .matrix_bf16 = true";
-    if (!info.is_integrated) text += ", .discrete = true";
+    if (info.is_software)
+        text += ", .software = true";
+    else if (!info.is_integrated)
+        text += ", .discrete = true";
     text += ", .min_subgroup_size = " + number("%u", info.min_subgroup_size) +
             "},\n .compute_units = " + number("%.0f", static_cast<double>(info.compute_units())) +
             ",\n .rates = {";

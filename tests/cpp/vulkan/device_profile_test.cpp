@@ -140,6 +140,10 @@ TEST(DeviceProfile, ARowIsText) {
     EXPECT_NE(row.find(".match = {.vendor_id = 0x1002, .matrix = true"), std::string::npos) << row;
     EXPECT_NE(row.find(".compute_units = 96"), std::string::npos) << row;
     EXPECT_NE(row.find(".rates = {.launch = 4e-06, .bytes = 8e+11"), std::string::npos) << row;
+    EXPECT_NE(row.find(".discrete = true"), std::string::npos) << row;
+    device.is_software = true;
+    EXPECT_NE(row_text(device).find(".software = true, .min_subgroup_size"), std::string::npos)
+        << row_text(device);
 }
 
 }  // namespace
