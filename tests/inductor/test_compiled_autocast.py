@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch._functorch.config
 from torch import nn
+from torch._higher_order_ops.scan import scan
+from torch.utils.checkpoint import checkpoint
 
 import torch_anymps
 
@@ -17,7 +19,7 @@ def clean():
     torch._dynamo.reset()
 
 
-def agrees(function, *inputs, training=True):
+def agrees(function, *inputs, training=True, rtol=1e-5):
     """In dtypes and numbers, gradients included, with what eager code gives within bfloat16 autocast."""
     results = []
     for call in (torch.compile(function), function):
@@ -28,7 +30,7 @@ def agrees(function, *inputs, training=True):
         results.append((out.detach(), *gradients))
     for got, expected in zip(*results, strict=True):
         assert got.dtype == expected.dtype
-        torch.testing.assert_close(got, expected, rtol=1e-5 if got.dtype == torch.float32 else 2e-2, atol=1e-4)
+        torch.testing.assert_close(got, expected, rtol=rtol if got.dtype == torch.float32 else 2e-2, atol=1e-4)
 
 
 @torch._functorch.config.patch(backward_pass_autocast="off")  # the default has it as around the call
@@ -55,3 +57,24 @@ def test_the_patch_can_be_undone(mps):
         assert torch._C._is_any_autocast_enabled()
     assert not torch._C._is_any_autocast_enabled()
     assert patch.in_force
+
+
+HIGHER_ORDER = {
+    "cond": lambda a, b: torch.cond(a.sum() > 0, lambda a, b: (a @ b) * 2, lambda a, b: -(a @ b), (a, b)),
+    "checkpoint": lambda a, b: checkpoint(lambda a, b: (a @ b) * 2, a, b, use_reentrant=False),
+    "subgraph": torch.compiler.nested_compile_region(lambda a, b: (a @ b) * 2),
+}
+
+
+@pytest.mark.parametrize("name", HIGHER_ORDER)
+def test_higher_order_operators(mps, name):
+    """They hand autocast on, with gradients."""
+    # Positive terms, as compiled gradients of weights are not rounded to bfloat16 and eager ones are: by 2 ** -8.
+    agrees(HIGHER_ORDER[name], torch.rand(33, 48, device=mps), torch.rand(48, 20, device=mps), rtol=1e-2)
+
+
+def test_scan(mps):
+    a, b = torch.randn(33, 48, device=mps), torch.randn(48, 20, device=mps)
+    with torch.autocast("mps", torch.bfloat16):
+        last, _ = scan(lambda carry, row: (carry + row @ b, row.clone()), torch.zeros(20, device=mps), a)
+    torch.testing.assert_close(last, a.sum(0) @ b, rtol=5e-2, atol=0.3)

@@ -19,6 +19,7 @@ NAMES = (
     "torch_foreach",
     "torch_optim",
     "torch_autocast",
+    "torch_higher_order",
     "torch_convolution",
     "torch_dynamo",
     "torch_fake_strides",
