@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import random
 import subprocess
 import sys
+import zlib
 from contextlib import contextmanager
 
 import pytest
@@ -31,13 +34,22 @@ def pytest_addoption(parser):
     parser.addoption("--soak-steps", type=int, default=60, metavar="N", help="of test_soak.py, which wants 2000")
     parser.addoption("--compiled-graphs", type=int, default=25, metavar="N", help="that test_compiled_random.py draws")
     parser.addoption("--shard", metavar="I/N", help="of N processes that share the tests, this is number I, from 0")
-    parser.addoption("--random-seed", type=int, default=0, metavar="SEED", help="the first of them")
+    parser.addoption("--random-seed", type=int, default=0, metavar="SEED", help="of the numbers that all tests draw")
 
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--shard"):
         number, processes = map(int, config.getoption("--shard").split("/"))
         items[:] = items[number::processes]
+
+
+@pytest.fixture(autouse=True)
+def _seed(request):
+    """A test draws the same numbers whatever ran before it in its process; --random-seed gives all tests others."""
+    number = zlib.crc32(request.node.nodeid.encode()) + request.config.getoption("--random-seed")
+    print(f"torch.manual_seed({number})")  # reports show it where the test fails
+    random.seed(number)
+    torch.manual_seed(number)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +81,13 @@ def _fallback_as_the_run_was_started(monkeypatch):
     """accelerate switches the fallback on for the whole process when it is imported."""
     if FALLBACK_OF_THE_RUN is None:
         monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+
+
+@pytest.fixture
+def no_garbage(mps):
+    """What earlier tests left in cycles would be freed under way, and change the counts of memory that a test reads."""
+    gc.collect()
+    torch.mps.synchronize()
 
 
 @pytest.fixture

@@ -14,11 +14,6 @@ SHAPES = [(6, 5), (5, 3, 7), (3, 8, 7, 7), (2, 6, 8, 4), (2, 4, 3, 2, 5), (64, 1
 ROUNDING = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 1e-5}
 
 
-@pytest.fixture(autouse=True)
-def seed(mps):
-    torch.manual_seed(0)
-
-
 class Case:
     """What a module hands to batch_norm, on the CPU; x has 16 bits."""
 

@@ -9,11 +9,6 @@ import torch.nn.functional as F
 SHAPES = [(4, 16, 33, 35), (70_001,), (2, 3, 5, 7)]  # the last is small: PyTorch's own way
 
 
-@pytest.fixture(autouse=True)
-def seed(mps):
-    torch.manual_seed(0)
-
-
 def values(shape, channels_last=False):
     x = torch.randn(shape)
     x.view(-1)[:5] = torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf")])
@@ -40,7 +35,7 @@ def test_results_and_gradients_are_those_of_the_cpu(shape, in_place):
             assert got[0].stride() == wanted[0].stride()
 
 
-def test_the_result_is_not_kept():
+def test_the_result_is_not_kept(no_garbage):
     """Once the result is gone, a thirty-second part of its memory is held."""
     x = torch.randn(1 << 20, device="mps").requires_grad_()
     y = x + 0

@@ -96,7 +96,7 @@ def test_work_of_other_threads_is_not_captured(mps):
     seen = []
 
     def eager():
-        begun.wait(60)
+        begun.wait(300)
         for _ in range(50):
             other.add_(torch.ones(100, device=mps))
         seen.append(other.sum().item())  # it may even synchronize
@@ -108,7 +108,7 @@ def test_work_of_other_threads_is_not_captured(mps):
     with graph:
         x += 1
         begun.set()
-        assert done.wait(60)
+        assert done.wait(300)
         x += 1
     thread.join()
     assert seen == [5000.0]
@@ -118,7 +118,7 @@ def test_work_of_other_threads_is_not_captured(mps):
 
 
 def test_threads_capture_graphs_of_their_own_at_the_same_time(mps):
-    meet = threading.Barrier(2, timeout=60)
+    meet = threading.Barrier(2, timeout=300)
     results = {}
 
     def capture(number):

@@ -139,8 +139,7 @@ def test_the_fallback_writes_a_copy(mps, monkeypatch):
     assert out.tolist() == [0, 0, 0, 0] and clone.tolist() == [0, 1, 3, 3]
 
 
-def test_chains_and_memory(mps):
-    torch.mps.synchronize()
+def test_chains_and_memory(mps, no_garbage):
     start = torch.mps.current_allocated_memory()
     x = torch.arange(1000.0, device=mps)
     one = torch.mps.current_allocated_memory() - start

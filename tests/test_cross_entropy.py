@@ -10,11 +10,6 @@ import torch_anymps
 TARGETS = torch.tensor([0, 3, 6, 2])
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def scores(*shape):
     return torch.randn(shape, device="mps", requires_grad=True)
 

@@ -180,7 +180,7 @@ def test_numpy_shares_memory(shared_memory):
         assert torch.equal(torch.from_numpy(torch_anymps.numpy(y)), y.cpu())
 
 
-def test_numpy_keeps_memory_alive_and_waits(shared_memory):
+def test_numpy_keeps_memory_alive_and_waits(shared_memory, no_garbage):
     before = torch.mps.current_allocated_memory()
     array = torch_anymps.numpy(torch.ones(1 << 20, device="mps") * 2)  # the tensor is gone, the multiplication recorded
     others = [torch.full((1 << 20,), 7.0, device="mps") for _ in range(4)]

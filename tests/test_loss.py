@@ -8,11 +8,6 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 REDUCTIONS = ("mean", "sum", "none")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def check(actual, expected, tolerance=1e-5):
     assert (actual.device.type, actual.shape) == ("mps", expected.shape)
     torch.testing.assert_close(actual.cpu().double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -15,12 +15,11 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def empty_cache(mps):
-    torch.mps.synchronize()
+def empty_cache(no_garbage):
     torch.mps.empty_cache()
 
 
-def test_profiles_count_the_devices_memory(mps):
+def test_profiles_count_the_devices_memory(mps, no_garbage):
     with profile(profile_memory=True) as p, record_function("step"):
         x = torch.empty(MIB, dtype=torch.uint8, device=mps)
         y = torch.empty(2 * MIB, dtype=torch.uint8, device=mps)
@@ -32,7 +31,7 @@ def test_profiles_count_the_devices_memory(mps):
     del y
 
 
-def test_traces_have_totals(mps, tmp_path):
+def test_traces_have_totals(mps, no_garbage, tmp_path):
     before = torch.accelerator.memory_allocated()
     with profile(profile_memory=True) as p:
         x = torch.empty(MIB, dtype=torch.uint8, device=mps)

@@ -7,11 +7,6 @@ import torch.nn.functional as F
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def check(actual, expected, tolerance=None):
     if expected is None:
         assert actual is None

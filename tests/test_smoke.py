@@ -102,8 +102,7 @@ def test_save_and_load():
         assert torch.equal(loaded.cpu(), x.cpu())
 
 
-def test_memory_is_given_back():
-    torch.mps.synchronize()
+def test_memory_is_given_back(no_garbage):
     before = torch.mps.current_allocated_memory()
     x = torch.zeros(1 << 20, device="mps")
     assert torch.mps.current_allocated_memory() >= before + x.nbytes

@@ -10,11 +10,6 @@ SHAPES = ((), (1,), (5,), (3, 4), (6, 33), (2, 3, 8), (7, 300), (2, 1031), (4, 3
 OPS = (torch.softmax, torch.log_softmax)
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def check(actual, expected, tolerance=None):
     assert (actual.device.type, actual.dtype, actual.shape) == ("mps", expected.dtype, expected.shape)
     tolerance = tolerance or TOLERANCE[expected.dtype]

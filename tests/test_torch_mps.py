@@ -28,7 +28,7 @@ def test_accelerator():
     assert 0 < free <= total
 
 
-def test_memory_numbers():
+def test_memory_numbers(no_garbage):
     torch.mps.empty_cache()
     before = torch.mps.current_allocated_memory()
     assert torch.accelerator.memory_allocated() == before

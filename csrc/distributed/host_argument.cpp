@@ -1,5 +1,6 @@
 #include "distributed/host_argument.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -117,6 +118,7 @@ bool staging_wanted() {
 
 HostArgument::HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged)
     : tensor_(tensor), access_(access) {
+    if (written()) at::assert_no_internal_overlap(tensor);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     exchanged_ = (exchanged.defined() ? exchanged : tensor).resolve_conj().resolve_neg();
     if (exchanged_.is_contiguous()) return;

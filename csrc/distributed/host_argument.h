@@ -23,7 +23,8 @@ struct StagingBuffer;
 class HostArgument {
   public:
     // `exchanged` travels in the tensor's place where it is defined: of the same shape, and of any dtype that
-    // copy_ converts. Records what makes it contiguous.
+    // copy_ converts. Records what makes it contiguous. Raises PyTorch's error where elements that are to be
+    // written share their memory, as those of expand() do.
     HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged = {});
 
     // What travels: contiguous, on the device.

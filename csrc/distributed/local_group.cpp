@@ -193,6 +193,7 @@ LocalGroup::~LocalGroup() {
 }
 
 void LocalGroup::abort() {
+    aborted_ = true;
     thread_.stop();
     segments_[rank_].ring();
 }
@@ -262,10 +263,10 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     if (copied) {
         try {
             work->wait();
-            for (auto& result : results) result.to_tensor();
         } catch (const std::exception&) {
-            // wait() raises it.
+            return work;  // whose wait() raises it
         }
+        for (auto& result : results) result.to_tensor();
     }
     return work;
 }
@@ -450,9 +451,11 @@ void LocalGroup::look_around() {
             const SharedSegment& segment = segments_[rank];
             if (static_cast<int>(rank) == rank_ || done_in(segment, wanted)) continue;
             const std::string name = "rank " + std::to_string(rank);
-            if (segment.failed()) throw std::runtime_error(name + " has given up.");
-            if (!segment.alive()) throw std::runtime_error(name + " has ended.");
-            if (thread_.stopped()) throw std::runtime_error("the process group was aborted.");
+            const bool failed = segment.failed(), ended = !segment.alive();
+            if (done_in(segment, wanted)) continue;  // the last it did
+            if (failed) throw std::runtime_error(name + " has given up.");
+            if (ended) throw std::runtime_error(name + " has ended.");
+            if (aborted_) throw std::runtime_error("the process group was aborted.");
             if (next.job->deadline && Clock::now() > *next.job->deadline)
                 throw std::runtime_error("Timed out waiting for " + name + ".");
         }

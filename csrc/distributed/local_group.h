@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -37,7 +38,7 @@ class LocalGroup {
     static std::unique_ptr<LocalGroup> meet(int rank, int ranks, c10d::Store& store);
 
     LocalGroup(int rank, std::unique_ptr<SharedMemory> memory, std::vector<SharedSegment> segments);
-    // Waits for what runs, and for the stream where it waits for that.
+    // Waits for what runs, as long as its timeout allows, and for the stream where it waits for that.
     ~LocalGroup();
 
     // Returns at once, unless a result is not contiguous. Takes the exchange's schedules and arguments.
@@ -103,6 +104,8 @@ class LocalGroup {
     std::array<uint32_t, kPhases> begun_{}, done_{};  // chunks, by phase
     std::array<std::deque<UnderWay>, kPhases> under_way_;
     std::string failure_;  // what has ended the group
+
+    std::atomic<bool> aborted_{false};
 
     JobThread ends_;    // what must not hold up the other one, which the stream may wait for
     JobThread thread_;  // ends before what it uses

@@ -19,6 +19,9 @@ using Type = c10d::OpType;
 std::vector<int64_t> byte_splits(const std::vector<int64_t>& splits, const Tensor& tensor, int ranks) {
     TORCH_CHECK(tensor.dim() > 0, "all_to_all_single: expected tensors of at least one dimension");
     c10d::checkSplitSizes(splits, tensor, ranks);
+    TORCH_CHECK(std::ranges::all_of(splits, [](int64_t size) { return size >= 0; }),
+                "split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes=",
+                c10::IntArrayRef(splits));
     int64_t row = static_cast<int64_t>(tensor.element_size());
     for (const int64_t size : tensor.sizes().slice(1)) row *= size;
     std::vector<int64_t> bytes(ranks, tensor.size(0) / ranks * row);

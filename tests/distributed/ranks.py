@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from datetime import timedelta
 
-START = timedelta(seconds=120)  # of two interpreters on a busy machine
+START = timedelta(seconds=300)  # of two interpreters on a busy machine
 
 
 class RankError(AssertionError):
@@ -24,12 +24,12 @@ class Ranks:
     their order; RankError if any rank raised, OSError if one does not answer within `patience` seconds.
     """
 
-    def __init__(self, world: int = 2, backend: str | None = "gloo", timeout: float = 60, env: dict | None = None):
+    def __init__(self, world: int = 2, backend: str | None = "gloo", timeout: float = 240, env: dict | None = None):
         self.world = world
         self._settings = (backend, timeout, {"WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", **(env or {})})
         self._start()
 
-    def run(self, function, *args, patience: float = 120, ranks=None):
+    def run(self, function, *args, patience: float = 300, ranks=None):
         wanted = range(self.world) if ranks is None else ranks
         for rank in wanted:
             self._pipes[rank].send((function, args))
@@ -100,8 +100,9 @@ def _serve(pipe, rank, world, backend, store, timeout, env):
             init_method=f"file://{store}",
             rank=rank,
             world_size=world,
-            timeout=timedelta(seconds=timeout),
+            timeout=START,
         )
+        dist.group.WORLD.set_timeout(timedelta(seconds=timeout))  # of calls: starts take as long as they take
         _answer(pipe, True, None)
         while True:
             function, args = pipe.recv()

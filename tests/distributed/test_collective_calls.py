@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 import pytest
 import torch
@@ -114,6 +115,21 @@ def test_objects_barriers_and_groups(ranks):
     assert ranks.run(objects_and_groups) == [(everything, [("from 0",)], [2.0, 2.0], "gloo")] * 2
 
 
+def group_that_ends():
+    """Before the other rank comes: what it has been asked for is done first."""
+    group, x = dist.new_group([0, 1]), torch.full((1 << 16,), 1.0 + dist.get_rank(), device="mps")
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+    dist.all_reduce(x, group=group)
+    dist.destroy_process_group(group)
+    del group
+    return x.unique().tolist()
+
+
+def test_a_group_may_end_with_collectives_under_way(ranks):
+    assert ranks.run(group_that_ends) == [[3.0]] * 2
+
+
 def many_steps():
     """More than both slots of the shared memory hold, and no multiple of anything."""
     count = 3 * (16 << 20) // 4 + 12345
@@ -163,6 +179,12 @@ def test_no_elements(ranks):
     assert ranks.run(no_elements) == [[0, 3]] * 2
 
 
+SHARED_ELEMENTS = (
+    "RuntimeError: unsupported operation: more than one element of the written-to tensor refers to a single memory "
+    "location. Please clone() the tensor before performing the operation."
+)
+
+
 def refusal(call):
     try:
         call()
@@ -180,6 +202,9 @@ def refusals():
         refusal(lambda: dist.all_gather_into_tensor(y, x)),
         refusal(lambda: dist.all_gather([x, torch.ones(2)], x)),
         refusal(lambda: dist.all_to_all_single(y, y)),
+        refusal(lambda: dist.all_to_all_single(y, y, [-1, 4], [2, 1])),
+        refusal(lambda: dist.all_reduce(x[:1].expand(4))),
+        refusal(lambda: dist.broadcast(y.expand(2, 3), 0) if dist.get_rank() else y.expand(2, 3).add_(1)),
         refusal(lambda: dist.all_reduce(x.to_sparse())),
     ]
 
@@ -192,6 +217,9 @@ def test_refusals(ranks):
         "RuntimeError: output tensor size must be equal to world_size times input tensor size",
         "RuntimeError: all_gather: expected all tensors on mps, but found one on cpu",
         "RuntimeError: Tensor's dim 0 does not divide equally across group size",
+        "RuntimeError: split_with_sizes expects split_sizes have only non-negative entries, but got "
+        "split_sizes=[-1, 4]",
+        *[SHARED_ELEMENTS] * 2,
     ]
     for refused in ranks.run(refusals):
         assert refused[:-1] == expected

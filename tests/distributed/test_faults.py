@@ -6,25 +6,33 @@ import os
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
 
-TIMEOUT = 3.0  # seconds
+TIMEOUT = 3.0  # seconds, of what must not come
+LONG = 300.0  # seconds that a death must not take to be told, nor a step on a machine that is busy with others
+BOTH = ["host", "device", "0"]  # of ranks of one machine, which share memory, and ranks as of two
 
 
-@pytest.fixture
-def ranks():
-    with Ranks(2, timeout=TIMEOUT) as pool:
+@pytest.fixture(params=BOTH)
+def both(request):
+    with Ranks(2, timeout=TIMEOUT, env={"ANYMPS_SHARED_MEMORY": request.param}) as pool:
         yield pool
 
 
-@pytest.fixture(params=["host", "device", "0"])
-def both(request):
-    """Ranks of one machine, which share memory, and ranks as of two."""
-    with Ranks(2, timeout=TIMEOUT, env={"ANYMPS_SHARED_MEMORY": request.param}) as pool:
+@pytest.fixture
+def pair():
+    with Ranks(2, timeout=LONG) as pool:
+        yield pool
+
+
+@pytest.fixture(params=BOTH)
+def patient(request):
+    with Ranks(2, timeout=LONG, env={"ANYMPS_SHARED_MEMORY": request.param}) as pool:
         yield pool
 
 
@@ -83,43 +91,38 @@ def test_a_rank_that_does_not_come(both):
     assert kind == "DistBackendError"
     assert "all_reduce on mps (number 1 of its group) failed in rank 0 of 2" in text
     assert "did not take part within the timeout" in text
-    assert TIMEOUT - 1 < seconds < TIMEOUT + 5
+    assert TIMEOUT - 1 < seconds < LONG
     assert after == [2.0] * 3
 
 
 def killed(pool):
     pool._pipes[1].send((die_in_all_reduce, ()))
-    return pool.run(all_reduce_until_error, ranks=[0])
+    return pool.run(all_reduce_until_error, ranks=[0], patience=LONG / 2)
 
 
-def test_a_rank_that_is_killed_in_an_all_reduce(both):
-    ((kind, text, seconds),) = killed(both)
+def test_a_rank_that_is_killed_in_an_all_reduce(patient):
+    ((kind, text, _),) = killed(patient)  # before LONG is over
     assert kind == "DistBackendError"
     assert "the connection to another rank is gone" in text
-    assert seconds < 1 + TIMEOUT + 5
 
 
-def test_the_memory_of_a_killed_rank_is_given_back(ranks):
+def test_the_memory_of_a_killed_rank_is_given_back(pair):
     """The survivor maps both ranks' until it leaves the group; nobody else does, and it has no name to be found by."""
-    killed(ranks)
-    assert ranks.run(mappings, ranks=[0]) == [(2, 0)]
+    killed(pair)
+    assert pair.run(mappings, ranks=[0]) == [(2, 0)]
 
 
 def send_to_nobody():
-    def send():
-        work = dist.isend(torch.ones(1 << 20, device="mps"), 1)
-        work.wait()
-
-    return outcome(send)
+    return outcome(lambda: dist.isend(torch.ones(1 << 20, device="mps"), 1).wait(timedelta(seconds=TIMEOUT)))
 
 
 def receive_from_nobody():
-    return outcome(lambda: dist.recv(torch.ones(3, device="mps"), 1))
+    return outcome(lambda: dist.irecv(torch.ones(3, device="mps"), 1).wait(timedelta(seconds=TIMEOUT)))
 
 
 @pytest.mark.parametrize("call", [receive_from_nobody, send_to_nobody], ids=["recv", "send"])
-def test_messages_that_do_not_come(ranks, call):
-    ((kind, text, seconds),) = ranks.run(call, ranks=[0])
+def test_messages_that_do_not_come(pair, call):
+    ((kind, text, seconds),) = pair.run(call, ranks=[0])
     assert kind == "DistBackendError"
     assert "on mps (number 1 of its group) failed in rank 0 of 2" in text
-    assert seconds < TIMEOUT + 5
+    assert seconds < LONG

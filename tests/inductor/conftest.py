@@ -11,6 +11,12 @@ from slang_fixtures import in_new_process, slang
 __all__ = ["in_new_process", "slang"]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled():
+    """What a process has compiled before would make sizes dynamic here, and the ninth variant of a function eager."""
+    torch._dynamo.reset()
+
+
 @pytest.fixture
 def epilogues_everywhere(monkeypatch, slang):
     """Steps become parts of products on devices with matrix units, too, whose own choice is against it."""

@@ -165,7 +165,6 @@ def test_without_a_cpp_compiler_one_sentence(mps):
 
 @inductor_config.patch({"cpp_wrapper": True})
 def test_cpp_wrapper_trains_and_reports_errors_of_kernels(mps):
-    torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(mps)
 
     def step(x, scale, rows):

@@ -85,7 +85,6 @@ KINDS = [
 @pytest.mark.parametrize("mask, expected", KINDS, ids=lambda v: getattr(v, "__name__", ""))
 def test_inference(mask, expected):
     torch.manual_seed(0)
-    torch._dynamo.reset()
     model, x = Attention(mask), torch.randn(3, SIZE, 32)
     with torch.no_grad(), fresh_cache():
         result, codes = run_and_get_code(torch.compile(copy.deepcopy(model).to("mps"), fullgraph=True), x.to("mps"))
@@ -96,7 +95,6 @@ def test_inference(mask, expected):
 @pytest.mark.parametrize("mask", [causal, packed, added, nothing_hidden, window, of_inputs, weak])
 def test_training(mask):
     torch.manual_seed(0)
-    torch._dynamo.reset()
     model, x = Attention(mask), torch.randn(3, SIZE, 32)
     ours = copy.deepcopy(model).to("mps")
     with fresh_cache():
@@ -107,7 +105,6 @@ def test_training(mask):
 
 
 def test_sizes_that_are_not_known_keep_their_mask():
-    torch._dynamo.reset()
     model, x = Attention(causal), torch.randn(3, SIZE, 32)
     torch._dynamo.mark_dynamic(device_x := x.to("mps"), 1)
     with torch.no_grad(), fresh_cache():

@@ -12,13 +12,6 @@ import torch_anymps
 CONVOLUTIONS = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def agrees(function, *inputs, training=True, rtol=1e-5):
     """In dtypes and numbers, gradients included, with what eager code gives within bfloat16 autocast."""
     results = []

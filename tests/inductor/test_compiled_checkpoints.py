@@ -6,13 +6,6 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def dropped(x):
     return F.dropout(x, 0.5).sin()
 

@@ -29,7 +29,6 @@ def test_parts_of_several_kinds(dtype, dynamic):
 
 
 def test_sizes_that_change():
-    torch._dynamo.reset()
     compiled = torch.compile(several, dynamic=True, fullgraph=True)
     for n in (3, 70, 129):
         sizes = ((n, n + 1), (64, n), (9, 2 * n), (n,))
@@ -71,7 +70,6 @@ def test_kernels_that_report_errors_stay_alone():
 
 def test_large_kernels_stay_alone():
     x, y = torch.randn(1 << 19, device="mps"), torch.randn(1 << 19, device="mps")
-    torch._dynamo.reset()
     with fresh_cache():
         result, codes = run_and_get_code(torch.compile(lambda x, y: (x.sin(), y.cos())), x, y[1:])
     assert_close(result, (x.sin(), y[1:].cos()))
@@ -80,7 +78,6 @@ def test_large_kernels_stay_alone():
 
 def test_they_can_be_turned_off():
     x, y = torch.randn(8, device="mps"), torch.randn(5, device="mps")
-    torch._dynamo.reset()
     with config.patch(combo_kernels=False), fresh_cache():
         _, codes = run_and_get_code(torch.compile(lambda x, y: (x.sin(), y.cos())), x, y)
     assert kernel_count(codes) == 2

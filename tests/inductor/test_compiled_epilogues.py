@@ -265,7 +265,6 @@ def test_results_that_others_read_are_kept_as_they_are():
 
 @pytest.mark.parametrize("convolution", [False, True])
 def test_sizes_as_summands_and_factors(convolution):
-    torch._dynamo.reset()
     x, w = torch.randn(4, 6, 8, 8, device="mps"), torch.randn(6, 6, 3, 3, device="mps")
     inputs = (x, w) if convolution else (x[0, 0], w[0, :, 0, 0].expand(8, 6))
 

@@ -15,11 +15,8 @@ pytestmark = pytest.mark.usefixtures("mps")
 
 @pytest.fixture(autouse=True)
 def fresh_compiler():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
     with fresh_cache():
         yield
-    torch._dynamo.reset()
 
 
 def train(model, batches, device, compiled, autocast=None, **options) -> list[float]:

@@ -234,7 +234,6 @@ def test_quotients_of_dynamic_sizes_are_exact(mps, sizes):
 
 
 def test_nan_asserts_look_at_what_kernels_take_and_give(mps):
-    torch._dynamo.reset()
     with torch._inductor.config.patch(nan_asserts=True):
         compiled = torch.compile(lambda x: x.sin() + 1)
         compiled(torch.randn(50, device=mps))
@@ -258,7 +257,6 @@ def test_exact_quotients_and_roots_stay_exact(mps):
 
 def test_numbers_beyond_32_bits(mps):
     """Integers of a graph are values as well as sizes: neither they nor their products are cut."""
-    torch._dynamo.reset()
     high = 3_000_000_000
     drawn = torch.compile(lambda high, n: torch.randint(high, (n,), device=mps), fullgraph=True, dynamic=True)
     for n in (1000, 5000):

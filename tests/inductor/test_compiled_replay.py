@@ -27,7 +27,6 @@ class ListedFunction(replay._Function):
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    torch._dynamo.reset()
     functions.clear()
 
 
@@ -359,7 +358,6 @@ def test_graphs_all_on_mps_are_accepted_and_others_are_not(mps):
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_torch_profiler_shows_compiled_kernels(mps, mode):
-    torch._dynamo.reset()
     compiled = torch.compile(lambda x: (x.sin() + 1).exp().sum(0), mode=mode)
     x = torch.randn(64, 32, device=mps)
     for _ in range(4):

@@ -15,11 +15,9 @@ MODE = "max-autotune-no-cudagraphs"
 
 @pytest.fixture(autouse=True)
 def clean():
-    torch._dynamo.reset()
     counters.clear()
     with fresh_cache():
         yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture
