@@ -323,14 +323,14 @@ assert len(kernels) == len(calls) == 3, p.events()
 assert [[k.name for k in call.kernels] for call in calls] == [[kernels[0].name]] * 3  # while it was being compiled, too
 for kernel, call in zip(kernels, calls):
     lag = kernel.time_range.start - call.time_range.start
-    assert -float(sys.argv[1]) < lag < 5e6, lag
+    assert -float(sys.argv[1]) < lag < 60e6, lag  # a compilation of the kernel
 ends = [e.time_range.end for e in p.events() if e.name == "aten::item"]
 assert all(k.time_range.end <= end + float(sys.argv[1]) for k, end in zip(kernels, ends))
 """
 
 
-# Without calibrated timestamps the clocks are as near as a wait is short: on a busy machine some milliseconds.
-@pytest.mark.parametrize(("caps", "microseconds"), [("", 200), ("minimal", 20_000)])
+# Without calibrated timestamps the clocks are as near as a wait is short: on a busy machine some time slices.
+@pytest.mark.parametrize(("caps", "microseconds"), [("", 200), ("minimal", 200_000)])
 def test_the_device_may_be_opened_in_a_profile_and_lack_calibrated_timestamps(mps, caps, microseconds, tmp_path):
     environment = os.environ | {"ANYMPS_CACHE_DIR": str(tmp_path)} | ({"ANYMPS_CAPS": caps} if caps else {})
     command = [sys.executable, "-c", FIRST_USE, str(microseconds)]

@@ -12,7 +12,7 @@
 namespace anymps::vulkan {
 namespace {
 
-// Other threads may take the processor between the readings of two clocks: of several tries the nearest counts.
+// Other threads may take the processor between two readings: of several tries the nearest counts.
 constexpr int kTries = 8;
 
 // The KHR form has the same functions under its own suffix; the headers of stable distributions predate it.

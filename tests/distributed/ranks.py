@@ -102,7 +102,8 @@ def _serve(pipe, rank, world, backend, store, timeout, env):
             world_size=world,
             timeout=START,
         )
-        dist.group.WORLD.set_timeout(timedelta(seconds=timeout))  # of calls: starts take as long as they take
+        # Of calls: starts take as long as they take.
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
         _answer(pipe, True, None)
         while True:
             function, args = pipe.recv()

@@ -27,6 +27,7 @@ def apply(module, replace):
     for owner in (module, sys.modules.get("torch.distributed")):
         if hasattr(owner, "init_process_group"):
             replace(owner, "init_process_group", init)
+    replace(module, "_set_pg_timeout", _with_own_timeout(module, module._set_pg_timeout))
     replace(module, "_new_process_group_helper", _with_default(module, module._new_process_group_helper))
 
 
@@ -90,6 +91,21 @@ def _with_own_device(init):
         return init(*args, device_id=device_id, **kwargs)
 
     return init_process_group
+
+
+def _with_own_timeout(c10d, set_timeout):
+    """PyTorch tells the backends whose names it knows."""
+
+    @functools.wraps(set_timeout)
+    def _set_pg_timeout(timeout, group=None):
+        import torch
+
+        set_timeout(timeout, group)
+        group = group or c10d._get_default_group()
+        if any(device.type == "mps" for device in group._device_types):
+            group._get_backend(torch.device("mps")).set_timeout(timeout)
+
+    return _set_pg_timeout
 
 
 def _with_default(c10d, helper):

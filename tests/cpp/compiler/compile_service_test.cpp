@@ -138,13 +138,13 @@ TEST_F(CompileServiceTest, ErrorsAreThrownEachTime) {
 TEST_F(CompileServiceTest, ThreadsEndWithoutWorkAndComeBack) {
     const size_t before = live_threads();
     CompileService::Options impatient = options();
-    impatient.patience = std::chrono::milliseconds(20);
+    impatient.patience = std::chrono::seconds(1);  // a busy machine takes a while to come back from get()
     CompileService service(impatient);
     EXPECT_EQ(live_threads(), before);
     for (int i = 0; i < 2; ++i) {
         EXPECT_FALSE(service.get(kernel(std::to_string(i))).empty());
         EXPECT_GT(live_threads(), before);
-        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
         while (live_threads() > before && std::chrono::steady_clock::now() < deadline) {
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
