@@ -20,8 +20,8 @@ namespace {
 
 void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value,
                   const std::optional<Tensor>& mask, double dropout_p, bool causal) {
-    TORCH_CHECK(dropout_p >= 0 && dropout_p <= 1,
-                "dropout probability has to be between 0 and 1, but got ", dropout_p);
+    TORCH_CHECK(dropout_p >= 0 && dropout_p <= 1, "dropout probability has to be between 0 and 1, but got ",
+                dropout_p);
     TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
                 "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
                 " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
