@@ -282,6 +282,25 @@ def test_errors():
         F.scaled_dot_product_attention(q, q.half(), q)
     with pytest.raises(RuntimeError, match="should not be set when is_causal"):
         F.scaled_dot_product_attention(q, q, q, torch.zeros(4, 4, device="mps"), is_causal=True)
+    for probability in (1.5, -0.5):
+        with pytest.raises(RuntimeError, match="dropout probability has to be between 0 and 1"):
+            F.scaled_dot_product_attention(q, q, q, dropout_p=probability)
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4, 5])
+def test_sizes_that_do_not_fit_raise(dims):
+    """Instead of what lies behind the shorter tensor."""
+    q = torch.randn((2,) * (dims - 2) + (4, 8), device="mps")
+    for k, v in ((q[..., :7], q), (q, q[..., :3, :]), (q[..., :3, :], q), (q, q[..., :1, :])):
+        with pytest.raises(RuntimeError, match="cannot be multiplied|Expected size for first two dimensions"):
+            F.scaled_dot_product_attention(q, k, v)
+
+
+def test_groups_of_keys_and_of_values_apart():
+    agree(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        *(torch.randn(2, heads, 3, 4) for heads in (4, 2, 1)),
+    )
 
 
 def test_vectors_without_elements(mps):

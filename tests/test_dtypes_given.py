@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 aten = torch.ops.aten
 
@@ -69,6 +70,31 @@ def test_a_summand_is_converted(dtype, mps):
     summand, factor = torch.arange(4).view(2, 2).to(dtype), torch.rand(3, 2, 2)
     got = torch.addbmm(summand.to(mps), factor.to(mps), factor.to(mps), out=torch.empty(2, 2, device=mps))
     torch.testing.assert_close(got.cpu(), torch.addbmm(summand, factor, factor, out=torch.empty(2, 2)))
+
+
+NORMS = {
+    "LayerNormKernelImpl": lambda x: F.layer_norm(x, (3,)),
+    "rms_norm": lambda x: F.rms_norm(x, (3,)),
+    "batch_norm": lambda x: F.batch_norm(x, torch.zeros(3, device=x.device), torch.ones(3, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool], ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_integers_raise(name, dtype, mps):
+    for device in ("cpu", mps):
+        with pytest.raises(NotImplementedError, match=f'"{name}" not implemented for'):
+            NORMS[name](torch.ones(2, 3, dtype=dtype, device=device))
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.complex64, torch.int32], ids=str)
+@pytest.mark.parametrize("of_a", [torch.float32, torch.complex64], ids=str)
+def test_right_sides_have_the_dtype_of_the_triangle(of_a, dtype, mps):
+    a, b = torch.rand(3, 3).add(torch.eye(3)).to(of_a), torch.arange(6).view(3, 2).to(dtype)
+    want = torch.linalg.solve_triangular(a, b, upper=True)
+    got = torch.linalg.solve_triangular(a.to(mps), b.to(mps), upper=True)
+    torch.testing.assert_close(got.cpu(), want)
 
 
 @pytest.mark.parametrize("call", [torch.std, torch.var, torch.bernoulli], ids=lambda f: f.__name__)

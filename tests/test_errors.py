@@ -153,3 +153,16 @@ def test_assertions_of_graphs(mps):
 def test_assertions_want_one_value(raises_as_on_the_cpu):
     raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(0)))
     raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(2), "message"))
+
+
+def test_masks_without_dimensions_index_nothing(mps):
+    """Python gives them a dimension; as operands they leave no index, which ended the process."""
+    x, mask, value = torch.ones(2, 3, device=mps), torch.tensor(True, device=mps), torch.ones((), device=mps)
+    for call in (
+        lambda: torch.ops.aten.index(x, [mask]),
+        lambda: x.index_put((mask,), value),
+        lambda: x.index_put((mask,), value, accumulate=True),
+    ):
+        with pytest.raises(IndexError, match="an index of at least one dimension"):
+            call()
+    assert torch.equal(x[mask], x[None])

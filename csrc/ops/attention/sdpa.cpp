@@ -19,7 +19,9 @@ namespace anymps::ops {
 namespace {
 
 void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value,
-                  const std::optional<Tensor>& mask, bool causal) {
+                  const std::optional<Tensor>& mask, double dropout_p, bool causal) {
+    TORCH_CHECK(dropout_p >= 0 && dropout_p <= 1, "dropout probability has to be between 0 and 1, but got ",
+                dropout_p);
     TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
                 "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
                 " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
@@ -112,11 +114,15 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
                                                  const std::optional<Tensor>& attn_mask, double dropout_p,
                                                  bool is_causal, std::optional<double> scale,
                                                  bool enable_gqa) {
-    check_inputs(query, key, value, attn_mask, is_causal);
+    check_inputs(query, key, value, attn_mask, dropout_p, is_causal);
     if (allowed_backend() == at::SDPBackend::math)
         return by_math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
     if (is_of_fused_shape(query, key, value, attn_mask, enable_gqa))
         return fused(query, key, value, attn_mask, dropout_p, is_causal, scale);
+    const bool own_heads = enable_gqa && key.dim() >= 3 && value.dim() >= 3 && key.size(-3) != value.size(-3);
+    // Products of other sizes raise PyTorch's own errors there; it repeats the heads of key and value apart.
+    if (query.size(-1) != key.size(-1) || key.size(-2) != value.size(-2) || own_heads)
+        return by_math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
     const auto leading = [](const Tensor& t) { return t.sizes().slice(0, t.dim() - 2); };
     std::vector<int64_t> batch = at::infer_size(leading(key), leading(value));
     std::vector<int64_t> query_batch = leading(query).vec();
@@ -187,7 +193,7 @@ Tensor composite_attention(const Tensor& query, const Tensor& key, const Tensor&
     if (!query.device().is_mps())
         return at::native::scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
                                                         scale, enable_gqa);
-    check_inputs(query, key, value, attn_mask, is_causal);
+    check_inputs(query, key, value, attn_mask, dropout_p, is_causal);
     const auto is_any = [&](bool (*is)(const Tensor&)) { return is(query) || is(key) || is(value); };
     if (allowed_backend() == at::SDPBackend::math || is_any(is_transformed) || is_any(is_subclass) ||
         is_any([](const Tensor& t) { return t.is_nested(); }) ||

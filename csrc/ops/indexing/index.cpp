@@ -21,6 +21,11 @@ namespace {
 
 using OptionalTensors = c10::List<std::optional<Tensor>>;
 
+// A mask without dimensions leaves none.
+void check_indexed(const char* op, size_t dimensions) {
+    TORCH_CHECK_INDEX(dimensions > 0, op, ": expected an index of at least one dimension");
+}
+
 at::TensorIterator index_put_iterator(const at::native::AdvancedIndex& info, const Tensor& value) {
     TORCH_CHECK(at::is_expandable_to(value.sizes(), info.src.sizes()),
                 "shape mismatch: value tensor of shape ", value.sizes(),
@@ -95,7 +100,11 @@ void check_take(const Tensor& self, const Tensor& index, const char* op) {
 
 }  // namespace
 
-ANYMPS_ROW(index_Tensor_out, indexed_copy(*this, {.op = "index", .wrap = true}, sizes, strides))
+TORCH_IMPL_FUNC(index_Tensor_out)
+(const Tensor& self, at::DimVector sizes, at::DimVector strides, const Tensor& result) {
+    check_indexed("index", sizes.size());
+    indexed_copy(*this, {.op = "index", .wrap = true}, sizes, strides);
+}
 
 Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indices, const Tensor& values,
                                       bool accumulate, bool unsafe) {
@@ -120,6 +129,7 @@ Tensor& ANYMPS_FUNC(_index_put_impl_)(Tensor& self, const OptionalTensors& indic
         if (index.has_value()) at::assert_no_overlap(self, *index);
     }
     auto info = at::native::make_info(self, indices);
+    check_indexed("index_put_", info.indices.size());
     auto iter = index_put_iterator(info, value);
     const IndexedCopy how{.op = "index_put_",
                           .indexed_destination = true,

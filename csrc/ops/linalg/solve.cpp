@@ -91,7 +91,8 @@ Tensor ANYMPS_FUNC(linalg_solve_triangular)(const Tensor& self, const Tensor& B,
     at::native::checkInputsSolver(self, B, left, "linalg.solve_triangular");
     check_field("triangular_solve_cpu", self);
     const auto [b, a] = at::native::_linalg_broadcast_batch_dims(B, self, nullptr);
-    const Tensor x = at::native::cloneBatchedColumnMajor(b);
+    // Of the dtype of A, as on the CPU, where B is copied into the result.
+    const Tensor x = at::native::cloneBatchedColumnMajor(b.to(self.scalar_type()));
     solve_in_place(a, x, upper, left, unitriangular);
     return x;
 }

@@ -116,7 +116,7 @@ void find_statistics(const Tensor& input, const kernels::ChannelStatistics& stat
 // Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
 // evaluation.
 std::pair<Tensor, Tensor> forward(const Tensor& input_any, const BatchNorm& given, const Tensor& out_any) {
-    check_real("batch_norm", input_any);
+    check_floating("batch_norm", input_any);
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
     const Tensor out =

@@ -332,7 +332,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     at::native::_check_layer_norm_inputs(input, normalized_shape, weight, bias);
     check_mixed(input, weight, bias);
-    check_real("LayerNormKernelImpl", input);
+    check_floating("LayerNormKernelImpl", input);
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor mean = empty_as(input, rows.stat_shape(), at::kFloat);
@@ -365,6 +365,7 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm)(const Tensor& input, Int
                                                         std::optional<double> eps) {
     const Tensor weight = optional(weight_opt);
     at::native::_check_rms_norm_inputs_symint(input, c10::fromIntArrayRefSlow(normalized_shape), weight);
+    check_floating("rms_norm", input);
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);
