@@ -1,6 +1,6 @@
 """torch.compile(mode="reduce-overhead") on mps: compiled graphs are captured once and replayed.
 
-A compiled graph (a function here) runs as it is at first, is captured at the second call and replayed from then on. It
+A compiled graph, or one of the partitions between its operators that must not be replayed (a function here), runs as it is at first, is captured at the second call and replayed from then on. It
 may have several captures: one for each set of sizes and of addresses of inputs that are read in place. While a profile
 is taken, or a graph that it would be a part of is captured, it runs as it is.
 
@@ -103,6 +103,9 @@ class _Function:
             self.on_host = [i for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor) or not x.is_mps]
             if any(isinstance(inputs[i], torch.Tensor) and inputs[i].numel() > 1 for i in self.on_host):
                 self.give_up("an input on the CPU")
+            if any(isinstance(inputs[i], (tuple, list)) for i in self.on_host):
+                self.give_up("an input that is several tensors")  # of torch.cond, between two partitions
+                self.on_host = []
         values = [x.item() if isinstance(x := inputs[i], torch.Tensor) and x.numel() == 1 else x for i in self.on_host]
         # Threads that call one function at the same time need outputs of their own; autograd has one for all.
         return (0 if self.is_backward else threading.get_ident(), *values)
