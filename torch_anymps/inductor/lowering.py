@@ -227,7 +227,7 @@ def _any_of_bytes(original):
 
 
 def _from_a_copy_of_itself(original):
-    """A tensor written with a view of itself, of which Inductor drops the clone: one kernel would read what it writes."""
+    """A tensor written with a view of itself, whose clone Inductor drops: one kernel would read what it writes."""
     from torch._inductor import ir
 
     def realize_into(src, dst, unsafe_alias=False):
