@@ -147,3 +147,11 @@ def test_a_narrow_range_wraps(mps):
         return [torch.logical_and(x, i + 250), (i + 250) // 7, (i * 20).float(), torch.where((i - 5).bool(), 1, 2)]
 
     compiled_agrees(function, torch.ones(16, dtype=torch.bool))
+
+
+def test_a_tensor_is_written_with_a_view_of_itself(mps):
+    """Inductor drops the clones; no element may be read after it is written."""
+    compiled_agrees(
+        lambda x, y: (x[1:].copy_(x[:-1].clone()), y[:, 3:].copy_(y[:, :-3].clone()) + 1),
+        torch.arange(999.0), torch.arange(90.0).view(3, 30),
+    )  # fmt: skip

@@ -272,7 +272,11 @@ SPECIAL = (0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), float("nan"), 3e38
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_nothing_is_folded_that_special_values_forbid(mps, dtype):
-    """x - x is not 0, nor x / x 1, of infinities and NaN."""
+    """x - x is not 0, nor x / x 1, nor 0.0 * x 0, of infinities and NaN."""
+    compiled_agrees(
+        lambda t: (t * 0.0, (t + 1) * torch.zeros_like(t), torch.lerp(t + 1, t, 0.0), t.abs() * -0.0),
+        torch.tensor(SPECIAL).to(dtype),
+    )
     compiled_agrees(
         lambda t: (
             t - t,

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
+from torch._inductor import cudagraph_utils
 
 import torch_anymps
 from torch_anymps.inductor import replay
@@ -251,7 +252,9 @@ def test_parameters_that_move_are_captured_again(mps):
     assert replay_counts() == [[8, 2]]
 
 
-def test_inputs_that_are_written_at_ever_new_addresses(mps):
+def test_inputs_that_are_written_at_ever_new_addresses(mps, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(cudagraph_utils.cudagraphs_log, "warning", lambda *message: warnings.append(message))
     compiled = replayed(lambda cache: cache.add_(1))
     caches = [torch.zeros(4, device=mps) for _ in range(MAX_CAPTURES + 4)]
     with torch.no_grad():
@@ -260,6 +263,7 @@ def test_inputs_that_are_written_at_ever_new_addresses(mps):
                 compiled(cache)
     assert [cache.tolist() for cache in caches] == [[2.0] * 4] * len(caches)
     assert len(functions[0].captures) == MAX_CAPTURES
+    assert [message[1:] for message in warnings] == [(MAX_CAPTURES,)]
 
 
 def test_inference_mode_and_no_grad_share_a_capture(mps):

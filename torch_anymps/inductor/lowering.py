@@ -226,10 +226,25 @@ def _any_of_bytes(original):
     return reduce_any
 
 
+def _from_a_copy_of_itself(original):
+    """A tensor written with a view of itself, whose clone Inductor drops: one kernel would read what it writes."""
+    from torch._inductor import ir
+
+    def realize_into(src, dst, unsafe_alias=False):
+        box = src.data if isinstance(src, ir.TensorBox) else src
+        if box.get_device().type == "mps" and dst.get_name() in box.get_read_names():
+            box.realize()  # what reads other elements than it writes is not fused then
+        return original(src, dst, unsafe_alias)
+
+    return realize_into
+
+
 def register_decompositions() -> None:
-    from torch._inductor import decomposition, lowering, utils
+    from torch._inductor import decomposition, ir, lowering, utils
     from torch._inductor.fx_passes import post_grad
 
+    layout = ir.MutationLayoutSHOULDREMOVE
+    layout.realize_into = staticmethod(_from_a_copy_of_itself(layout.realize_into))
     post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
     op = torch._prims.rng_prims.graphsafe_run_with_rng_state
     lowering.lowerings[op] = _with_generators(lowering.lowerings[op])

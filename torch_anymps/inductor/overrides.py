@@ -35,7 +35,9 @@ class SlangOverrides(OpOverrides):
 
     @staticmethod
     def constant(value, dtype):
-        return number(value, REGISTER[dtype])
+        var = V.kernel.cse.generate(V.kernel.compute, number(value, REGISTER[dtype]), dtype=dtype)
+        var.is_zero = value == 0
+        return var
 
     @staticmethod
     def identity(x):
@@ -248,6 +250,9 @@ def _arithmetic(sign: str, a, b) -> str:
     if sign == "-" and kind == "float" and isinstance(a, CSEVariable) and isinstance(b, CSEVariable):
         # Compilers fold x - x to 0, which it is not for infinities and NaN.
         return f"m::sub_exact({operand(a, kind)}, {operand(b, kind)})"
+    if sign == "*" and kind == "float" and any(getattr(v, "is_zero", v == 0) for v in (a, b)):
+        # Compilers fold 0 * x to 0, too.
+        return f"m::mul_exact({operand(a, kind)}, {operand(b, kind)})"
     dtypes = [v.dtype for v in (a, b) if isinstance(v, CSEVariable)]
     text = f"({operand(a, kind)} {sign} {operand(b, kind)})"
     narrow = kind == "int" and dtypes and all(d in NARROW for d in dtypes)

@@ -1,8 +1,9 @@
 """torch.compile(mode="reduce-overhead") on mps: compiled graphs are captured once and replayed.
 
-A compiled graph (a function here) runs as it is at first, is captured at the second call and replayed from then on. It
-may have several captures: one for each set of sizes and of addresses of inputs that are read in place. While a profile
-is taken, or a graph that it would be a part of is captured, it runs as it is.
+A compiled graph, or each part of one between operators that must not be replayed (a function here), runs as it is at
+first, is captured at the second call and replayed from then on. It may have several captures: one for each set of sizes
+and of addresses of inputs that are read in place. While a profile is taken, or a graph that it would be a part of is
+captured, it runs as it is.
 
 Outputs of a replay are the capture's own memory. Those that still live at the next replay are given memory of their
 own first (nobody sees a difference), or, where that would copy too much, the graph runs without a replay.
@@ -62,7 +63,7 @@ class _Function:
         self.captures: list[_Capture] = []
         self.last_addresses: dict[object, list[int]] = {}  # of the inputs of the last call, by key
         self.may_replay = True
-        self.has_warned = False
+        self.has_warned = self.has_warned_of_limit = False
         self.on_host: list[int] | None = None  # inputs that are no tensors of mps
 
     def __call__(self, inputs: list):
@@ -78,7 +79,10 @@ class _Function:
         if len(self.last_addresses) == MAX_KEYS:
             self.last_addresses.clear()
         self.last_addresses[key] = [x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
-        if last is None or len(self.captures) == MAX_CAPTURES:
+        if last is None:
+            return self.model(inputs)
+        if len(self.captures) == MAX_CAPTURES:
+            self.warn_of_limit()
             return self.model(inputs)
         try:
             capture = _Capture(self, key, inputs, last)
@@ -97,12 +101,24 @@ class _Function:
             return
         self.has_warned = cudagraph_utils.maybe_warning_due_to_dynamic_shape(sizes, key[1:])
 
+    def warn_of_limit(self) -> None:
+        if not self.has_warned_of_limit:
+            self.has_warned_of_limit = True
+            cudagraph_utils.cudagraphs_log.warning(
+                "A graph is captured for at most %d sizes and addresses of inputs that are written: for others it runs "
+                "without a replay",
+                MAX_CAPTURES,
+            )
+
     def key_of(self, inputs: list) -> tuple:
         """What a capture has as constants: the host's values, which kernels are given as arguments."""
         if self.on_host is None:
             self.on_host = [i for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor) or not x.is_mps]
             if any(isinstance(inputs[i], torch.Tensor) and inputs[i].numel() > 1 for i in self.on_host):
                 self.give_up("an input on the CPU")
+            if any(isinstance(inputs[i], (tuple, list)) for i in self.on_host):
+                self.give_up("an input that is several tensors")  # of torch.cond, between two partitions
+                self.on_host = []
         values = [x.item() if isinstance(x := inputs[i], torch.Tensor) and x.numel() == 1 else x for i in self.on_host]
         # Threads that call one function at the same time need outputs of their own; autograd has one for all.
         return (0 if self.is_backward else threading.get_ident(), *values)
