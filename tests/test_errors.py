@@ -166,3 +166,14 @@ def test_masks_without_dimensions_index_nothing(mps):
         with pytest.raises(IndexError, match="an index of at least one dimension"):
             call()
     assert torch.equal(x[mask], x[None])
+
+
+@pytest.mark.parametrize("count", [0, 2, 8])
+@pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_of_another_number_of_channels(name, count, training, mps):
+    """Of the operator itself, where the CPU reads and writes what lies behind."""
+    given = {key: torch.ones(4, device=mps) for key in ("weight", "bias", "running_mean", "running_var")}
+    given[name] = torch.ones(count, device=mps)
+    with pytest.raises(RuntimeError, match=f"{name} should contain 4 elements not {count}"):
+        torch.native_batch_norm(torch.ones(2, 4, 3, device=mps), *given.values(), training, 0.1, 1e-5)

@@ -113,10 +113,21 @@ void find_statistics(const Tensor& input, const kernels::ChannelStatistics& stat
     kernels::launch_first("batch_norm", kStatistics, problem_of(input), call);
 }
 
+// PyTorch checks them before it calls native_batch_norm, which others call, too.
+void check_elements(const char* name, const Tensor& tensor, int64_t channels) {
+    TORCH_CHECK(!tensor.defined() || tensor.numel() == channels, name, " should contain ", channels,
+                " elements not ", tensor.numel());
+}
+
 // Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
 // evaluation.
 std::pair<Tensor, Tensor> forward(const Tensor& input_any, const BatchNorm& given, const Tensor& out_any) {
     check_floating("batch_norm", input_any);
+    const int64_t channels = input_any.size(1);
+    check_elements("running_mean", given.running_mean, channels);
+    check_elements("running_var", given.running_variance, channels);
+    check_elements("weight", given.weight, channels);
+    check_elements("bias", given.bias, channels);
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
     const Tensor out =
