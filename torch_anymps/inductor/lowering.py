@@ -231,6 +231,7 @@ def _from_a_copy_of_itself(original):
     from torch._inductor import ir
 
     def realize_into(src, dst, unsafe_alias=False):
+        dst.realize()  # as the original does: it has a name then
         box = src.data if isinstance(src, ir.TensorBox) else src
         if box.get_device().type == "mps" and dst.get_name() in box.get_read_names():
             box.realize()  # what reads other elements than it writes is not fused then

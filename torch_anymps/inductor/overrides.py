@@ -36,7 +36,7 @@ class SlangOverrides(OpOverrides):
     @staticmethod
     def constant(value, dtype):
         var = V.kernel.cse.generate(V.kernel.compute, number(value, REGISTER[dtype]), dtype=dtype)
-        var.is_zero = value == 0
+        var.literal = value
         return var
 
     @staticmethod
@@ -247,10 +247,11 @@ def _arithmetic(sign: str, a, b) -> str:
     kind = common_type(a, b)
     if kind == "bool":
         return f"({operand(a, 'bool')} {'||' if sign == '+' else '&&'} {operand(b, 'bool')})"
-    if sign == "-" and kind == "float" and isinstance(a, CSEVariable) and isinstance(b, CSEVariable):
+    literals = [getattr(v, "literal", None if isinstance(v, CSEVariable) else v) for v in (a, b)]
+    if sign == "-" and kind == "float" and not any(literals):
         # Compilers fold x - x to 0, which it is not for infinities and NaN.
         return f"m::sub_exact({operand(a, kind)}, {operand(b, kind)})"
-    if sign == "*" and kind == "float" and any(getattr(v, "is_zero", v == 0) for v in (a, b)):
+    if sign == "*" and kind == "float" and 0 in literals:
         # Compilers fold 0 * x to 0, too.
         return f"m::mul_exact({operand(a, kind)}, {operand(b, kind)})"
     dtypes = [v.dtype for v in (a, b) if isinstance(v, CSEVariable)]
