@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "kernels/flat_grid.h"
+#include "ops/check_real.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -20,8 +21,7 @@ using shaders::distributions::DistributionKernel;
 
 Tensor gradient(const GradientKernel& kernel, const char* label, const Tensor& a, const Tensor& b,
                 const Tensor& c) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(a.scalar_type()), "\"", label, "\" not implemented for '",
-                                c10::toString(a.scalar_type()), "'");
+    check_floating(label, a);
     const Tensor out = at::empty(a.sizes(), a.options());
     if (out.numel() == 0) return out;
     const auto dense = [&](const Tensor& t) {
@@ -48,8 +48,7 @@ Tensor gradient(const GradientKernel& kernel, const char* label, const Tensor& a
 // A number for each element of `a` (and of b, of the same sizes), in the order of the elements.
 Tensor draw(const DistributionKernel& kernel, const char* label, const Tensor& a, const Tensor& b,
             const std::optional<Generator>& generator) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(a.scalar_type()), "\"", label, "\" not implemented for '",
-                                c10::toString(a.scalar_type()), "'");
+    check_floating(label, a);
     const Tensor out = at::empty(a.sizes(), a.options());
     if (out.numel() == 0) return out;
     const Tensor first = a.contiguous(), second = b.defined() ? b.contiguous() : b;
@@ -101,8 +100,7 @@ ANYMPS_ROW(_dirichlet_grad, gradient(shaders::distribution_gradients::dirichlet_
 
 // Gamma numbers divided by their sum over the last dimension; never 0 nor 1.
 Tensor ANYMPS_FUNC(_sample_dirichlet)(const Tensor& self, std::optional<Generator> generator) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"dirichlet\" not implemented for '",
-                                c10::toString(self.scalar_type()), "'");
+    check_floating("dirichlet", self);
     const Tensor gamma =
         draw(shaders::distributions::draw_gamma, "dirichlet", self.to(at::kFloat), Tensor(), generator);
     const float smallest = std::numeric_limits<float>::min(), largest = std::nextafter(1.0f, 0.0f);

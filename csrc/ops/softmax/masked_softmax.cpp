@@ -8,15 +8,12 @@
 
 #include <limits>
 
+#include "ops/check_real.h"
+
 namespace anymps::ops {
 namespace {
 
 constexpr double kLeftOut = -std::numeric_limits<double>::infinity();
-
-void check_floating(const Tensor& t, const char* name) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(t.scalar_type()), "\"", name, "\" not implemented for '",
-                                t.scalar_type(), "'");
-}
 
 void check_bool(const Tensor& mask) {
     TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
@@ -50,7 +47,7 @@ Tensor broadcast_mask(const Tensor& mask, IntArrayRef scores, std::optional<int6
 Tensor ANYMPS_FUNC(_masked_softmax)(const Tensor& self, const Tensor& mask, std::optional<int64_t> dim,
                                     std::optional<int64_t> mask_type) {
     const Tensor left_out = broadcast_mask(mask, self.sizes(), mask_type);
-    check_floating(self, "masked_softmax");
+    check_floating("masked_softmax", self);
     return at::_softmax(self.masked_fill(left_out, kLeftOut), dim.value_or(-1), false);
 }
 
@@ -58,7 +55,7 @@ Tensor ANYMPS_FUNC(_masked_softmax_backward)(const Tensor& grad_output, const Te
                                              const Tensor& mask, std::optional<int64_t> dim) {
     TORCH_CHECK(grad_output.sizes() == mask.sizes(), "Mask shape should match grad shape");
     check_bool(mask);
-    check_floating(grad_output, "masked_softmax_backward");
+    check_floating("masked_softmax_backward", grad_output);
     const Tensor kept = grad_output.masked_fill(mask, 0);
     return at::_softmax_backward_data(kept, output, dim.value_or(-1), output.scalar_type())
         .masked_fill_(mask, 0);
