@@ -211,7 +211,7 @@ def test_large_matrices(mps):
 
 @pytest.mark.parametrize("shape", [(1024, 1024), (2, 1000, 1000)], ids=str)
 def test_large_inverses_triangles_and_determinants(mps, shape):
-    """At most twice the CPU's error beside float64."""
+    """At most twice the CPU's error beside float64, or two units in the last place, as one number may come out exact."""
     a = well_conditioned(*shape)
     lower = a.tril() / shape[-1] ** 0.5
     b = torch.randn(*shape[:-1], 8)
@@ -227,7 +227,7 @@ def test_large_inverses_triangles_and_determinants(mps, shape):
             (y.cpu().double() - exact).norm() / exact.norm()
             for y in (function(a.to(mps), lower.to(mps), b.to(mps)), function(a, lower, b))
         ]
-        assert errors[0] <= 2 * errors[1] + 1e-7, (name, *errors)
+        assert errors[0] <= 2 * errors[1] + 2.4e-7, (name, *errors)
     sign = torch.linalg.slogdet(a.to(mps)).sign.cpu()
     assert torch.equal(sign, torch.linalg.slogdet(a).sign)
 

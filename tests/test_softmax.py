@@ -26,7 +26,9 @@ def compare(op, x, grad, dim, layout=lambda t: t):
         results.append((out.detach(), gradient))
     (expected, expected_gradient), (actual, actual_gradient) = results
     check(actual, expected)
-    check(actual_gradient, expected_gradient, GRADIENT_TOLERANCE[x.dtype])
+    # A row's gradients hold the sum of what comes in, whose rounding grows with the sum of the magnitudes.
+    magnitude = grad.float().abs().sum(dim).max().item() / 512 if grad.numel() else 0
+    check(actual_gradient, expected_gradient, GRADIENT_TOLERANCE[x.dtype] * max(1, magnitude))
 
 
 @pytest.mark.parametrize("op", OPS)
