@@ -211,7 +211,7 @@ def test_large_matrices(mps):
 
 @pytest.mark.parametrize("shape", [(1024, 1024), (2, 1000, 1000)], ids=str)
 def test_large_inverses_triangles_and_determinants(mps, shape):
-    """At most twice the CPU's error beside float64, or two units in the last place, as one number may come out exact."""
+    """At most twice the CPU's error beside float64, or two ulp, as one number may come out exact."""
     a = well_conditioned(*shape)
     lower = a.tril() / shape[-1] ** 0.5
     b = torch.randn(*shape[:-1], 8)
