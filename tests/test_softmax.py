@@ -16,6 +16,11 @@ def check(actual, expected, tolerance=None):
     torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+def growth(grad, dim):
+    """A row's gradients hold the sum of what comes in, whose rounding grows with the sum of the magnitudes."""
+    return max(1, grad.float().abs().sum(dim).max().item() / 512) if grad.numel() else 1
+
+
 def compare(op, x, grad, dim, layout=lambda t: t):
     """Forward and gradient of op over dim, of layout(x)."""
     results = []
@@ -26,9 +31,7 @@ def compare(op, x, grad, dim, layout=lambda t: t):
         results.append((out.detach(), gradient))
     (expected, expected_gradient), (actual, actual_gradient) = results
     check(actual, expected)
-    # A row's gradients hold the sum of what comes in, whose rounding grows with the sum of the magnitudes.
-    magnitude = grad.float().abs().sum(dim).max().item() / 512 if grad.numel() else 0
-    check(actual_gradient, expected_gradient, GRADIENT_TOLERANCE[x.dtype] * max(1, magnitude))
+    check(actual_gradient, expected_gradient, GRADIENT_TOLERANCE[x.dtype] * growth(grad, dim))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -107,8 +110,9 @@ def test_rows_about_as_long_as_threads_keep(op, threads, extra):
     leaf = x.double().requires_grad_()
     wide = op(leaf[3:].view(8, size), 1)
     (expected,) = torch.autograd.grad(wide, leaf, grad[3:].view(8, size).double())
-    check(out.detach(), wide.detach().float())
-    check(actual, expected.float(), 2e-5)
+    # A software driver's lane adds a whole row of 28,672 and more, as the CPU's does.
+    check(out.detach(), wide.detach().float(), 2e-5)
+    check(actual, expected.float(), 2e-5 * growth(grad[3:].view(8, size), 1))
 
 
 @pytest.mark.parametrize("op", OPS)
