@@ -11,6 +11,7 @@
 #include "gemm/operand_layout.h"
 #include "gemm/scaled_rows.h"
 #include "gemm/tuning.h"
+#include "kernels/check_dtype.h"
 #include "kernels/dtype.h"
 #include "runtime/device.h"
 #include "runtime/plan_log.h"
@@ -134,7 +135,7 @@ void Gemm::run() {
     const Compute compute = kernels::compute_of(type);
     const bool known = compute == Compute::F32 || compute == Compute::C64 || type == at::kInt ||
                        type == at::kLong || type == at::kShort || type == at::kChar || type == at::kByte;
-    TORCH_CHECK_NOT_IMPLEMENTED(known, "\"", name, "\" not implemented for '", c10::toString(type), "'");
+    kernels::check_implemented(known, type, name);
     if ((batch == 0 && !sum_batch) || m == 0 || n == 0) return;
     Gemm g = *this;
     if (g.batch == 0) {  // a sum of no products is one product of no terms

@@ -1,4 +1,5 @@
 #include "kernels/pointwise_launcher.h"
+#include "kernels/check_dtype.h"
 
 #include <c10/core/DynamicCast.h>
 #include <c10/util/Exception.h>
@@ -326,7 +327,7 @@ uint64_t scalar_argument(const c10::Scalar& value, ScalarType dtype, bool opmath
 }
 
 void PointwiseKernel::raise_not_implemented(c10::ScalarType dtype) const {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, '"', label_, "\" not implemented for '", toString(dtype), "'");
+    kernels::raise_not_implemented(dtype, label_);
 }
 
 KernelId PointwiseKernel::look_up(Layout layout, Compute compute) const {

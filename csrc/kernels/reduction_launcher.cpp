@@ -1,4 +1,5 @@
 #include "kernels/reduction_launcher.h"
+#include "kernels/check_dtype.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtilsMulti.h>
@@ -102,8 +103,7 @@ class Call {
         problem_.sums = row_.sums && compute == Compute::F32;
         problem_.means = row_.mean && compute_of(defined_out()->scalar_type()) == Compute::F32;
         const bool unordered = row_.ordered && by.scalar_type() == c10::ScalarType::UInt64;
-        TORCH_CHECK_NOT_IMPLEMENTED(kernels_.rows != nullptr && !unordered, "\"", row_.name,
-                                    "\" not implemented for '", c10::toString(by.scalar_type()), "'");
+        check_implemented(kernels_.rows != nullptr && !unordered, by.scalar_type(), row_.name);
     }
 
     const at::TensorBase* defined_out() const { return outs_[0].defined() ? &outs_[0] : &outs_[1]; }

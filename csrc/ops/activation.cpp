@@ -11,6 +11,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/leaky_relu.h>
 
+#include "kernels/check_dtype.h"
 #include "runtime/torch_version.h"
 
 namespace anymps::ops {
@@ -150,9 +151,7 @@ Tensor& ANYMPS_FUNC(rrelu_with_noise_out)(const Tensor& self, Tensor& noise, con
     TORCH_CHECK(self.sym_sizes() == noise.sym_sizes(), "noise tensor shape must match self tensor shape. ",
                 "Got self.shape = ", self.sym_sizes(), " noise.shape = ", noise.sym_sizes());
     if (!training) return at::leaky_relu_out(out, self, (lower.to<double>() + upper.to<double>()) / 2);
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
-                                "\"rrelu_with_noise_out_cpu\" not implemented for '",
-                                c10::toString(self.scalar_type()), "'");
+    kernels::check_floating(self.scalar_type(), "rrelu_with_noise_out_cpu");
     TORCH_CHECK(noise.scalar_type() == self.scalar_type(), "expected scalar type ", self.scalar_type(),
                 " but found ", noise.scalar_type());
     noise.uniform_(lower.to<double>(), upper.to<double>(), std::move(generator));

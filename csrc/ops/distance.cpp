@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "runtime/dispatch_time.h"
 
@@ -64,8 +65,7 @@ Tensor matrices(const Tensor& x, std::vector<int64_t> batch) {
 }
 
 void check_float(const char* op, const Tensor& self) {
-    TORCH_CHECK_NOT_IMPLEMENTED(self.scalar_type() == at::kFloat, "\"", op, "\" not implemented for '",
-                                self.scalar_type(), "'");
+    kernels::check_implemented(self.scalar_type() == at::kFloat, self.scalar_type(), op);
 }
 
 void check(const Tensor& x1, const Tensor& x2, double p) {

@@ -14,6 +14,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
+
 namespace anymps::ops {
 namespace {
 
@@ -78,8 +80,7 @@ void write_flat(const Tensor& out, Write write) {
 }
 
 void check_real(const Tensor& out, const char* op) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!out.is_complex() && out.scalar_type() != at::kBool, "\"", op,
-                                "\" not implemented for '", out.scalar_type(), "'");
+    kernels::check_implemented(!out.is_complex() && out.scalar_type() != at::kBool, out.scalar_type(), op);
 }
 
 void write_range(const Tensor& out, const Scalar& start, const Scalar& step) {
@@ -213,7 +214,7 @@ Tensor& ANYMPS_FUNC(range_out)(const Scalar& start, const Scalar& end, const Sca
 // Values that are not finite give NaN everywhere.
 Tensor& ANYMPS_FUNC(linspace_out)(const Scalar& start, const Scalar& end, int64_t steps, Tensor& out) {
     TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
-    TORCH_CHECK_NOT_IMPLEMENTED(out.scalar_type() != at::kBool, "\"linspace\" not implemented for 'Bool'");
+    kernels::check_implemented(out.scalar_type() != at::kBool, out.scalar_type(), "linspace");
     if (out.numel() != steps) out.resize_({steps});
     if (steps == 1) {
         out.fill_(start);

@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include "kernels/check_dtype.h"
 #include "kernels/kernel_call.h"
 #include "kernels/pointwise_launcher.h"
 
@@ -56,7 +57,7 @@ int64_t bits_of(const Scalar& value, ScalarType dtype) {
         case at::kFloat8_e8m0fnu:
             return static_cast<int8_t>(value.to<at::Float8_e8m0fnu>().x);
         default:
-            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"fill_\" not implemented for '", dtype, "'");
+            kernels::raise_not_implemented(dtype, "fill_");
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
@@ -38,8 +39,7 @@ struct Windows {
 
 void check_type(const Tensor& tensor, const char* label) {
     const ScalarType type = tensor.scalar_type();
-    TORCH_CHECK_NOT_IMPLEMENTED(!at::isIntegralType(type, /*includeBool=*/false), "\"", label,
-                                "\" not implemented for '", c10::toString(type), "'");
+    kernels::check_implemented(!at::isIntegralType(type, /*includeBool=*/false), type, label);
 }
 
 // image [batch, channels, height, width], columns [batch, channels * kernel, windows].

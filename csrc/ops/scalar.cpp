@@ -3,6 +3,7 @@
 
 #include <c10/core/Scalar.h>
 
+#include "kernels/check_dtype.h"
 #include "kernels/kernel_call.h"
 
 namespace anymps::ops {
@@ -59,8 +60,7 @@ Scalar ANYMPS_FUNC(_local_scalar_dense)(const Tensor& self) {
         case at::kFloat8_e8m0fnu:
             return download<at::Float8_e8m0fnu>(self);
         default:
-            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"_local_scalar_dense\" not implemented for '",
-                                        self.scalar_type(), "'");
+            kernels::raise_not_implemented(self.scalar_type(), "_local_scalar_dense");
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 
 namespace anymps::ops {
@@ -18,8 +19,8 @@ Tensor ANYMPS_FUNC(unfold_backward)(const Tensor& grad_in, IntArrayRef input_siz
     if (out.numel() == 0) return out;
     if (out.dim() == 0 || grad_in.numel() == 0)
         return grad_in.numel() == 0 ? out.zero_() : out.copy_(grad_in[0]);
-    TORCH_CHECK_NOT_IMPLEMENTED(out.is_floating_point() || out.is_complex(),
-                                "\"unfold_backward\" not implemented for '", out.scalar_type(), "'");
+    kernels::check_implemented(out.is_floating_point() || out.is_complex(), out.scalar_type(),
+                               "unfold_backward");
     TORCH_CHECK_NOT_IMPLEMENTED(out.numel() <= std::numeric_limits<uint32_t>::max(),
                                 "unfold_backward on MPS: more than 2^32 elements");
     dim = at::maybe_wrap_dim(dim, out.dim());

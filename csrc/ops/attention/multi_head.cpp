@@ -19,6 +19,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "ops/softmax/masked_softmax.h"
 
 namespace anymps::ops {
@@ -40,9 +41,7 @@ void check_shapes(const Tensor& query, const Tensor& key, const Tensor& value, i
     TORCH_CHECK(qkv_bias.size(0) == 3 * embed_dim,
                 "expected `qkv_bias` first dim and first dim of query to be equal");
     TORCH_CHECK(heads > 0 && embed_dim % heads == 0, "`embed_dim` must divide evenly by `num_heads`");
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(query.scalar_type()),
-                                "\"transform_bias_rescale_qkv\" not implemented for '", query.scalar_type(),
-                                "'");
+    kernels::check_floating(query.scalar_type(), "transform_bias_rescale_qkv");
 }
 
 // [batch, length, 3 * embed_dim] of query, key and value; one product for those that are the same tensor.
@@ -85,9 +84,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(_transform_bias_rescale_qkv)(cons
     TORCH_CHECK(num_head > 0, "`num_heads` must be positive, got ", num_head);
     TORCH_CHECK(D % num_head == 0);
     TORCH_CHECK(_3D % 3 == 0);
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(qkv.scalar_type()),
-                                "\"transform_bias_rescale_qkv\" not implemented for '", qkv.scalar_type(),
-                                "'");
+    kernels::check_floating(qkv.scalar_type(), "transform_bias_rescale_qkv");
     const int64_t size = D / num_head;
     Tensor out = at::empty({3, qkv.size(0), num_head, qkv.size(1), size}, qkv.options());
     at::add_out(out, by_heads(qkv, num_head), qkv_bias.view({3, 1, num_head, 1, size}));

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "gemm/tuning.h"
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "ops/conv/variant.h"
@@ -281,7 +282,7 @@ Compute checked_compute(at::ScalarType type) {
     const Compute compute = kernels::compute_of(type);
     const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong ||
                        type == at::kShort || type == at::kChar || type == at::kByte;
-    TORCH_CHECK_NOT_IMPLEMENTED(known, "\"convolution\" not implemented for '", c10::toString(type), "'");
+    kernels::check_implemented(known, type, "convolution");
     return compute;
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/DimVector.h>
 
+#include "kernels/check_dtype.h"
 #include "ops/indexing/indexed_copy.h"
 
 namespace anymps::ops {
@@ -35,9 +36,8 @@ void check_reduces(ReductionType reduction, ScalarType type) {
     const bool ordered = reduction == ReductionType::MIN || reduction == ReductionType::MAX;
     const bool mean = reduction == ReductionType::MEAN;
     const char* name = mean ? "mean" : reduction == ReductionType::MAX ? "amax" : "amin";
-    TORCH_CHECK_NOT_IMPLEMENTED(!(ordered && at::isComplexType(type)) && !(mean && type == at::kBool),
-                                "\"scatter_gather_tensor_cpu_reduce_", name, "\" not implemented for '",
-                                c10::toString(type), "'");
+    kernels::check_implemented(!(ordered && at::isComplexType(type)) && !(mean && type == at::kBool), type,
+                               "scatter_gather_tensor_cpu_reduce_", name);
 }
 
 // What does not change the other operand of a reduction.
@@ -141,9 +141,8 @@ TORCH_IMPL_FUNC(index_reduce_out)
  bool include_self, const Tensor& out) {
     TORCH_WARN_ONCE("index_reduce() is in beta and the API may change at any time.");
     const ScalarType type = self.scalar_type();
-    TORCH_CHECK_NOT_IMPLEMENTED(type != at::kBool && !at::isComplexType(type),
-                                include_self ? "\"index_func_" : "\"index_reduce_func_exclude_input_init",
-                                "\" not implemented for '", c10::toString(type), "'");
+    kernels::check_implemented(type != at::kBool && !at::isComplexType(type), type,
+                               include_self ? "index_func_" : "index_reduce_func_exclude_input_init");
     const Tensor from = source.dim() == 0 ? source.view(1) : source;
     // The vector as an index of from's positions that moves along dim only.
     c10::DimVector strides(from.dim(), 0);

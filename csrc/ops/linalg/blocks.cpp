@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "gemm/gemm.h"
+#include "kernels/check_dtype.h"
 #include "kernels/launch_config.h"
 
 namespace anymps::ops {
@@ -36,8 +37,7 @@ void solve_block(const Tensor& a, const Tensor& b, bool upper, bool unit) {
 
 void check_field(const char* op, const Tensor& matrices) {
     const auto type = matrices.scalar_type();
-    TORCH_CHECK_NOT_IMPLEMENTED(type == at::kFloat || type == at::kComplexFloat, "\"", op,
-                                "\" not implemented for '", c10::toString(type), "'");
+    kernels::check_implemented(type == at::kFloat || type == at::kComplexFloat, type, op);
 }
 
 Tensor as_batch(const Tensor& matrices) {

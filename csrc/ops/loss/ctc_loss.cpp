@@ -11,6 +11,7 @@
 #include <array>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "ops/same_dtype.h"
 
@@ -50,9 +51,8 @@ Sequences::Sequences(const Tensor& log_probs, const Tensor& targets, IntArrayRef
     const char* where = "ctc_loss_allocate_outputs";
     const at::TensorArg probs_arg(log_probs, "log_probs", 1), targets_arg(targets, "targets", 2);
     TORCH_CHECK(log_probs.numel() > 0, "log_probs tensor must not be empty");
-    TORCH_CHECK_NOT_IMPLEMENTED(log_probs.scalar_type() == at::kFloat,
-                                "\"ctc_loss_cpu\" not implemented for '",
-                                c10::toString(log_probs.scalar_type()), "'");
+    kernels::check_implemented(log_probs.scalar_type() == at::kFloat, log_probs.scalar_type(),
+                               "ctc_loss_cpu");
     at::checkScalarType(where, targets_arg, targets.scalar_type() == at::kLong ? at::kLong : at::kInt);
     at::checkDim(where, probs_arg, 3);
     at::checkDimRange(where, targets_arg, 1, 3);

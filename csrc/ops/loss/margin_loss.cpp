@@ -12,6 +12,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "ops/same_dtype.h"
@@ -20,8 +21,7 @@ namespace anymps::ops {
 namespace {
 
 void check_types(const Tensor& self, const Tensor& target, const char* label) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", label,
-                                "\" not implemented for '", c10::toString(self.scalar_type()), "'");
+    kernels::check_floating(self.scalar_type(), label);
     TORCH_CHECK(target.scalar_type() == at::kLong, "expected scalar type Long but found ",
                 target.scalar_type());
 }

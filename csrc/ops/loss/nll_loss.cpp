@@ -11,6 +11,7 @@
 
 #include "ops/loss/nll_loss.h"
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
@@ -43,8 +44,7 @@ struct Targets {
           ignored(ignore_index) {
         TORCH_CHECK(labels.scalar_type() == at::kLong || labels.scalar_type() == at::kByte,
                     "expected target dtype to be Long or Byte, but got ", labels.scalar_type());
-        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(x.scalar_type()),
-                                    "\"nll_loss_out_frame\" not implemented for '", x.scalar_type(), "'");
+        kernels::check_floating(x.scalar_type(), "nll_loss_out_frame");
         TORCH_CHECK(!weight.defined() || weight.scalar_type() == x.scalar_type(), "expected scalar type ",
                     x.scalar_type(), " but found ", (weight.defined() ? weight : x).scalar_type());
     }

@@ -5,11 +5,11 @@
 #include <anymps/ops/norm/batch_norm_ops.h>
 #include <anymps/ops/reduction_rows.h>
 
-#include "ops/check_real.h"
 #include "ops/materialize.h"
 #include "ops/norm/batch_norm.h"
 
 #include "kernels/channel_norm.h"
+#include "kernels/check_dtype.h"
 #include "kernels/reduce_nc_hw.h"
 #include "kernels/reduce_outer.h"
 #include "kernels/route.h"
@@ -122,7 +122,7 @@ void check_elements(const char* name, const Tensor& tensor, int64_t channels) {
 // Writes the output; returns what the backward pass wants: mean and 1 / sqrt(variance + eps), empty in
 // evaluation.
 std::pair<Tensor, Tensor> forward(const Tensor& input_any, const BatchNorm& given, const Tensor& out_any) {
-    check_floating("batch_norm", input_any);
+    kernels::check_floating(input_any.scalar_type(), "batch_norm");
     const int64_t channels = input_any.size(1);
     check_elements("running_mean", given.running_mean, channels);
     check_elements("running_var", given.running_variance, channels);

@@ -11,10 +11,10 @@
 #include <array>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/launch_config.h"
 #include "kernels/route.h"
 #include "kernels/row_launcher.h"
-#include "ops/check_real.h"
 #include "ops/norm/norm_routes.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
@@ -332,7 +332,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     at::native::_check_layer_norm_inputs(input, normalized_shape, weight, bias);
     check_mixed(input, weight, bias);
-    check_floating("LayerNormKernelImpl", input);
+    kernels::check_floating(input.scalar_type(), "LayerNormKernelImpl");
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor mean = empty_as(input, rows.stat_shape(), at::kFloat);
@@ -365,7 +365,7 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(_fused_rms_norm)(const Tensor& input, Int
                                                         std::optional<double> eps) {
     const Tensor weight = optional(weight_opt);
     at::native::_check_rms_norm_inputs_symint(input, c10::fromIntArrayRefSlow(normalized_shape), weight);
-    check_floating("rms_norm", input);
+    kernels::check_floating(input.scalar_type(), "rms_norm");
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
     Tensor rstd = empty_as(input, rows.stat_shape(), at::kFloat);

@@ -4,6 +4,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 
+#include "kernels/check_dtype.h"
 #include "ops/pool/windows.h"
 
 namespace anymps::ops {
@@ -71,15 +72,10 @@ Tensor average_backward(const Tensor& grad_output, const Tensor& self, int64_t s
     return grad_input;
 }
 
-void check_floating(const char* name, const Tensor& tensor) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(tensor.scalar_type()), "\"", name,
-                                "\" not implemented for '", c10::toString(tensor.scalar_type()), "'");
-}
-
 }  // namespace
 
 Tensor ANYMPS_FUNC(_adaptive_avg_pool2d)(const Tensor& self, IntArrayRef output_size) {
-    check_floating("adaptive_avg_pool2d", self);
+    kernels::check_floating(self.scalar_type(), "adaptive_avg_pool2d");
     return average(self, output_size, 2);
 }
 
@@ -87,7 +83,7 @@ ANYMPS_ROW(adaptive_avg_pool2d_out, average_out(self, output_size, 2, out))
 ANYMPS_ROW(_adaptive_avg_pool2d_backward, average_backward(grad_output, self, 2))
 
 Tensor ANYMPS_FUNC(_adaptive_avg_pool3d)(const Tensor& self, IntArrayRef output_size) {
-    check_floating("adaptive_avg_pool3d_cpu", self);
+    kernels::check_floating(self.scalar_type(), "adaptive_avg_pool3d_cpu");
     return average(self, output_size, 3);
 }
 
@@ -103,7 +99,7 @@ Tensor& ANYMPS_FUNC(adaptive_avg_pool3d_backward_grad_input)(const Tensor& grad_
 
 TORCH_IMPL_FUNC(adaptive_max_pool2d_out)
 (const Tensor& self, IntArrayRef output_size, const Tensor& out, const Tensor& indices) {
-    check_floating("adaptive_max_pool2d", self);
+    kernels::check_floating(self.scalar_type(), "adaptive_max_pool2d");
     max_pool("adaptive_max_pool2d", Windows::adapting(2), self, out, indices);
 }
 
@@ -113,7 +109,7 @@ ANYMPS_ROW(adaptive_max_pool2d_backward_grad_input,
 
 TORCH_IMPL_FUNC(adaptive_max_pool3d_out)
 (const Tensor& self, IntArrayRef output_size, const Tensor& out, const Tensor& indices) {
-    check_floating("adaptive_max_pool3d", self);
+    kernels::check_floating(self.scalar_type(), "adaptive_max_pool3d");
     max_pool("adaptive_max_pool3d", Windows::adapting(3), self, out, indices);
 }
 

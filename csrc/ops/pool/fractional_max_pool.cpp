@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "ops/indexing/indexed_copy.h"
@@ -22,8 +23,7 @@ void fractional_max_pool(int64_t spatial, const Tensor& self, std::array<int64_t
                          const Tensor& samples, const Tensor& output, const Tensor& indices) {
     spatial == 2 ? at::native::fractional_max_pool_check_shape<2>(self, samples)
                  : at::native::fractional_max_pool_check_shape<3>(self, samples);
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", kLabels[spatial - 2],
-                                "\" not implemented for '", c10::toString(self.scalar_type()), "'");
+    kernels::check_floating(self.scalar_type(), kLabels[spatial - 2]);
     if (output.numel() == 0) return;
     TORCH_CHECK(output.numel() <= std::numeric_limits<uint32_t>::max(),
                 "fractional_max_pool on MPS: ", output.numel(), " elements are more than 2^32 - 1");

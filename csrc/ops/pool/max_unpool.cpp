@@ -5,6 +5,7 @@
 #include <ATen/Context.h>
 #include <ATen/native/Resize.h>
 
+#include "kernels/check_dtype.h"
 #include "ops/indexing/indexed_copy.h"
 #include "ops/memory_format.h"
 #include "ops/same_dtype.h"
@@ -30,8 +31,7 @@ void check_nonempty(const Tensor& self, int64_t spatial) {
 void unpool(const Tensor& self, const Tensor& indices, IntArrayRef output_size, const Tensor& out) {
     const auto spatial = static_cast<int64_t>(output_size.size());
     at::globalContext().alertNotDeterministic(kAlertNames[spatial - 2]);
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", kNames[spatial - 2],
-                                "\" not implemented for '", c10::toString(self.scalar_type()), "'");
+    kernels::check_floating(self.scalar_type(), kNames[spatial - 2]);
     std::vector<int64_t> sizes(self.sizes().begin(), self.sizes().end() - spatial);
     sizes.insert(sizes.end(), output_size.begin(), output_size.end());
     at::native::resize_output(out, sizes);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/launch_config.h"
@@ -271,8 +272,7 @@ bool spread_words(const Windows& w, const Tensor& grad_output, const Tensor& gra
 }
 
 void refuse(const char* op, const Tensor& tensor) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" not implemented for '",
-                                c10::toString(tensor.scalar_type()), "'");
+    kernels::raise_not_implemented(tensor.scalar_type(), op);
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
-#include "ops/check_real.h"
 #include "runtime/generator.h"
 
 namespace anymps::ops {
@@ -21,7 +21,7 @@ using shaders::distributions::DistributionKernel;
 
 Tensor gradient(const GradientKernel& kernel, const char* label, const Tensor& a, const Tensor& b,
                 const Tensor& c) {
-    check_floating(label, a);
+    kernels::check_floating(a.scalar_type(), label);
     const Tensor out = at::empty(a.sizes(), a.options());
     if (out.numel() == 0) return out;
     const auto dense = [&](const Tensor& t) {
@@ -48,7 +48,7 @@ Tensor gradient(const GradientKernel& kernel, const char* label, const Tensor& a
 // A number for each element of `a` (and of b, of the same sizes), in the order of the elements.
 Tensor draw(const DistributionKernel& kernel, const char* label, const Tensor& a, const Tensor& b,
             const std::optional<Generator>& generator) {
-    check_floating(label, a);
+    kernels::check_floating(a.scalar_type(), label);
     const Tensor out = at::empty(a.sizes(), a.options());
     if (out.numel() == 0) return out;
     const Tensor first = a.contiguous(), second = b.defined() ? b.contiguous() : b;
@@ -100,7 +100,7 @@ ANYMPS_ROW(_dirichlet_grad, gradient(shaders::distribution_gradients::dirichlet_
 
 // Gamma numbers divided by their sum over the last dimension; never 0 nor 1.
 Tensor ANYMPS_FUNC(_sample_dirichlet)(const Tensor& self, std::optional<Generator> generator) {
-    check_floating("dirichlet", self);
+    kernels::check_floating(self.scalar_type(), "dirichlet");
     const Tensor gamma =
         draw(shaders::distributions::draw_gamma, "dirichlet", self.to(at::kFloat), Tensor(), generator);
     const float smallest = std::numeric_limits<float>::min(), largest = std::nextafter(1.0f, 0.0f);

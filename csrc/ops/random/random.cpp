@@ -10,8 +10,8 @@
 
 #include <cmath>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
-#include "ops/check_real.h"
 #include "ops/same_device.h"
 #include "runtime/generator.h"
 
@@ -115,7 +115,7 @@ uint64_t natural_range(ScalarType type) {
         case at::kFloat:
             return (uint64_t{1} << 24) + 1;
         default:
-            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"random_\" not implemented for '", type, "'");
+            kernels::raise_not_implemented(type, "random_");
     }
 }
 
@@ -136,8 +136,7 @@ struct UniformKernel {
 template <class>
 struct NormalKernel {
     void operator()(const Tensor& self, double mean, double std, const std::optional<Generator>& generator) {
-        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
-                                    "\"normal\" not implemented for '", self.scalar_type(), "'");
+        kernels::check_floating(self.scalar_type(), "normal");
         draw_floats(shader::random_normal, self, {static_cast<float>(mean), static_cast<float>(std)},
                     generator);
     }
@@ -147,7 +146,7 @@ template <class>
 struct LogNormalKernel {
     void operator()(at::TensorIteratorBase& iter, double mean, double std,
                     const std::optional<Generator>& generator) {
-        check_real("log_normal_cpu", iter.tensor_base(0));
+        kernels::check_real(iter.tensor_base(0).scalar_type(), "log_normal_cpu");
         draw_floats(shader::random_log_normal, iter.tensor_base(0),
                     {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
@@ -177,7 +176,7 @@ struct CauchyKernel {
 template <class>
 struct GeometricKernel {
     void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
-        check_real("geometric_cpu", iter.tensor_base(0));
+        kernels::check_real(iter.tensor_base(0).scalar_type(), "geometric_cpu");
         draw_floats(shader::random_geometric, iter.tensor_base(0),
                     {0, static_cast<float>(1 / std::log1p(-p))}, generator);
     }
@@ -186,12 +185,12 @@ struct GeometricKernel {
 template <class>
 struct BernoulliKernel {
     void operator()(const Tensor& self, double p, const std::optional<Generator>& generator) {
-        check_real("bernoulli_scalar_cpu_", self);
+        kernels::check_real(self.scalar_type(), "bernoulli_scalar_cpu_");
         draw_floats(shader::random_bernoulli, self, {static_cast<float>(p)}, generator);
     }
     void operator()(const Tensor& self, const Tensor& p, const std::optional<Generator>& generator) {
-        check_real("bernoulli_tensor_cpu_self_", self);
-        check_real("bernoulli_tensor_cpu_p_", p);
+        kernels::check_real(self.scalar_type(), "bernoulli_tensor_cpu_self_");
+        kernels::check_real(p.scalar_type(), "bernoulli_tensor_cpu_p_");
         draw_into(self, [&](const at::TensorBase& out) {
             // The kernel walks both tensors in the order of memory.
             Tensor probabilities = p.to(out.device()).expand(out.sizes());

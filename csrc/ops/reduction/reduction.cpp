@@ -15,7 +15,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/check_real.h"
+#include "kernels/check_dtype.h"
 #include "ops/same_device.h"
 
 namespace anymps::ops {
@@ -193,7 +193,7 @@ Tensor whole(const ReductionRow& row, const char* name, const Tensor& self) {
 TORCH_IMPL_FUNC(hash_tensor_out)
 (const Tensor& self, IntArrayRef dim, bool keepdim, int64_t mode, const Tensor& out) {
     TORCH_CHECK(mode == 0, "Unknown hash_tensor mode: ", mode);
-    check_real("xor_sum_mps", self);
+    kernels::check_real(self.scalar_type(), "xor_sum_mps");
     kernels::reduce(rows::hash_bits, self, kernels::dim_mask(self, dim), {out});
 }
 

@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
-#include "ops/check_real.h"
 
 namespace anymps::ops {
 namespace {
@@ -183,8 +183,8 @@ ANYMPS_ROW(cumsum_out, scan(self, dim, out, {}, Scan::Sum))
 ANYMPS_ROW(cumprod_out, scan(self, dim, out, {}, Scan::Product))
 
 Tensor& ANYMPS_FUNC(_logcumsumexp_out)(const Tensor& self, int64_t dim, Tensor& out) {
-    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point() || self.is_complex(),
-                                "\"logcumsumexp_out_cpu\" not implemented for '", self.scalar_type(), "'");
+    kernels::check_implemented(self.is_floating_point() || self.is_complex(), self.scalar_type(),
+                               "logcumsumexp_out_cpu");
     at::native::resize_output(out, self.sizes());
     scan(self, dim, out, {}, Scan::LogSumExp);
     return out;
@@ -194,12 +194,12 @@ ANYMPS_ROW(_logcumsumexp,
            _logcumsumexp_out(self, dim, NewTensor(at::empty_like(self, at::MemoryFormat::Contiguous))))
 
 void ANYMPS_FUNC(_cummax_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
-    check_real("cummax_cpu", self);
+    kernels::check_real(self.scalar_type(), "cummax_cpu");
     scan(self, dim, values, indices, Scan::Maximum);
 }
 
 void ANYMPS_FUNC(_cummin_helper)(const Tensor& self, Tensor& values, Tensor& indices, int64_t dim) {
-    check_real("cummin_cpu", self);
+    kernels::check_real(self.scalar_type(), "cummin_cpu");
     scan(self, dim, values, indices, Scan::Minimum);
 }
 

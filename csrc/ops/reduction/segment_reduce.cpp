@@ -10,6 +10,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
 
@@ -22,19 +23,16 @@ namespace shader = shaders::segment_reduce;
 using shader::SegmentArgs;
 
 void check_type(const Tensor& data) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(data.scalar_type()),
-                                "\"_segment_reduce_cpu\" not implemented for '",
-                                c10::toString(data.scalar_type()), "'");
+    kernels::check_floating(data.scalar_type(), "_segment_reduce_cpu");
 }
 
 // The offsets of segments, [..., segments + 1], of the axis that is their last.
 Tensor offsets_of(const std::optional<Tensor>& lengths, const std::optional<Tensor>& offsets) {
     const bool given = offsets.has_value() && offsets->defined();
     const Tensor& edges = given ? *offsets : *lengths;
-    TORCH_CHECK_NOT_IMPLEMENTED(edges.scalar_type() == at::kLong || edges.scalar_type() == at::kInt,
-                                "\"_segment_reduce_", given ? "offsets" : "lengths",
-                                "_cpu_kernel1\" not implemented for '", c10::toString(edges.scalar_type()),
-                                "'");
+    kernels::check_implemented(edges.scalar_type() == at::kLong || edges.scalar_type() == at::kInt,
+                               edges.scalar_type(), "_segment_reduce_", given ? "offsets" : "lengths",
+                               "_cpu_kernel1");
     return given ? edges.contiguous() : at::constant_pad_nd(edges.cumsum(-1), {1, 0}).contiguous();
 }
 

@@ -9,6 +9,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/image.h"
 #include "kernels/launch_config.h"
@@ -100,8 +101,7 @@ void check(const Tensor& input, const Tensor& grid, const Options& options, cons
         at::native::check_grid_sampler_2d(input, grid);
     else  // cubic samples of volumes, which are PyTorch's from 2.15 on, are not refused
         at::native::check_grid_sampler_3d(input, grid, /*interpolation_mode=*/0);
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()), "\"", label,
-                                "\" not implemented for '", c10::toString(input.scalar_type()), "'");
+    kernels::check_floating(input.scalar_type(), label);
     TORCH_CHECK(input.scalar_type() == grid.scalar_type(), "expected scalar type ", input.scalar_type(),
                 " but found ", grid.scalar_type());
 }

@@ -1,4 +1,5 @@
 #include "ops/resample/interpolation.h"
+#include "kernels/check_dtype.h"
 
 #include <vector>
 
@@ -37,8 +38,8 @@ std::vector<ResampleAxis> axes_of(const at::Tensor& inputs, const at::Tensor& ou
 }
 
 void check_dtype(const at::Tensor& tensor, const char* op) {
-    TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_floating_point() || tensor.scalar_type() == at::kByte, '"', op,
-                                "\" not implemented for '", c10::toString(tensor.scalar_type()), "'");
+    kernels::check_implemented(tensor.is_floating_point() || tensor.scalar_type() == at::kByte,
+                               tensor.scalar_type(), op);
 }
 
 }  // namespace

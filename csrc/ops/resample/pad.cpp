@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "kernels/check_dtype.h"
 #include "ops/memory_format.h"
 #include "ops/resample/resample.h"
 #include "runtime/torch_version.h"
@@ -18,7 +19,7 @@ constexpr auto kReflect = ResampleMode::Reflect;
 constexpr auto kReplicate = ResampleMode::Replicate;
 
 void check_dtype(const Tensor& tensor, const char* op) {
-    TORCH_CHECK_NOT_IMPLEMENTED(tensor.scalar_type() != at::kBool, '"', op, "\" not implemented for 'Bool'");
+    kernels::check_implemented(tensor.scalar_type() != at::kBool, tensor.scalar_type(), op);
 }
 
 // padding: before and after, of the last dimension first.

@@ -1,5 +1,6 @@
 // _masked_softmax and its gradient, of softmax and masked_fill.
 #include "ops/softmax/masked_softmax.h"
+#include "kernels/check_dtype.h"
 
 #include <anymps/ops/softmax/masked_softmax_ops.h>
 
@@ -7,8 +8,6 @@
 #include <ATen/ops/_softmax_backward_data.h>
 
 #include <limits>
-
-#include "ops/check_real.h"
 
 namespace anymps::ops {
 namespace {
@@ -47,7 +46,7 @@ Tensor broadcast_mask(const Tensor& mask, IntArrayRef scores, std::optional<int6
 Tensor ANYMPS_FUNC(_masked_softmax)(const Tensor& self, const Tensor& mask, std::optional<int64_t> dim,
                                     std::optional<int64_t> mask_type) {
     const Tensor left_out = broadcast_mask(mask, self.sizes(), mask_type);
-    check_floating("masked_softmax", self);
+    kernels::check_floating(self.scalar_type(), "masked_softmax");
     return at::_softmax(self.masked_fill(left_out, kLeftOut), dim.value_or(-1), false);
 }
 
@@ -55,7 +54,7 @@ Tensor ANYMPS_FUNC(_masked_softmax_backward)(const Tensor& grad_output, const Te
                                              const Tensor& mask, std::optional<int64_t> dim) {
     TORCH_CHECK(grad_output.sizes() == mask.sizes(), "Mask shape should match grad shape");
     check_bool(mask);
-    check_floating("masked_softmax_backward", grad_output);
+    kernels::check_floating(grad_output.scalar_type(), "masked_softmax_backward");
     const Tensor kept = grad_output.masked_fill(mask, 0);
     return at::_softmax_backward_data(kept, output, dim.value_or(-1), output.scalar_type())
         .masked_fill_(mask, 0);

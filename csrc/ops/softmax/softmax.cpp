@@ -6,6 +6,7 @@
 #include <anymps/shaders/softmax/softmax_rows.h>
 #include <c10/core/ScalarType.h>
 
+#include "kernels/check_dtype.h"
 #include "kernels/launch_config.h"
 #include "kernels/route.h"
 #include "kernels/row_launcher.h"
@@ -21,8 +22,7 @@ namespace long_rows = shaders::softmax_long;
 constexpr auto kWrite = kernels::RowTensor::kWrite;
 
 void check_floating(const Tensor& self, bool log) {
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", log ? "log_" : "",
-                                "softmax_kernel_impl\" not implemented for '", self.scalar_type(), "'");
+    kernels::check_floating(self.scalar_type(), log ? "log_" : "", "softmax_kernel_impl");
 }
 
 constexpr kernels::KernelFamily kLongRows(long_rows::kernels_with<long_rows::LongRows>,

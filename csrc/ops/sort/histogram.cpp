@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 
 namespace anymps::ops {
@@ -85,8 +86,8 @@ Tensor extremes(const Tensor& values) {
 
 // The size of the result is data: waits for the device.
 Tensor ANYMPS_FUNC(bincount)(const Tensor& self, const std::optional<Tensor>& weights, int64_t minlength) {
-    TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(self.scalar_type(), /*includeBool=*/true),
-                                "\"bincount_cpu\" not implemented for '", self.scalar_type(), "'");
+    kernels::check_implemented(c10::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+                               self.scalar_type(), "bincount_cpu");
     TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
     if (self.dim() == 1 && self.numel() == 0) return at::zeros({minlength}, self.options().dtype(at::kLong));
     TORCH_CHECK(self.dim() == 1, "bincount only supports 1-d non-negative integral inputs.");
@@ -118,8 +119,7 @@ Tensor& ANYMPS_FUNC(histc_out)(const Tensor& self, int64_t bins, const Scalar& m
     };
     check_finite();
     TORCH_CHECK(low <= high, "torch.histc: max must be larger than min");
-    TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"histogram_cpu\" not implemented for '",
-                                self.scalar_type(), "'");
+    kernels::check_floating(self.scalar_type(), "histogram_cpu");
     if (low == high && self.numel() > 0) {
         const Tensor range = extremes(self).to(at::kDouble);
         low = range.const_data_ptr<double>()[0];

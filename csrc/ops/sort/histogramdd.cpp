@@ -14,6 +14,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
+
 namespace anymps::ops {
 namespace {
 
@@ -21,8 +23,7 @@ using Range = std::optional<c10::ArrayRef<double>>;
 using OptionalTensor = std::optional<Tensor>;
 
 void check_type(const Tensor& self) {
-    TORCH_CHECK_NOT_IMPLEMENTED(self.scalar_type() == at::kFloat, "\"histogramdd\" not implemented for '",
-                                c10::toString(self.scalar_type()), "'");
+    kernels::check_implemented(self.scalar_type() == at::kFloat, self.scalar_type(), "histogramdd");
 }
 
 void check_inputs(const Tensor& input, TensorList bins, const OptionalTensor& weight) {

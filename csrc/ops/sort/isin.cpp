@@ -10,8 +10,8 @@
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sort.h>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
-#include "ops/check_real.h"
 
 namespace anymps::ops {
 namespace {
@@ -23,7 +23,7 @@ void isin(const Tensor& elements, const Tensor& set, bool invert, const Tensor& 
     if (elements.numel() == 0) return;
     const auto type = at::result_type(elements, set);
     const Tensor from = elements.to(type).contiguous();
-    check_real("isin_default_cpu", from);
+    kernels::check_real(from.scalar_type(), "isin_default_cpu");
     Tensor members = set.to(type).contiguous().view({-1});
     // Kernels read uint64 as int64, whose order is another one.
     const bool sorted = members.numel() > kLinear && type != at::kUInt64;

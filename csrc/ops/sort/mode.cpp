@@ -10,7 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 
-#include "ops/check_real.h"
+#include "kernels/check_dtype.h"
 
 namespace anymps::ops {
 namespace {
@@ -39,7 +39,7 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(mode_values)(const Tensor& self, int64_
                 indices.scalar_type(), "' for indices output");
     dim = at::maybe_wrap_dim(dim, self.dim());
     at::native::zero_numel_check_dims(self, dim, "mode()");
-    check_real("mode_cpu", self);
+    kernels::check_real(self.scalar_type(), "mode_cpu");
     at::assert_no_overlap(values, indices);
     at::assert_no_overlap(values, self);
     at::native::_reduction_with_indices_allocate_or_resize_output(values, indices, self, dim, keepdim);

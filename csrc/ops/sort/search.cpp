@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "kernels/launch_config.h"
-#include "ops/check_real.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -126,7 +126,7 @@ Tensor& ANYMPS_FUNC(searchsorted_Tensor_out)(const Tensor& sorted_sequence, cons
                                              const std::optional<Tensor>& sorter, Tensor& out) {
     const Tensor order = sorter.value_or(Tensor());
     at::native::searchsorted_pre_check(sorted_sequence, self, out, out_int32, right, side, order);
-    check_real("searchsorted_out_cpu", sorted_sequence);
+    kernels::check_real(sorted_sequence.scalar_type(), "searchsorted_out_cpu");
     at::native::resize_output(out, self.sizes());
     if (self.numel() == 0) return out;
     const auto common = at::result_type(sorted_sequence, self);

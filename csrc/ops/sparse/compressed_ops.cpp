@@ -15,6 +15,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "kernels/check_dtype.h"
 #include "ops/sparse/compressed.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
@@ -71,7 +72,7 @@ Tensor without_dims(const char* op, const Tensor& self, at::IntArrayRef dim, boo
     const bool all = dim.empty() || (reduced[0] && reduced[1]);
     const auto own = self.scalar_type();
     const auto type = dtype.value_or(at::isIntegralType(own, /*includeBool=*/false) ? at::kLong : own);
-    TORCH_CHECK_NOT_IMPLEMENTED(type != at::kBool, '"', op, "\" not implemented for 'Bool'");
+    kernels::check_implemented(type != at::kBool, type, op);
     const Tensor values = self.values().to(type);
     const Tensor places = at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices());
     std::vector<int64_t> sizes = self.sizes().vec();

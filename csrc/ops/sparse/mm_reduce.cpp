@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
+#include "kernels/check_dtype.h"
 #include "ops/sparse/compressed.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
@@ -34,8 +35,7 @@ void check(const Tensor& self, const Tensor& other) {
     TORCH_CHECK(self.scalar_type() == other.scalar_type(),
                 "sparse_mm_reduce: expect self and other to have the same dtype, got ", self.scalar_type(),
                 " and ", other.scalar_type());
-    TORCH_CHECK(at::isFloatingType(self.scalar_type()), "\"spmm_reduce_kernel\" not implemented for '",
-                c10::toString(self.scalar_type()), "'");
+    kernels::check_floating(self.scalar_type(), "spmm_reduce_kernel");
 }
 
 Reduce reduce_of(ReductionType type) {

@@ -9,6 +9,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "ops/same_device.h"
 
@@ -69,9 +70,7 @@ DeformConv::DeformConv(const Tensor& input, const Tensor& weight, const Tensor& 
                       {{"input", input}, {"weight", weight}, {"offset", offset}, {"mask", mask}});
     TORCH_CHECK(input.dim() == 4 && offset.dim() == 4 && (!shape.use_mask || mask.dim() == 4) &&
                 weight.dim() == 4);
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()),
-                                "\"deformable_im2col\" not implemented for '",
-                                c10::toString(input.scalar_type()), "'");
+    kernels::check_floating(input.scalar_type(), "deformable_im2col");
     for (const Tensor* t : {&weight, &offset, shape.use_mask ? &mask : &offset}) {
         TORCH_CHECK(t->scalar_type() == input.scalar_type(), "expected scalar type ", input.scalar_type(),
                     " but found ", t->scalar_type());

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "ops/same_device.h"
 
@@ -27,9 +28,7 @@ void check(const Tensor& boxes, const Tensor& scores) {
     TORCH_CHECK(boxes.size(0) == scores.size(0), "boxes and scores should have same number of elements in ",
                 "dimension 0, got ", boxes.size(0), " and ", scores.size(0));
     TORCH_CHECK(boxes.scalar_type() == scores.scalar_type(), "dets should have the same type as scores");
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(boxes.scalar_type()),
-                                "\"nms_kernel\" not implemented for '", c10::toString(boxes.scalar_type()),
-                                "'");
+    kernels::check_floating(boxes.scalar_type(), "nms_kernel");
 }
 
 // The overlap is a float, and torchvision compares it with a double.

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
 #include "ops/indexing/indexed_copy.h"
 #include "ops/same_device.h"
@@ -32,8 +33,7 @@ struct Pooling {
 void check(const Tensor& input, const Tensor& rois, const char* name) {
     TORCH_CHECK(rois.dim() == 2 && rois.size(1) == 5, "Tensor rois should have shape as Tensor[K, 5]");
     TORCH_CHECK(input.scalar_type() == rois.scalar_type(), "input should have the same type as rois");
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()), "\"", name,
-                                "\" not implemented for '", c10::toString(input.scalar_type()), "'");
+    kernels::check_floating(input.scalar_type(), name);
 }
 
 // input and output, or their gradients; input is written where it is `backward`.
