@@ -217,10 +217,10 @@ def test_refusals(ranks):
         "RuntimeError: output tensor size must be equal to world_size times input tensor size",
         "RuntimeError: all_gather: expected all tensors on mps, but found one on cpu",
         "RuntimeError: Tensor's dim 0 does not divide equally across group size",
-        "RuntimeError: split_with_sizes expects split_sizes have only non-negative entries, but got "
-        "split_sizes=[-1, 4]",
         *[SHARED_ELEMENTS] * 2,
     ]
     for refused in ranks.run(refusals):
+        split = refused.pop(6)  # PyTorch's own check, in the words of its version
+        assert split.startswith("RuntimeError: ") and "non-negative" in split
         assert refused[:-1] == expected
         assert refused[-1].startswith("NotImplementedError")
