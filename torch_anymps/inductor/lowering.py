@@ -226,6 +226,31 @@ def _any_of_bytes(original):
     return reduce_any
 
 
+def _root_of_power(original):
+    """x ** -0.5 is the reciprocal root in eager mode, which for -inf is NaN where the power is 0."""
+    from torch._inductor import ir, lowering
+
+    def power(a, b):
+        is_root = isinstance(b, float) and b == -0.5 and isinstance(a, ir.IRNode) and a.get_dtype().is_floating_point
+        return lowering.rsqrt(a) if is_root and a.get_device().type == "mps" else original(a, b)
+
+    return power
+
+
+def _zero_times_integers(original):
+    """Of products with the number 0 Inductor makes zeros, which they are not where a factor is infinite or NaN."""
+
+    def add_peephole_patterns(self):
+        original(self)
+        for node in list(self.node_replacements):
+            value = node.meta["val"]
+            if value.device.type == "mps" and (value.is_floating_point() or value.is_complex()):
+                for known in (self.node_replacements, self.node_replacements_shapes, self.constant_data_ptrs):
+                    known.pop(node, None)
+
+    return add_peephole_patterns
+
+
 def _from_a_copy_of_itself(original):
     """A tensor written with a view of itself, whose clone Inductor drops: one kernel would read what it writes."""
     from torch._inductor import ir
@@ -242,8 +267,10 @@ def _from_a_copy_of_itself(original):
 
 def register_decompositions() -> None:
     from torch._inductor import decomposition, ir, lowering, utils
-    from torch._inductor.fx_passes import post_grad
+    from torch._inductor.fx_passes import joint_graph, post_grad
 
+    folder = joint_graph.UniformValueConstantFolder
+    folder._add_peephole_patterns = _zero_times_integers(folder._add_peephole_patterns)
     layout = ir.MutationLayoutSHOULDREMOVE
     layout.realize_into = staticmethod(_from_a_copy_of_itself(layout.realize_into))
     post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
@@ -257,6 +284,9 @@ def register_decompositions() -> None:
         lowering.lowerings[op] = _any_of_bytes(lowering.lowerings[op])
     for op in (aten.div.Tensor_mode, aten.div.Scalar_mode):
         lowering.lowerings[op] = floor_division(lowering.lowerings[op])
+    for op in (aten.pow, *(getattr(aten.pow, name) for name in aten.pow.overloads())):
+        if op in lowering.lowerings:
+            lowering.lowerings[op] = _root_of_power(lowering.lowerings[op])
     lowering.lowerings[aten.mm.dtype] = _wide_product(lowering.lowerings[aten.mm.dtype])
 
     for op in (aten.grid_sampler_3d.default, aten.grid_sampler_3d_backward.default):

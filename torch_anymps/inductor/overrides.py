@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import sympy
 import torch
@@ -103,7 +104,10 @@ class SlangOverrides(OpOverrides):
         text = V.kernel.kexpr(sympy_subs(index, wide))
         kind = REGISTER[dtype]
         text = wrapped(f"{kind}({text})", dtype)
-        return V.kernel.cse.generate(V.kernel.compute, text, bounds=get_bounds_index_expr(expr), dtype=dtype)
+        var = V.kernel.cse.generate(V.kernel.compute, text, bounds=get_bounds_index_expr(expr), dtype=dtype)
+        if index.is_number:
+            var.literal = float(index)
+        return var
 
     value_expr = index_expr
 
@@ -243,17 +247,36 @@ def _cast(text: str, dtype: torch.dtype) -> CSEVariable:
     return var
 
 
+_EXACT = {"+": "m::add_exact", "-": "m::sub_exact", "*": "m::mul_exact"}
+
+
+def literal(value) -> float | None:
+    """The number that an operand is, where the text says it: a driver computes with it while it compiles."""
+    return getattr(value, "literal", None) if isinstance(value, CSEVariable) else value
+
+
+def _float_arithmetic(sign: str, a, b) -> str:
+    """One rounding each, as in eager mode.
+
+    Compilers take x - x and x * bool(c) for 0 where c is false, which they are not for infinities and NaN, x + c - c
+    for x, and x + 0 for x where it is -0.
+    """
+    x, y = operand(a, "float"), operand(b, "float")
+    if sign != "*" and literal(a) == 0 and literal(b) is None:
+        x, y = y if sign == "+" else f"m::negated({y})", literal(a)
+    elif sign != "*" and literal(b) == 0 and literal(a) is None:
+        y = literal(b) if sign == "+" else -float(literal(b))
+    else:
+        return f"{_EXACT[sign]}({x}, {y})"
+    return f"plus_zero({x})" if math.copysign(1, y) > 0 else x
+
+
 def _arithmetic(sign: str, a, b) -> str:
     kind = common_type(a, b)
     if kind == "bool":
         return f"({operand(a, 'bool')} {'||' if sign == '+' else '&&'} {operand(b, 'bool')})"
-    literals = [getattr(v, "literal", None if isinstance(v, CSEVariable) else v) for v in (a, b)]
-    if sign == "-" and kind == "float" and not any(literals):
-        # Compilers fold x - x to 0, which it is not for infinities and NaN.
-        return f"m::sub_exact({operand(a, kind)}, {operand(b, kind)})"
-    if sign == "*" and kind == "float" and 0 in literals:
-        # Compilers fold 0 * x to 0, too.
-        return f"m::mul_exact({operand(a, kind)}, {operand(b, kind)})"
+    if kind == "float":
+        return _float_arithmetic(sign, a, b)
     dtypes = [v.dtype for v in (a, b) if isinstance(v, CSEVariable)]
     text = f"({operand(a, kind)} {sign} {operand(b, kind)})"
     narrow = kind == "int" and dtypes and all(d in NARROW for d in dtypes)
@@ -293,7 +316,9 @@ def _or_fast(name: str, exact):
 
     def text(*operands):
         integers = name in ("maximum", "minimum") and common_type(*operands) != "float"
-        if V.kernel.is_single_operation or integers:
+        # A driver that computes a quotient with 0 while it compiles may give anything.
+        folded = _FAST[name] in ("div", "reciprocal") and any(literal(x) == 0 for x in operands)
+        if V.kernel.is_single_operation or integers or folded:
             return exact(*operands)
         return f"fast::{_FAST[name]}({', '.join(operand(x, 'float') for x in operands)})"
 

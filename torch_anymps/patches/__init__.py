@@ -23,6 +23,7 @@ NAMES = (
     "torch_convolution",
     "torch_dynamo",
     "torch_fake_strides",
+    "torch_autograd_cache",
     "torch_flex_attention",
     "torch_inductor",
     "torch_inductor_replay",
