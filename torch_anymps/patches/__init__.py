@@ -24,6 +24,7 @@ NAMES = (
     "torch_dynamo",
     "torch_fake_strides",
     "torch_flex_attention",
+    "torch_nested_attention",
     "torch_inductor",
     "torch_inductor_replay",
     "torch_checkpoint_random",
