@@ -115,7 +115,7 @@ uint64_t natural_range(ScalarType type) {
         case at::kFloat:
             return (uint64_t{1} << 24) + 1;
         default:
-            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"random_\" not implemented for '", type, "'");
+            TORCH_CHECK_NOT_IMPLEMENTED(false, "\"random_kernel_cpu\" not implemented for '", type, "'");
     }
 }
 
@@ -136,8 +136,7 @@ struct UniformKernel {
 template <class>
 struct NormalKernel {
     void operator()(const Tensor& self, double mean, double std, const std::optional<Generator>& generator) {
-        TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()),
-                                    "\"normal\" not implemented for '", self.scalar_type(), "'");
+        check_floating("normal_kernel_cpu", self);
         draw_floats(shader::random_normal, self, {static_cast<float>(mean), static_cast<float>(std)},
                     generator);
     }
@@ -147,7 +146,7 @@ template <class>
 struct LogNormalKernel {
     void operator()(at::TensorIteratorBase& iter, double mean, double std,
                     const std::optional<Generator>& generator) {
-        check_real("log_normal_cpu", iter.tensor_base(0));
+        check_floating("log_normal_cpu", iter.tensor_base(0));
         draw_floats(shader::random_log_normal, iter.tensor_base(0),
                     {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
@@ -178,6 +177,7 @@ template <class>
 struct GeometricKernel {
     void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
         check_real("geometric_cpu", iter.tensor_base(0));
+        check_implemented(iter.dtype() != at::kBool, "geometric_cpu", iter.tensor_base(0));
         draw_floats(shader::random_geometric, iter.tensor_base(0),
                     {0, static_cast<float>(1 / std::log1p(-p))}, generator);
     }
@@ -235,6 +235,11 @@ struct RandomFromToKernel {
     }
     // The whole range of int64.
     void operator()(at::TensorIteratorBase& iter, const std::optional<Generator>& generator) {
+        const ScalarType type = iter.dtype();
+        check_implemented(type != at::kBool && type != at::kHalf, "random_full_64_bits_range_kernel_cpu",
+                          iter.tensor_base(0));
+        TORCH_CHECK(type == at::kLong || type == at::kFloat || type == at::kBFloat16,
+                    "random_full_64_bits_range_kernel_cpu handles only int64, double, float and bfloat16");
         draw_integers(iter.tensor_base(0), 0, std::numeric_limits<int64_t>::lowest(), generator);
     }
 };
