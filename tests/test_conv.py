@@ -304,6 +304,7 @@ def test_second_derivative():
         lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), padding=-1),
         lambda t: F.conv2d(t(1, 3, 5, 5), t(4, 3, 3, 3), groups=2),
         lambda t: F.conv_transpose2d(t(1, 3, 5, 5), t(4, 3, 3, 3)),
+        lambda t: F.conv_transpose2d(t(1, 2, 6, 2), t(2, 2, 3, 1), padding=1, dilation=(3, 1)),
     ],
 )
 def test_wrong_arguments_raise_what_the_cpu_raises(case, raises_as_on_the_cpu):

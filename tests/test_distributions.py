@@ -13,15 +13,16 @@ def close(sample, mean, variance, kurtosis=11):
     assert abs(sample.var().item() - variance) < 5 * variance * ((kurtosis - 1) / COUNT) ** 0.5 + 1e-6
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3, 4.0, 9.9, 10.0, 35.0, 2000.0])
+@pytest.mark.parametrize("rate", [0.0, 0.3, 4.0, 9.9, 10.0, 35.0, 2000.0, 1e6, 1.6e7])
 def test_poisson(rate, mps, no_fallback):
     sample = torch.poisson(torch.full((COUNT,), rate, device=mps))
     assert torch.equal(sample, sample.round()) and sample.min() >= 0
-    close(sample, rate, rate)
+    close(sample, rate, rate, kurtosis=3 + 1 / max(rate, 0.1))
 
 
 @pytest.mark.parametrize(
-    ("count", "p"), [(0, 0.5), (1, 0.3), (20, 0.1), (20, 0.9), (100, 0.4), (1000, 0.7), (7, 1.0), (7, 0.0)]
+    ("count", "p"),
+    [(0, 0.5), (1, 0.3), (20, 0.1), (20, 0.9), (100, 0.4), (1000, 0.7), (10**7, 0.5), (7, 1.0), (7, 0.0)],
 )
 def test_binomial(count, p, mps, no_fallback):
     sample = torch.binomial(torch.full((COUNT,), float(count), device=mps), torch.tensor(p, device=mps))
@@ -29,7 +30,7 @@ def test_binomial(count, p, mps, no_fallback):
     close(sample, count * p, count * p * (1 - p))
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.5, 1.0, 3.7, 60.0])
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 1.0, 3.7, 60.0, 1e6])
 def test_gamma(alpha, mps, no_fallback):
     sample = torch._standard_gamma(torch.full((COUNT,), alpha, device=mps))
     assert sample.min() > 0
@@ -45,6 +46,16 @@ def test_dirichlet(mps, no_fallback):
     torch.testing.assert_close(sample.sum(-1).cpu(), torch.ones(COUNT))
     for k, a in enumerate((0.5, 2.0, 7.5)):
         close(sample[:, k], a / 10, a / 10 * (1 - a / 10) / 11)
+
+
+def test_dirichlet_of_small_parameters(mps, no_fallback):
+    """Their gamma numbers are below the smallest float, all of a row in one row of six."""
+    sample = torch._sample_dirichlet(torch.tensor([0.01, 0.01], device=mps).expand(COUNT, 2))
+    close(sample[:, 0], 0.5, 0.25 / 1.02, kurtosis=1.1)
+    assert (sample - 0.5).abs().lt(1e-3).float().mean() < 1e-3
+    for dtype in (torch.float16, torch.bfloat16):
+        sample = torch._sample_dirichlet(torch.full((9, 3), 0.01, device=mps, dtype=dtype))
+        assert sample.min() > 0 and sample.max() < 1
 
 
 def test_same_seed_same_numbers(mps):
@@ -104,3 +115,15 @@ def test_errors(mps):
         torch.binomial(x.half(), x)
     with pytest.raises(NotImplementedError, match="\"gamma_cpu\" not implemented for 'Long'"):
         torch._standard_gamma(x.long())
+
+
+def test_dtypes_that_the_cpu_refuses(mps, raises_as_on_the_cpu):
+    for call in (
+        lambda x: x.int().normal_(),
+        lambda x: x.int().log_normal_(),
+        lambda x: x.bool().geometric_(0.5),
+        lambda x: x.int().random_(-(2**63), None),
+        lambda x: x.half().random_(-(2**63), None),
+        lambda x: x.cfloat().random_(),
+    ):
+        raises_as_on_the_cpu(lambda ones, call=call: call(ones(3)))

@@ -305,6 +305,9 @@ def test_multinomial_with_replacement(mps):
     y = torch.multinomial(rows, 50, replacement=True).cpu()
     assert y.shape == (37, 50) and (y % 2 == 1).all()
     assert torch.multinomial(rows[0], 1).shape == (1,)
+    infinite_sums = torch.tensor([1e38, 2e38, 3e38], device=mps).expand(5000, 3)
+    frequency = torch.bincount(torch.multinomial(infinite_sums, 1)[:, 0].cpu(), minlength=3).double() / 5000
+    assert torch.allclose(frequency, torch.tensor([1, 2, 3]).double() / 6, atol=0.04)
 
 
 def test_multinomial_without_replacement(mps):

@@ -143,7 +143,7 @@ def test_ways_to_make_one(mps):
 
 
 def test_training(mps):
-    """A residual block on jagged rows; attention over them makes strided nested tensors, which refuse mps."""
+    """A residual block on jagged rows."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
     losses = []
@@ -161,6 +161,21 @@ def test_training(mps):
         losses.append(found)
     assert losses[0][-1] < losses[0][0]
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [(3, 1, 5), (4,), (2, 0, 3)])
+def test_attention(lengths, mps, no_fallback):
+    results = []
+    for device in ("cpu", mps):
+        x = jagged(device, lengths=lengths)
+        q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (x, x.sin(), x.cos()))
+        y = F.scaled_dot_product_attention(q, k, v, scale=0.7)
+        weights = torch.arange(1.0, y.values().numel() + 1, device=device).sin()
+        (y.transpose(1, 2).values().flatten() * weights).sum().backward()
+        results.append([y.transpose(1, 2).values().detach().cpu(), y.offsets().cpu(), x.grad.values().cpu()])
+        with pytest.raises(RuntimeError, match="No viable backend"):
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("lengths", [(5, 2, 1), (5, 5, 5), (0, 3, 2)])

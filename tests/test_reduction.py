@@ -246,6 +246,8 @@ def test_variance_far_from_zero():
     var, mean = torch.var_mean(x.to("mps"), 1)
     torch.testing.assert_close(var.cpu().double(), x.double().var(1), rtol=1e-4, atol=0)
     torch.testing.assert_close(mean.cpu().double(), x.double().mean(1), rtol=1e-6, atol=0)
+    far = torch.tensor([[1e30, -1e30, 0.0, 2e30], [torch.inf, 1.0, 2.0, 3.0]])  # infinite and NaN
+    torch.testing.assert_close(far.to("mps").var(1).cpu(), far.var(1), equal_nan=True)
 
 
 def test_variance_of_none_with_a_negative_correction():

@@ -145,6 +145,12 @@ def test_softmax(mps, function, size, sparse_dim, dim):
     both(gradient_in_other_places, sparse, other)
 
 
+@pytest.mark.parametrize("function", [torch.sparse.softmax, torch.sparse.log_softmax])
+def test_softmax_of_integers(mps, function, raises_as_on_the_cpu):
+    for factor in (1, 0):  # with elements and without
+        raises_as_on_the_cpu(lambda ones, factor=factor: function(ones(3, 3).long().mul(factor).to_sparse(), 0))
+
+
 def test_errors_of_products(mps):
     sparse, matrix = coordinates((4, 6), 2, 5), torch.ones(6, 2)
     for function, wrong in [

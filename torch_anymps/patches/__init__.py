@@ -25,6 +25,7 @@ NAMES = (
     "torch_fake_strides",
     "torch_autograd_cache",
     "torch_flex_attention",
+    "torch_nested_attention",
     "torch_inductor",
     "torch_inductor_replay",
     "torch_checkpoint_random",

@@ -6,8 +6,10 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
+#include <c10/util/StringUtil.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
@@ -47,6 +49,15 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
                                    : (size + 2 * axes.padding[axis] - reach) / axes.stride[axis] + 1);
     }
     return sizes;
+}
+
+// Of transposed convolutions; PyTorch checks the sizes of others before they arrive here.
+void check_output(const Tensor& input, IntArrayRef sizes) {
+    const IntArrayRef spatial = sizes.slice(2);
+    if (std::ranges::all_of(spatial, [](int64_t size) { return size > 0; })) return;
+    TORCH_CHECK(false, "Given input size per channel: (", c10::Join(" x ", input.sizes().slice(2)),
+                "). Calculated output size per channel: (", c10::Join(" x ", spatial),
+                "). Output size is too small");
 }
 
 void check_types(const Tensor& input, const Tensor& weight, const Tensor& bias) {
@@ -100,6 +111,7 @@ Tensor convolve(const Tensor& input, const Tensor& weight, const Tensor& bias, c
     check_types(input, weight, bias);
     const ConvParams params(g.stride, g.padding, g.dilation, input.dim() - 2);
     const auto sizes = output_sizes(input, weight, g.output_padding, g.transposed, params, g.groups);
+    if (g.transposed) check_output(input, sizes);
     const Tensor out = fresh(sizes, input, result_format(input, weight));
     check_following(following, out);
     const Tensor operand = gemm::epilogue_operand(following.steps, following.operand, out);

@@ -3,10 +3,11 @@
 #include <anymps/shaders/random/distribution_gradients.h>
 #include <anymps/shaders/random/distributions.h>
 
+#include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/softmax.h>
 
-#include <cmath>
 #include <limits>
 
 #include "kernels/check_dtype.h"
@@ -98,13 +99,17 @@ ANYMPS_ROW(_standard_gamma_grad, gradient(shaders::distribution_gradients::stand
 ANYMPS_ROW(_dirichlet_grad, gradient(shaders::distribution_gradients::dirichlet_gradient,
                                      "_dirichlet_grad_cpu", x, alpha, total))
 
-// Gamma numbers divided by their sum over the last dimension; never 0 nor 1.
+// Gamma numbers divided by their sum over the last dimension, by their logarithms: those of small parameters
+// are all below the smallest float. Never 0 nor 1.
 Tensor ANYMPS_FUNC(_sample_dirichlet)(const Tensor& self, std::optional<Generator> generator) {
     kernels::check_floating(self.scalar_type(), "dirichlet");
-    const Tensor gamma =
-        draw(shaders::distributions::draw_gamma, "dirichlet", self.to(at::kFloat), Tensor(), generator);
-    const float smallest = std::numeric_limits<float>::min(), largest = std::nextafter(1.0f, 0.0f);
-    return gamma.div(gamma.sum(-1, true)).clamp_(smallest, largest).to(self.scalar_type());
+    const Tensor logarithms =
+        draw(shaders::distributions::draw_log_gamma, "dirichlet", self.to(at::kFloat), Tensor(), generator);
+    const Tensor parts = at::softmax(logarithms, -1).to(self.scalar_type());
+    return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "dirichlet", [&] {
+        const double largest = 1 - static_cast<double>(std::numeric_limits<scalar_t>::epsilon()) / 2;
+        return parts.clamp_(static_cast<double>(std::numeric_limits<scalar_t>::min()), largest);
+    });
 }
 
 }  // namespace anymps::ops

@@ -115,7 +115,7 @@ uint64_t natural_range(ScalarType type) {
         case at::kFloat:
             return (uint64_t{1} << 24) + 1;
         default:
-            kernels::raise_not_implemented(type, "random_");
+            kernels::raise_not_implemented(type, "random_kernel_cpu");
     }
 }
 
@@ -136,7 +136,7 @@ struct UniformKernel {
 template <class>
 struct NormalKernel {
     void operator()(const Tensor& self, double mean, double std, const std::optional<Generator>& generator) {
-        kernels::check_floating(self.scalar_type(), "normal");
+        kernels::check_floating(self.scalar_type(), "normal_kernel_cpu");
         draw_floats(shader::random_normal, self, {static_cast<float>(mean), static_cast<float>(std)},
                     generator);
     }
@@ -146,7 +146,7 @@ template <class>
 struct LogNormalKernel {
     void operator()(at::TensorIteratorBase& iter, double mean, double std,
                     const std::optional<Generator>& generator) {
-        kernels::check_real(iter.tensor_base(0).scalar_type(), "log_normal_cpu");
+        kernels::check_floating(iter.dtype(), "log_normal_cpu");
         draw_floats(shader::random_log_normal, iter.tensor_base(0),
                     {static_cast<float>(mean), static_cast<float>(std)}, generator);
     }
@@ -176,7 +176,8 @@ struct CauchyKernel {
 template <class>
 struct GeometricKernel {
     void operator()(at::TensorIteratorBase& iter, double p, const std::optional<Generator>& generator) {
-        kernels::check_real(iter.tensor_base(0).scalar_type(), "geometric_cpu");
+        kernels::check_real(iter.dtype(), "geometric_cpu");
+        kernels::check_implemented(iter.dtype() != at::kBool, iter.dtype(), "geometric_cpu");
         draw_floats(shader::random_geometric, iter.tensor_base(0),
                     {0, static_cast<float>(1 / std::log1p(-p))}, generator);
     }
@@ -234,6 +235,11 @@ struct RandomFromToKernel {
     }
     // The whole range of int64.
     void operator()(at::TensorIteratorBase& iter, const std::optional<Generator>& generator) {
+        const ScalarType type = iter.dtype();
+        kernels::check_implemented(type != at::kBool && type != at::kHalf, iter.dtype(),
+                                   "random_full_64_bits_range_kernel_cpu");
+        TORCH_CHECK(type == at::kLong || type == at::kFloat || type == at::kBFloat16,
+                    "random_full_64_bits_range_kernel_cpu handles only int64, double, float and bfloat16");
         draw_integers(iter.tensor_base(0), 0, std::numeric_limits<int64_t>::lowest(), generator);
     }
 };

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "ops/sparse/coordinates.h"
 #include "ops/sparse/markers.h"
 
@@ -58,6 +59,7 @@ Tensor forward(const char* name, const Tensor& self, int64_t dim, bool half_to_f
     const auto with = [&](const Tensor& result) {
         return sparse_tensor(indices.clone(), result, input.sizes(), true);
     };
+    if (dim < sparse_dim) kernels::check_floating(values.scalar_type(), name);
     if (input.numel() == 0 || values.numel() == 0) return with(values.clone());
     if (dim >= sparse_dim) {
         const int64_t of_values = dim - sparse_dim + 1;
