@@ -5,7 +5,9 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_int_mm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
@@ -130,28 +132,26 @@ Tensor summand(const Tensor& self, const Tensor& out, const char* name) {
     return expand_self(self.to(out.scalar_type()), out, name);
 }
 
-void check_int_mm(const Tensor& self, const Tensor& mat2) {
-    constexpr const char* kName = "int_mm_out_cpu";
-    TORCH_CHECK(self.dim() == 2, kName, ": Expected self to be of dimension 2 but got ", self.dim());
-    TORCH_CHECK(mat2.dim() == 2, kName, ": Expected mat2 to be of dimension 2 but got ", mat2.dim());
-    TORCH_CHECK(self.size(1) == mat2.size(0), kName, ": self.size(1) needs to match mat2.size(0) but got ",
-                self.size(1), " and ", mat2.size(0));
-    TORCH_CHECK(self.scalar_type() == at::kChar || self.scalar_type() == at::kByte, kName,
-                ": Expected self dtype to be int8 or uint8 but got ", self.dtype());
-    TORCH_CHECK(mat2.scalar_type() == at::kChar, kName, ": Expected mat2 dtype to be of type int8 but got ",
-                mat2.dtype());
-}
-
-void check_int_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& out) {
-    constexpr const char* kName = "int_mm_out_cpu";
-    TORCH_CHECK(out.scalar_type() == at::kInt, kName, ": Expected result dtype to be of type kInt but got ",
-                out.dtype());
-    TORCH_CHECK(out.size(0) == self.size(0), kName, ": Expected result.size(0) to be ", self.size(0),
-                " but got ", out.size(0));
-    TORCH_CHECK(out.size(1) == mat2.size(1), kName, ": Expected result.size(1) to be ", mat2.size(1),
-                " but got ", out.size(1));
-    TORCH_CHECK(out.dim() == 2, kName, ": Expected result to be of dimension 2 but got ", out.dim());
-    TORCH_CHECK(out.is_contiguous(), kName, ": Expected result to be contiguous.");
+// What is wrong is said by the CPU's operator, whose words are those of the version of PyTorch.
+void check_int_mm(const Tensor& self, const Tensor& mat2, const Tensor& out) {
+    const bool operands = self.dim() == 2 && mat2.dim() == 2 && self.size(1) == mat2.size(0) &&
+                          (self.scalar_type() == at::kChar || self.scalar_type() == at::kByte) &&
+                          mat2.scalar_type() == at::kChar;
+    const auto fits = [&] {
+        return out.dim() == 2 && out.size(0) == self.size(0) && out.size(1) == mat2.size(1) &&
+               out.scalar_type() == at::kInt && out.is_contiguous();
+    };
+    if (operands && (!out.defined() || fits())) return;
+    const auto on_cpu = [](const Tensor& t) {
+        return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
+    };
+    if (out.defined()) {
+        Tensor result = on_cpu(out);
+        at::_int_mm_out(result, on_cpu(self), on_cpu(mat2));
+    } else {
+        at::_int_mm(on_cpu(self), on_cpu(mat2));
+    }
+    TORCH_CHECK(false, "_int_mm on MPS: the operands do not fit");
 }
 
 }  // namespace
@@ -245,14 +245,13 @@ ANYMPS_ROW(baddbmm_dtype, baddbmm_dtype_out(self, batch1, batch2, out_dtype, bet
 
 // self [m, k] int8 or uint8, mat2 [k, n] int8 -> int32 [m, n]. Errors in the words of the CPU.
 Tensor& ANYMPS_FUNC(_int_mm_out)(const Tensor& self, const Tensor& mat2, Tensor& out) {
-    check_int_mm(self, mat2);
-    check_int_mm_out(self, mat2, out);
+    check_int_mm(self, mat2, out);
     multiply("_int_mm", {}, self, mat2, 0, 1, out);
     return out;
 }
 
 Tensor ANYMPS_FUNC(_int_mm)(const Tensor& self, const Tensor& mat2) {
-    check_int_mm(self, mat2);
+    check_int_mm(self, mat2, Tensor());
     Tensor out = at::empty({self.size(0), mat2.size(1)}, self.options().dtype(at::kInt));
     return _int_mm_out(self, mat2, out);
 }
