@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from both_devices import agree, same_outcome, spoil_memory
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
@@ -177,6 +178,16 @@ def test_deterministic_gradients(dtype):
         compare(shapes, dtype, enable_gqa=True)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.OVERRIDEABLE])
+def test_groups_of_no_heads(backend):
+    """The CPU's division by their number ends the process in some versions."""
+    for outer in ((0,), (2, 0)):
+        q, k = torch.randn(*outer, 3, 8, device="mps", requires_grad=True), torch.randn(*outer, 6, 8, device="mps")
+        with sdpa_kernel(backend):
+            out = F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+        assert out.shape == q.shape == torch.autograd.grad(out.sum(), q)[0].shape
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

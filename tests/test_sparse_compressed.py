@@ -317,7 +317,7 @@ def test_factors_that_are_no_matrices(mps):
             refused("cpu", number)
         with pytest.raises(RuntimeError) as actual:
             refused(mps, number)
-        assert str(actual.value) == str(expected.value)
+        assert str(expected.value).endswith(str(actual.value))  # from 2.15 on behind the operator's name
 
 
 def test_a_compressed_tensor_does_not_take_a_dense_sum(mps):

@@ -70,11 +70,18 @@ bool are_same(const c10::SymInt& a, const c10::SymInt& b) {
     return TORCH_GUARD_OR_FALSE(a.sym_eq(b));
 }
 
+// A head of each for each of the query's, of which there may be none.
+bool has_equal_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
+    return query.dim() >= 3 && key.dim() >= 3 && value.dim() >= 3 &&
+           are_same(query.sym_size(-3), key.sym_size(-3)) && are_same(key.sym_size(-3), value.sym_size(-3));
+}
+
 // PyTorch's math takes no mask of bool when it is called directly.
 Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
                const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                std::optional<double> scale, bool enable_gqa) {
     std::optional<Tensor> bias = attn_mask;
+    enable_gqa = enable_gqa && !has_equal_heads(query, key, value);
     TORCH_CHECK(!enable_gqa || (key.dim() >= 3 && !are_same(key.sym_size(-3), 0)), kHeadsMustDivide,
                 query.sym_sizes(), " and ", key.sym_sizes());  // PyTorch divides by it
     if (bias.has_value() && bias->defined() && bias->scalar_type() == at::kBool)
@@ -127,7 +134,7 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
     std::vector<int64_t> batch = at::infer_size(leading(key), leading(value));
     std::vector<int64_t> query_batch = leading(query).vec();
     std::vector<int64_t> key_batch = batch;
-    if (enable_gqa) {
+    if (enable_gqa && !has_equal_heads(query, key, value)) {
         TORCH_CHECK(query.dim() >= 3 && key.size(-3) > 0 && query.size(-3) % key.size(-3) == 0 &&
                         key.size(-3) == value.size(-3),
                     kHeadsMustDivide, query.sizes(), " and ", key.sizes());

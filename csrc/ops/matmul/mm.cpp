@@ -143,7 +143,7 @@ void check_int_mm(const Tensor& self, const Tensor& mat2, const Tensor& out) {
     };
     if (operands && (!out.defined() || fits())) return;
     const auto on_cpu = [](const Tensor& t) {
-        return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
+        return at::empty_strided(t.sizes(), t.strides(), at::dtype(t.scalar_type()));
     };
     if (out.defined()) {
         Tensor result = on_cpu(out);
