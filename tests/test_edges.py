@@ -269,7 +269,6 @@ def empty(device, *shape):
 OUT_OF_NOTHING = {
     "index": lambda d: empty(d, 0, 3)[long(d, 0)],
     "index of columns": lambda d: empty(d, 2, 0)[:, long(d, 0)],
-    "index_put_": lambda d: assigned(empty(d, 0, 3), long(d, 0), 1.0),
     "index of no indices": lambda d: empty(d, 0, 3)[long(d)],
     "select": lambda d: empty(d, 0, 3)[0],
     "index_select of a vector": lambda d: empty(d, 0).index_select(0, long(d, 0)),
@@ -294,6 +293,13 @@ OUT_OF_NOTHING = {
 @pytest.mark.parametrize("name", OUT_OF_NOTHING)
 def test_an_index_into_an_empty_dimension(name, mps):
     same_outcome(OUT_OF_NOTHING[name])
+
+
+def test_an_assignment_into_an_empty_dimension(mps):
+    """From 2.15 on the CPU speaks of its storage."""
+    for device in ("cpu", mps):
+        with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+            assigned(empty(device, 0, 3), long(device, 0), 1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.half, torch.bfloat16], ids=str)
