@@ -173,7 +173,8 @@ def test_attention(lengths, mps, no_fallback):
         weights = torch.arange(1.0, y.values().numel() + 1, device=device).sin()
         (y.transpose(1, 2).values().flatten() * weights).sum().backward()
         results.append([y.transpose(1, 2).values().detach().cpu(), y.offsets().cpu(), x.grad.values().cpu()])
-        with pytest.raises(RuntimeError, match="No viable backend"):
+        # Its reasons are asked of CUDA first from 2.15 on, which a CUDA build without a driver does not survive.
+        with pytest.raises(RuntimeError, match="No viable backend|CUDA driver"):
             F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
 
