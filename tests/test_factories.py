@@ -71,15 +71,19 @@ def test_fill_with_a_tensor():
 def test_fill_of_one_half_may_be_infinite():
     """More of them raise; assignments to an element or by a mask fill one, but by a mask from 2.15 on."""
 
-    def filled(device, dtype, index, value):
-        x = torch.ones(2, dtype=dtype, device=device)
-        x[index.to(device) if isinstance(index, torch.Tensor) else index] = value
+    def masked(x, value):
+        x[torch.tensor([False, True], device=x.device)] = value
         return x
 
     for dtype in (torch.float16, torch.bfloat16):
         for value in (1e5, -1e300, 2**60, True, float("nan")):
-            for index in (0, torch.tensor([False, True])):
-                same_outcome(lambda d, t=dtype, i=index, v=value: filled(d, t, i, v))
+            cpu, mps = (torch.ones(2, dtype=dtype, device=device) for device in ("cpu", "mps"))
+            for x in (cpu, mps):
+                x[0] = value
+                if torch.__version__ < "2.15":
+                    masked(x, -value)
+            torch.testing.assert_close(mps.cpu(), cpu, rtol=0, atol=0, equal_nan=True)
+            same_outcome(lambda d, t=dtype, v=-value: masked(torch.ones(2, dtype=t, device=d), v))
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(torch.int8, 300), (torch.float16, 1e9), (torch.uint8, -600)])

@@ -1,5 +1,4 @@
 #include "kernels/pointwise_launcher.h"
-#include "kernels/check_dtype.h"
 
 #include <c10/core/DynamicCast.h>
 #include <c10/util/Exception.h>
@@ -11,6 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "kernels/check_dtype.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
 #include "runtime/command_encoder.h"

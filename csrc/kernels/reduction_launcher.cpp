@@ -1,5 +1,4 @@
 #include "kernels/reduction_launcher.h"
-#include "kernels/check_dtype.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtilsMulti.h>
@@ -10,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/check_dtype.h"
 #include "kernels/kernel_call.h"
 #include "kernels/kernel_lanes.h"
 #include "kernels/reduce_nc_hw.h"

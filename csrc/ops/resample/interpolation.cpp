@@ -1,7 +1,8 @@
 #include "ops/resample/interpolation.h"
-#include "kernels/check_dtype.h"
 
 #include <vector>
+
+#include "kernels/check_dtype.h"
 
 namespace anymps::ops {
 namespace {

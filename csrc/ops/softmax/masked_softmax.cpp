@@ -1,6 +1,5 @@
 // _masked_softmax and its gradient, of softmax and masked_fill.
 #include "ops/softmax/masked_softmax.h"
-#include "kernels/check_dtype.h"
 
 #include <anymps/ops/softmax/masked_softmax_ops.h>
 
@@ -8,6 +7,8 @@
 #include <ATen/ops/_softmax_backward_data.h>
 
 #include <limits>
+
+#include "kernels/check_dtype.h"
 
 namespace anymps::ops {
 namespace {
