@@ -1,5 +1,6 @@
 """Layer, RMS, batch and group norm with their gradients against the CPU."""
 
+import math
 import re
 
 import pytest
@@ -295,8 +296,10 @@ def test_batch_norm_training_step_of_many_samples():
     "shape,groups", [((2, 6, 4, 4), 3), ((3, 4, 5), 2), ((2, 8, 3, 3), 1), ((2, 6, 7), 6), ((1, 4), 2)]
 )
 def test_group_norm(dtype, shape, groups):
+    # In a gradient of two numbers terms of 1 / sqrt(eps) = 316 cancel: the CPU is as far from float64 as mps.
+    pairs = dtype == torch.float32 and math.prod(shape[1:]) == 2 * groups
     for x, w, b in with_affine(torch.randn(shape), shape[1]):
-        compare(lambda x, w, b: F.group_norm(x, groups, w, b), (x, w, b), dtype)
+        compare(lambda x, w, b: F.group_norm(x, groups, w, b), (x, w, b), dtype, 3e-4 if pairs else None)
 
 
 def test_group_norm_of_views_and_long_rows():

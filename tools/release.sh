@@ -100,7 +100,7 @@ offline() {
     ln -s "$venv" "$folder/$(basename "$venv")"
     say "A wheel of $(basename "$(archive)"), built without a network"
     (cd $folder && VENV=$(basename "$venv") KERNELS_OF=$kernels PIP_NO_INDEX=1 without_network tools/setup.sh wheel)
-    one $folder/build/wheels/*/*.whl >/dev/null
+    one "$folder/build/wheels/$(basename "$venv")"/*.whl >/dev/null
 }
 
 case ${1:-} in
