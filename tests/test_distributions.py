@@ -127,3 +127,21 @@ def test_dtypes_that_the_cpu_refuses(mps, raises_as_on_the_cpu):
         lambda x: x.cfloat().random_(),
     ):
         raises_as_on_the_cpu(lambda ones, call=call: call(ones(3)))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda g: torch.rand(3, generator=g),
+        lambda g: torch.randperm(3, generator=g),
+        lambda g: torch.empty(3, 4).t().random_(generator=g),
+        lambda g: torch.bernoulli(torch.ones(3), generator=g),
+        lambda g: torch.normal(torch.ones(3), 1.0, generator=g),
+        lambda g: torch.poisson(torch.ones(3), generator=g),
+        lambda g: torch.multinomial(torch.ones(3), 2, generator=g),
+    ],
+)
+def test_numbers_of_the_device_for_another_are_refused(mps, draw):
+    """The dispatcher brings such calls to the device, whose kernels would write to CPU addresses."""
+    with pytest.raises(RuntimeError, match=r"Expected a 'cpu' device type for generator but found 'mps'"):
+        draw(torch.Generator(device="mps").manual_seed(1))

@@ -174,6 +174,21 @@ def test_weight_averaging_by_lists_is_that_of_the_cpu(mps):
     torch.testing.assert_close(averaged("mps"), averaged("cpu"))
 
 
+def test_weight_averaging_of_integer_buffers_is_that_of_the_cpu(mps):
+    def averaged(device):
+        model = torch.nn.BatchNorm1d(3).to(device)
+        average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+        for k in range(4):
+            model.num_batches_tracked.fill_(7 * k * k)
+            with torch.no_grad():
+                model.running_mean.fill_(k)
+            average.update_parameters(model)
+        return [buffer.cpu() for buffer in average.module.buffers()]
+
+    for actual, expected in zip(averaged(mps), averaged("cpu"), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
 @pytest.mark.parametrize("steps", [[], [torch.zeros(2)]], ids=["missing", "two elements"])
 def test_fused_steps_of_the_wrong_number_are_refused(mps, steps):
     tensors = [torch.zeros(3, device=mps)]

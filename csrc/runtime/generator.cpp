@@ -108,4 +108,9 @@ PhiloxState reserve_philox(const std::optional<at::Generator>& generator, uint64
     return impl->sequence()->reserve(blocks);
 }
 
+void check_drawn_device(const at::TensorBase& drawn) {
+    TORCH_CHECK(drawn.device().type() == at::kMPS, "Expected a '", drawn.device().type(),
+                "' device type for generator but found 'mps'");
+}
+
 }  // namespace anymps::runtime

@@ -78,4 +78,8 @@ const at::Generator& default_generator();
 // Thread-safe. Raises RuntimeError when the generator belongs to another device.
 PhiloxState reserve_philox(const std::optional<at::Generator>& generator, uint64_t numbers);
 
+// Raises RuntimeError unless `drawn` is mps memory: the dispatcher goes by a call's generator too, and brings
+// a CPU tensor with an mps generator here.
+void check_drawn_device(const at::TensorBase& drawn);
+
 }  // namespace anymps::runtime

@@ -49,6 +49,7 @@ Tensor gradient(const GradientKernel& kernel, const char* label, const Tensor& a
 // A number for each element of `a` (and of b, of the same sizes), in the order of the elements.
 Tensor draw(const DistributionKernel& kernel, const char* label, const Tensor& a, const Tensor& b,
             const std::optional<Generator>& generator) {
+    runtime::check_drawn_device(a);
     kernels::check_floating(a.scalar_type(), label);
     const Tensor out = at::empty(a.sizes(), a.options());
     if (out.numel() == 0) return out;

@@ -39,6 +39,7 @@ bool aligned(const at::TensorBase& tensor) {
 // Calls draw with a dense tensor of self's shape: self, or a temporary that is copied into it.
 template <class Draw>
 void draw_into(const at::TensorBase& self, Draw draw) {
+    runtime::check_drawn_device(self);
     if (self.is_non_overlapping_and_dense()) {
         draw(self);
         return;

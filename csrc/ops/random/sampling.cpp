@@ -73,6 +73,7 @@ void sample_with_replacement(const Tensor& out, const Tensor& weights, const Ten
 Tensor& ANYMPS_FUNC(multinomial_out)(const Tensor& self, int64_t num_samples, bool replacement,
                                      std::optional<Generator> generator, Tensor& out) {
     TORCH_CHECK(out.device() == self.device(), "multinomial arguments must have the same device");
+    runtime::check_drawn_device(self);
     TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
     TORCH_CHECK(at::isFloatingType(self.scalar_type()),
                 "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
