@@ -115,6 +115,25 @@ def test_tensors_of_two_devices(case, mps):
     assert a.sum().item() == 6 and b.sum().item() == 6
 
 
+@pytest.mark.parametrize("fallback", ["0", "1"])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: torch.nn.Conv1d(3, 4, 3), (1, 3, 5)),
+        (lambda: torch.nn.Conv2d(3, 4, 3), (1, 3, 5, 5)),
+        (lambda: torch.nn.Conv2d(3, 4, 3, dilation=2), (1, 3, 9, 9)),
+        (lambda: torch.nn.Conv3d(3, 4, 3), (1, 3, 5, 5, 5)),
+        (lambda: torch.nn.ConvTranspose2d(3, 4, 3), (1, 3, 5, 5)),
+        (lambda: torch.nn.ConvTranspose3d(3, 4, 3), (1, 3, 5, 5, 5)),
+    ],
+)
+def test_convolutions_of_an_input_that_stayed_on_the_cpu(layer, shape, fallback, mps, monkeypatch):
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", fallback)
+    words = r"Input type \(torch.FloatTensor\) and weight type \(.*MPS.*\) should be the same"
+    with pytest.raises(RuntimeError, match=words):
+        layer().to(mps)(torch.ones(shape))
+
+
 @pytest.mark.parametrize("value", [0, 0.0, False, 0j])
 def test_assertions_on_the_device_raise_later(value, mps):
     """The call returns at once; the next synchronization raises with the message, and then the device is as before."""

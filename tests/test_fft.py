@@ -175,6 +175,19 @@ def test_spectrogram_round_trip(mps):
     assert_same(torch.istft(spectrum, 400, window=window.to(mps), length=4000), x)
 
 
+@pytest.mark.parametrize("length", [0, 1, 6, 401])
+def test_kaiser_windows(mps, length):
+    """PyTorch's own formula has kernels for the CPU and cuda alone."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for arguments in ((), (False,), (True, 3.0)):
+            window = torch.kaiser_window(length, *arguments, dtype=dtype, device=mps)
+            assert window.device.type == "mps"
+            assert torch.equal(window.cpu(), torch.kaiser_window(length, *arguments, dtype=dtype))
+    assert torch.kaiser_window(3, device=mps, requires_grad=True).requires_grad
+    with pytest.raises(RuntimeError, match="kaiser_window requires non-negative window_length, got window_length=-1"):
+        torch.kaiser_window(-1, device=mps)
+
+
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 def test_results_lie_in_memory_as_the_cpus(mps, name):
     """PyTorch's meta functions promise torch.compile this order of dimensions."""

@@ -212,3 +212,13 @@ def test_activation_checkpointing_restores_random_state(checkpointing):
     y = checkpoint(layer, x, use_reentrant=checkpointing == "reentrant")
     y.sum().backward()
     assert torch.equal(x.grad.cpu(), y.detach().cpu())  # the same mask in forward and recomputed forward
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float32, torch.int64, torch.complex64])
+def test_bytes_of_a_storage_are_swapped_in_order(mps, dtype):
+    def swapped(device):
+        x = torch.arange(5, device=device).to(dtype)
+        x.untyped_storage().byteswap(dtype)
+        return x.view(torch.uint8).cpu()
+
+    assert torch.equal(swapped(mps), swapped("cpu"))

@@ -79,6 +79,19 @@ bool is_collective(const c10::OperatorHandle& op) {
     return library_of(op) == "c10d";
 }
 
+// PyTorch chooses a convolution's kernel by its input, the dispatcher by all its tensors: of an input on the
+// CPU and a weight on mps both come to the CPU's operators here.
+void check_convolution(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    const std::string_view name = op.schema().operator_name().name;
+    if (name.find("::slow_conv") == name.npos && name.find("::_slow_conv") == name.npos) return;
+    const size_t count = op.schema().arguments().size();
+    const c10::IValue &first = torch::jit::peek(stack, 0, count), &second = torch::jit::peek(stack, 1, count);
+    if (!first.isTensor() || !second.isTensor()) return;
+    const at::Tensor &input = first.toTensor(), &weight = second.toTensor();
+    TORCH_CHECK(input.device() == weight.device(), "Input type (", input.toString(), ") and weight type (",
+                weight.toString(), ") should be the same");
+}
+
 }  // namespace
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -100,6 +113,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    check_convolution(op, *stack);
     if (fallback_enabled() && !is_collective(op)) {
         count_and_warn(op);
         run_on_cpu(op, stack);

@@ -22,6 +22,7 @@ def apply(module, replace):
     replace(storage, "__new__", staticmethod(_new(torch)))
     replace(torch.Tensor, "__deepcopy__", _without_mps(torch.Tensor.__deepcopy__))
     replace(storage, "resize_", _resize(torch, storage.resize_))
+    replace(storage, "byteswap", _swapping_on_the_cpu(storage.byteswap))
     replace(storage, "share_memory_", _refusing_mps(storage.share_memory_))
     replace(storage, "is_shared", _never_on_mps(storage.is_shared))
     # What a Queue and a Pipe do to a storage. PyTorch's own would send an empty one as one of the CPU's.
@@ -59,6 +60,19 @@ def _resize(torch, plain_resize):
         return storage
 
     return resize_
+
+
+def _swapping_on_the_cpu(byteswap):
+    """PyTorch's own writes through the storage's address as if it were the host's."""
+
+    def swapped(storage, dtype):
+        if storage.device.type != "mps":
+            return byteswap(storage, dtype)
+        host = storage.cpu()
+        byteswap(host, dtype)
+        storage.copy_(host)
+
+    return swapped
 
 
 def _without_mps(deepcopy):
