@@ -85,6 +85,7 @@ ON_THE_HOST = {
     "tensor_compare.cpp": "a 0-d tensor of the host's",
     "torchaudio/forced_align.cpp": "lengths, of which there are checks",
     "torchaudio/rnnt_loss.cpp": "lengths, of which there are checks",
+    "window.cpp": "a window, which the CPU makes",
 }
 READS = re.compile(r"\.cpu\(\)|kCPU|DeviceType::CPU|\.item(<|\()|host_pointer|\b(up|down)load[<(]")
 
