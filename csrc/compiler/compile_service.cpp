@@ -133,19 +133,23 @@ void CompileService::work(Worker& self) {
         const bool woken =
             work_there_.wait_for(lock, options_.patience, [&] { return stopping_ || !queue_.empty(); });
         --idle_;
-        if (stopping_ || !woken) break;
+        if (stopping_) break;
+        if (!woken) {
+            lock.unlock();
+            if (session) {
+                session.reset();
+                malloc_trim(0);  // else the allocator keeps 100 MB of it
+            }
+            lock.lock();
+            if (queue_.empty()) break;
+            continue;  // what came meanwhile found no thread that waits, and no room for another one
+        }
         const std::shared_ptr<Job> job = std::move(queue_.front());
         queue_.pop_front();
         lock.unlock();
         run(*job, session);
         lock.lock();
     }
-    lock.unlock();
-    if (session) {
-        session.reset();
-        malloc_trim(0);  // else the allocator keeps 100 MB of it
-    }
-    lock.lock();
     self.ended = true;
 }
 

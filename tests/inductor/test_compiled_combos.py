@@ -101,3 +101,11 @@ def test_gradients_of_a_network(dtype):
     limit = 2e-5 if dtype is None else 3e-2
     for got, want in zip(result, expected, strict=True):
         assert_close(got, want, rtol=limit, atol=limit * max(want.abs().max().item(), 1))
+
+
+def test_one_kernel_that_would_have_more_arguments_than_a_launch_takes():
+    """Inductor fuses what reads the same tensor, however much else it reads."""
+    compiled_agrees(
+        lambda x, *others: [sum(others[n : n + 7], x) for n in range(0, 70, 7)],
+        *(torch.randn(16) for _ in range(71)),
+    )

@@ -155,3 +155,16 @@ def test_a_tensor_is_written_with_a_view_of_itself(mps):
         lambda x, y: (x[1:].copy_(x[:-1].clone()), y[:, 3:].copy_(y[:, :-3].clone()) + 1),
         torch.arange(999.0), torch.arange(90.0).view(3, 30),
     )  # fmt: skip
+
+
+def test_a_tensor_is_written_twice_by_views_that_overlap(mps):
+    """What reads between the writes sees the first one only, at whatever elements."""
+
+    def function(x):
+        first, last = x[:40], x[20:]
+        first.add_(1)
+        between = first + last
+        last.mul_(2)
+        return between, first * last
+
+    compiled_agrees(function, torch.randn(60, 3))

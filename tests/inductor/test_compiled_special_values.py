@@ -107,6 +107,11 @@ def test_operations_keep_their_order(mps):
     compiled_agrees(constants, EDGES)
 
 
+def test_products_that_overflow_within_functions(mps):
+    """The sine of pi times x; eager kernels know that it is 0 there."""
+    compiled_agrees(lambda t: (torch.sinc(t), torch.sinc(t * 2)), EDGES.to(mps), equal=True)
+
+
 def test_powers_of_special_values(mps):
     compiled_agrees(lambda t: [t**exponent for exponent in (-1.0, -0.5, 0.5, 1.5, -3, 0, 1, 5)], EDGES)
 

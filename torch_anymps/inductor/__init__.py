@@ -18,7 +18,7 @@ def register() -> None:
     from torch._inductor.codegen.common import register_backend_for_device
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
-    from . import choices, combo, config, cpp_wrapper, index_values, mix_order, plans
+    from . import choices, combo, config, cpp_wrapper, index_values, mix_order, plans, scheduling
     from .device import device_config
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
@@ -42,6 +42,7 @@ def register() -> None:
     plans.install()
     combo.install()
     mix_order.install()
+    scheduling.install()
     if inductor_config.pre_grad_custom_pass is None:
         inductor_config.pre_grad_custom_pass = GeluFormula()
     if inductor_config.joint_custom_pre_pass is None:

@@ -8,10 +8,25 @@ from torch._inductor.virtualized import V
 
 from . import config
 
+# Of a fused kernel: with its numbers they are no more than the arguments that a launch takes (combo.MAX_ARGUMENTS).
+MAX_BUFFERS = 48
+
 
 class SlangChoices(InductorChoices):
     def uuid(self) -> str:
         return f"torch_anymps {config.generator}"
+
+    @staticmethod
+    def can_fuse(scheduler, node1, node2, shared_data_score: int) -> bool:
+        if not InductorChoices.can_fuse(scheduler, node1, node2, shared_data_score):
+            return False
+        device = node1.get_device()
+        if device is None or device.type != "mps":
+            return True
+        dependencies = [node.read_writes for node in (node1, node2)]
+        if sum(len(d.reads) + len(d.writes) for d in dependencies) <= MAX_BUFFERS:
+            return True  # without the count of different ones, which takes its time
+        return not scheduler.fusion_prevent_too_many_reads_and_writes(node1, node2, MAX_BUFFERS)
 
     # PyTorch's is a static method up to 2.13.
     def reduction_split_factor(self, device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool) -> int:

@@ -11,8 +11,8 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 from .dtypes import REGISTER
 from .rows import ROW, arithmetic_of, of_result, rows
 
-# Their rows are shorter than PyTorch's decompositions, and give what eager kernels give.
-PREFERRED = (torch.ops.aten.gelu.default, torch.ops.aten.gelu_backward.default)
+# Their rows are shorter than PyTorch's decompositions, and give what eager kernels give: sinc of 3e38 is no NaN.
+PREFERRED = (torch.ops.aten.gelu.default, torch.ops.aten.gelu_backward.default, torch.ops.aten.sinc.default)
 registered: list[torch._ops.OpOverload] = []  # by register_rows
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from torch._inductor import config
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.dependencies import MemoryDep
+from torch._inductor.scheduler import Scheduler
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -14,6 +18,31 @@ from torch.utils._ordered_set import OrderedSet
 from . import mix_order, runtime
 from .combo import ComboKernel, groups_of
 from .kernel import SlangKernel
+
+
+def install() -> None:
+    Scheduler.fusable_weak_dep = _after_earlier_writes(Scheduler.fusable_weak_dep)
+
+
+def _after_earlier_writes(original):
+    """Whether a write may join the reads that it has to follow, of a tensor that was written before, too.
+
+    Inductor compares their indices, but not of reads that have the name of that earlier write.
+    """
+
+    @functools.wraps(original)
+    def fusable_weak_dep(self, weak_dep, node1, node2):
+        if not original(self, weak_dep, node1, node2):
+            return False
+        device = node1.get_device()
+        if device is None or device.type != "mps":
+            return True
+        [write] = (w for w in node2.read_writes.writes if w.name == weak_dep.mutating_buf)
+        tensor = self.mutation_real_name[write.name]
+        reads = (r for r in node1.read_writes.reads if self.mutation_real_name.get(r.name) == tensor)
+        return all(isinstance(r, MemoryDep) and (r.index, r.size) == (write.index, write.size) for r in reads)
+
+    return fusable_weak_dep
 
 
 class SlangScheduling(SIMDScheduling):
