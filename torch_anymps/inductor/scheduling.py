@@ -27,7 +27,7 @@ def install() -> None:
 def _after_earlier_writes(original):
     """Whether a write may join the reads that it has to follow, of a tensor that was written before, too.
 
-    Inductor compares their indices, but not of reads that have the name of that earlier write.
+    PyTorch compares their indices, but before 2.15 not of reads that have the name of that earlier write.
     """
 
     @functools.wraps(original)
