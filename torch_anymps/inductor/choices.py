@@ -7,9 +7,11 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
 from . import config
+from .combo import MAX_ARGUMENTS
+from .device import on_mps
 
-# Of a fused kernel: with its numbers they are no more than the arguments that a launch takes (combo.MAX_ARGUMENTS).
-MAX_BUFFERS = 48
+# Of a fused kernel; the rest of a launch's arguments is for its numbers.
+MAX_BUFFERS = MAX_ARGUMENTS * 3 // 4
 
 
 class SlangChoices(InductorChoices):
@@ -20,8 +22,7 @@ class SlangChoices(InductorChoices):
     def can_fuse(scheduler, node1, node2, shared_data_score: int) -> bool:
         if not InductorChoices.can_fuse(scheduler, node1, node2, shared_data_score):
             return False
-        device = node1.get_device()
-        if device is None or device.type != "mps":
+        if not on_mps(node1):
             return True
         dependencies = [node.read_writes for node in (node1, node2)]
         if sum(len(d.reads) + len(d.writes) for d in dependencies) <= MAX_BUFFERS:

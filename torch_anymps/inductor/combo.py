@@ -10,6 +10,7 @@ from torch._inductor.scheduler import FusedMixOrderReductions
 from torch._inductor.virtualized import V
 
 from .arguments import declare_entry, fields_of
+from .device import on_mps
 from .kernel import SlangKernel, write_call
 
 # Of one kernel, as csrc/python/launcher.cpp takes them: tensors, numbers, and where parts begin.
@@ -127,11 +128,9 @@ def independent_nodes(scheduler) -> list[list]:
 
 
 def _is_small(node) -> bool:
-    device = node.get_device()
     if (
         isinstance(node, FusedMixOrderReductions)
-        or device is None
-        or device.type != "mps"
+        or not on_mps(node)
         or not hasattr(node, "get_read_write_buffers_sizes")
     ):
         return False

@@ -40,3 +40,9 @@ def device_config() -> DeviceConfig:
         float_atomics=info["features"]["atomics"],
         matrix_units=info["features"]["coopmat"],
     )
+
+
+def on_mps(*nodes) -> bool:
+    """Whether all nodes of Inductor's scheduler work on mps; those that only order others have no device."""
+    devices = [node.get_device() for node in nodes]
+    return all(device is not None and device.type == "mps" for device in devices)

@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from .access import vector_type
-from .device import device_config
+from .device import device_config, on_mps
 from .dtypes import REGISTER
 from .geometry import Geometry, power_of_two
 
@@ -69,11 +69,6 @@ def group_count(rows: int, geometry: Geometry) -> int:
 
 
 # --- which nodes
-
-
-def _is_ours(*nodes) -> bool:
-    devices = [node.get_device() for node in nodes]
-    return all(device is not None and device.type == "mps" for device in devices)
 
 
 def _pays(rows_node, columns_node) -> bool:
@@ -124,7 +119,7 @@ def can_fuse(original):
     """Wraps MixOrderReduction.can_fuse, which is about Triton's kernels."""
 
     def can_fuse_mix_order(cls, node1, node2, *args, **kwargs) -> bool:
-        if not _is_ours(node1, node2):
+        if not on_mps(node1, node2):
             return original(node1, node2, *args, **kwargs)
         if not config.triton.mix_order_reduction or device_config().software:
             return False
@@ -148,7 +143,7 @@ def sub_node_can_fuse(original):
 
     @functools.wraps(original)
     def can_join(self, node1, node2, *args, **kwargs) -> bool:
-        if _is_ours(node1):
+        if on_mps(node1):
             sums = all(_is_partial_sum(node) for node in node2.get_nodes())
             if node1 is self.node2 and (not sums or MixOrderReduction.is_contiguous_node(node2)):
                 return False
@@ -165,7 +160,7 @@ def can_fuse_with(original):
 
     @functools.wraps(original)
     def can_join(self, *args, **kwargs) -> bool:
-        if not _is_ours(self):
+        if not on_mps(self):
             return original(self, *args, **kwargs)
         with config.patch({"triton.mix_order_reduction_max_reads": 0}):
             return original(self, *args, **kwargs)

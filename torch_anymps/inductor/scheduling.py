@@ -17,6 +17,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from . import mix_order, runtime
 from .combo import ComboKernel, groups_of
+from .device import on_mps
 from .kernel import SlangKernel
 
 
@@ -34,8 +35,7 @@ def _after_earlier_writes(original):
     def fusable_weak_dep(self, weak_dep, node1, node2):
         if not original(self, weak_dep, node1, node2):
             return False
-        device = node1.get_device()
-        if device is None or device.type != "mps":
+        if not on_mps(node1):
             return True
         [write] = (w for w in node2.read_writes.writes if w.name == weak_dep.mutating_buf)
         tensor = self.mutation_real_name[write.name]
