@@ -2,7 +2,7 @@
 """Times of collectives of floats between processes of one machine on mps, beside gloo's on CPU tensors and NCCL's.
 
     python benchmarks/distributed/all_reduce.py [--ranks 2] [--kib 64 1024 16384 65536 262144]
-        [--collectives all_reduce all_gather reduce_scatter] [--alone]
+        [--collectives all_reduce all_gather reduce_scatter] [--alone] [--save]
 
 NCCL, with and without access to the other GPUs' memory (NCCL_P2P_DISABLE=1), is measured where ANYMPS_PEER_PYTHON names
 a Python with a CUDA build of PyTorch. A size is that of the whole tensor: the output of all_gather, the input of
@@ -23,6 +23,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import peer  # noqa: E402
+import results  # noqa: E402
 
 ROUNDS, WARMUP = 15, 3
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -85,18 +86,21 @@ def rank_main(device: str, options) -> None:
                 print(f"{device}, {name}: {str(error).splitlines()[0]}", file=sys.stderr)
             if dist.get_rank() == 0:
                 print(json.dumps({"collective": name, "kib": kib, "seconds": seconds}), flush=True)
+    if dist.get_rank() == 0:
+        print(json.dumps({"facts": results.device_facts(device)}), flush=True)
     dist.destroy_process_group()
 
 
-def launch(python: str, device: str, options, **env: str) -> dict:
+def launch(python: str, device: str, options, **env: str) -> tuple[dict, dict]:
+    """Seconds by collective and KiB, and the facts of rank 0's device."""
     command = [python, *peer.launcher(options.ranks), __file__]
     command += ["--rank-of", device, "--kib", *map(str, options.kib), "--collectives", *options.collectives]
     given = peer.peer_environment(python if device == "cuda" else None)
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"collective"')]
-    if len(lines) < len(options.kib) * len(options.collectives):
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(('{"collective"', '{"facts"'))]
+    if len(lines) < len(options.kib) * len(options.collectives) + 1:
         raise SystemExit(f"{device} gave no result:\n{done.stdout}{done.stderr}")
-    return {(line["collective"], line["kib"]): line["seconds"] for line in lines}
+    return {(line["collective"], line["kib"]): line["seconds"] for line in lines[:-1]}, lines[-1]["facts"]
 
 
 def size(kib: int) -> str:
@@ -109,16 +113,18 @@ def main() -> None:
     parser.add_argument("--kib", type=int, nargs="+", default=[64, 1024, 16384, 65536, 262144])
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
     parser.add_argument("--alone", action="store_true", help="mps without its peers")
+    parser.add_argument("--save", action="store_true", help="write a result file (benchmarks/results.py)")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of:
         return rank_main(options.rank_of, options)
-    columns = {"mps": launch(sys.executable, "mps", options)}
+    columns, theirs = {}, None
+    columns["mps"], ours = launch(sys.executable, "mps", options)
     if not options.alone:
-        columns["gloo, CPU tensors"] = launch(sys.executable, "cpu", options)
+        columns["gloo on CPU tensors"], _ = launch(sys.executable, "cpu", options)
     if not options.alone and (cuda := os.environ.get("ANYMPS_PEER_PYTHON")):
-        columns["NCCL"] = launch(cuda, "cuda", options)
-        columns["NCCL_P2P_DISABLE=1"] = launch(cuda, "cuda", options, NCCL_P2P_DISABLE="1")
+        columns["NCCL"], theirs = launch(cuda, "cuda", options)
+        columns["NCCL without peer access"], _ = launch(cuda, "cuda", options, NCCL_P2P_DISABLE="1")
     print(f"{options.ranks} ranks; ms (GB/s, times as long as mps)")
     print(f"{'':26}" + "".join(f"{name:>26}" for name in columns))
     for key in columns["mps"]:
@@ -130,6 +136,13 @@ def main() -> None:
                 text = f"{1e3 * seconds:.3f} ({key[1] * 1024 / seconds / 1e9:.1f}, {seconds / own:.2f})"
             cells += f"{text:>26}"
         print(f"{key[0] + ', ' + size(key[1]):26}{cells}")
+    if options.save:
+        rows = {
+            f"{name}, {size(kib)}": [seconds and 1e3 * seconds for seconds in (c[name, kib] for c in columns.values())]
+            for name, kib in columns["mps"]
+        }
+        title = f"Collectives of float32 by {options.ranks} processes of one host"
+        results.save(ours, theirs, title, [f"{name}, ms" for name in columns], rows)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Training steps of DistributedDataParallel and fully_shard on mps: one rank alone against several, beside CUDA's.
 
-    python benchmarks/distributed/ddp.py [--ranks 2] [--nets bert gpt] [--ways ddp fully_shard] [--batch 8] [--small]
+    python benchmarks/distributed/ddp.py [--ranks 2] [--nets bert gpt] [--ways ddp fully_shard] [--batch 64]
+        [--small] [--save]
 
 The nets have the sizes of BERT-base and of GPT-2 124M, in float32 parameters with autocast to bfloat16. A rank's batch
-is the same alone and among others, so the efficiency is the time alone by the time of several. The last two columns
-are of a trace of one step by torch.profiler, in rank 0: how long collectives were under way, and how much of that no
-other kernel ran. CUDA with NCCL, with
-and without access to the other GPUs' memory, is measured where ANYMPS_PEER_PYTHON names a Python with a CUDA build of
-PyTorch. --small: nets that a software driver trains, to see that the script runs.
+(8,192 tokens by default) is the same alone and among others, so the efficiency is the time alone by the time of
+several. The last two columns are of a trace of one step by torch.profiler, in rank 0: how long collectives were under
+way, and how much of that no other kernel ran. CUDA with NCCL, with and without access to the other GPUs' memory, is
+measured where ANYMPS_PEER_PYTHON names a Python with a CUDA build of PyTorch. --small: nets that a software driver
+trains, to see that the script runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import peer  # noqa: E402
+import results  # noqa: E402
 
 STEPS, WARMUP = 12, 4
 NETS = {  # layers, width, heads, words, tokens, causal
@@ -31,6 +33,8 @@ NETS = {  # layers, width, heads, words, tokens, causal
     "gpt": (12, 768, 12, 50304, 512, True),
 }
 SMALL = (2, 64, 4, 256, 16, False)
+TOKENS = 8192  # of a rank's batch
+TITLES = {"bert": "BERT-base", "gpt": "GPT 124M", "ddp": "DistributedDataParallel", "fully_shard": "fully_shard"}
 
 
 def transformer(layers, width, heads, words, tokens, causal):
@@ -162,7 +166,9 @@ def rank_main(device: str, way: str, net: str, options) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if way != "alone":
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    figures = step_figures(device, way, SMALL if options.small else NETS[net], options.batch)
+    shape = SMALL if options.small else NETS[net]
+    figures = step_figures(device, way, shape, options.batch or (8 if options.small else TOKENS // shape[4]))
+    figures["facts"] = results.device_facts(device)
     if way == "alone" or dist.get_rank() == 0:
         print(json.dumps(figures), flush=True)
     if way != "alone":
@@ -172,7 +178,8 @@ def rank_main(device: str, way: str, net: str, options) -> None:
 def launch(python: str, device: str, way: str, net: str, options, **env: str) -> dict | None:
     several = peer.launcher(options.ranks) if way != "alone" else []
     command = [python, *several, __file__, "--rank-of", device, way, net]
-    command += ["--batch", str(options.batch), *(["--small"] if options.small else [])]
+    command += ["--batch", str(options.batch)] if options.batch else []
+    command += ["--small"] if options.small else []
     given = peer.peer_environment(python if device == "cuda" else None)
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
     for line in done.stdout.splitlines():
@@ -187,29 +194,41 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
     parser.add_argument("--ways", nargs="+", choices=("ddp", "fully_shard"), default=["ddp", "fully_shard"])
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, help="sequences of a rank")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--save", action="store_true", help="write a result file (benchmarks/results.py)")
     parser.add_argument("--rank-of", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of:
         return rank_main(*options.rank_of, options)
     platforms = [("mps", sys.executable, "mps", {})]
     if cuda := os.environ.get("ANYMPS_PEER_PYTHON"):
-        platforms += [("CUDA", cuda, "cuda", {}), ("NCCL_P2P_DISABLE=1", cuda, "cuda", {"NCCL_P2P_DISABLE": "1"})]
-    print(
-        f"{'net':6}{'platform':22}{'way':14}{'alone, ms':>12}{str(options.ranks) + ' ranks, ms':>14}{'efficiency':>12}"
-        f"{'collectives, ms':>17}{'exposed, ms':>13}"
-    )
+        platforms += [
+            ("CUDA and NCCL", cuda, "cuda", {}),
+            ("CUDA and NCCL without peer access", cuda, "cuda", {"NCCL_P2P_DISABLE": "1"}),
+        ]
+    columns = ["one rank, ms", f"{options.ranks} ranks, ms", "efficiency", "collectives, ms", "exposed, ms"]
+    print(f"{'':68}" + "".join(f"{name:>17}" for name in columns))
+    rows, facts = {}, {}
     for net in options.nets:
+        alone = {}
         for name, python, device, env in platforms:
-            alone = launch(python, device, "alone", net, options)
+            if device not in alone:
+                alone[device] = launch(python, device, "alone", net, options)
             for way in options.ways:
                 several = launch(python, device, way, net, options, **env)
-                if alone and several:
-                    one, all_ranks = alone["seconds"], several["seconds"]
-                    cells = f"{1e3 * one:12.2f}{1e3 * all_ranks:14.2f}{one / all_ranks:12.2f}"
-                    cells += f"{several['collectives'] / 1e3:17.2f}{several['exposed'] / 1e3:13.2f}"
-                    print(f"{net:6}{name:22}{way:14}{cells}", flush=True)
+                if not alone[device] or not several:
+                    continue
+                facts[device] = several["facts"]
+                one, all_ranks = alone[device]["seconds"], several["seconds"]
+                cells = [1e3 * one, 1e3 * all_ranks, one / all_ranks]
+                cells += [several["collectives"] / 1e3, several["exposed"] / 1e3]
+                row = f"{TITLES[net]}, {TITLES[way]} | {name}"
+                rows[row] = cells
+                print(f"{row:68}" + "".join(f"{cell:17.2f}" for cell in cells), flush=True)
+    if options.save:
+        title = "Training steps, AMP bf16, a rank's batch the same"
+        results.save(facts["mps"], facts.get("cuda"), title, columns, rows)
 
 
 if __name__ == "__main__":
