@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "anymps/shaders/exchange.h"
+#include "distributed/exported_segments.h"
+#include "distributed/segment_buffers.h"
 #include "distributed/step_executor.h"
 #include "kernels/flat_grid.h"
 #include "kernels/kernel_library.h"
@@ -66,13 +68,10 @@ const shader::ReduceKernel& kernel_of(c10::ScalarType dtype) {
 // The kernels of steps, for a grid that leaves room for others.
 class ExchangeKernels : public StepExecutor {
   public:
-    ExchangeKernels(const vulkan::Buffer& shared, int rank, int ranks)
-        : shared_(shared), rank_(rank), ranks_(ranks) {}
+    ExchangeKernels(const SegmentBuffers& segments, int rank) : segments_(segments), rank_(rank) {}
 
     bool on_device() const override { return true; }
-    uint64_t segment(int rank) const override {
-        return shared_.address() + static_cast<uint64_t>(rank) * SharedSegment::kBytes;
-    }
+    uint64_t segment(int rank) const override { return segments_.address(rank); }
     uint64_t address(const HostArgument& argument) const override { return argument.device_address(); }
 
     void copy(uint64_t to, uint64_t from, size_t bytes) override {
@@ -104,8 +103,6 @@ class ExchangeKernels : public StepExecutor {
 
     virtual void dispatch(const vulkan::Pipeline& pipeline, std::span<const std::byte> push,
                           runtime::Grid grid, std::span<const Access> accesses) = 0;
-
-    const vulkan::Buffer& shared() const { return shared_; }
 
   private:
     // Of a grid for `items`, each of which one thread does.
@@ -142,17 +139,17 @@ class ExchangeKernels : public StepExecutor {
                shader::ReduceArgs{.out = reduced.out + offset,
                                   .also = reduced.also != 0 ? reduced.also + offset : 0,
                                   .own = reduced.own + offset,
+                                  .segments = segments_.table(),
                                   .parts = reduced.parts + offset,
-                                  .stride = SharedSegment::kBytes,
                                   .count = count,
-                                  .ranks = static_cast<uint32_t>(ranks_),
+                                  .ranks = static_cast<uint32_t>(segments_.ranks()),
                                   .rank = static_cast<uint32_t>(rank_),
                                   .threads = threads.count()},
                threads, accesses);
     }
 
-    const vulkan::Buffer& shared_;
-    int rank_, ranks_;
+    const SegmentBuffers& segments_;
+    int rank_;
 };
 
 // Steps among the caller's own commands. What peers have written needs no barrier: the stream waits for them
@@ -176,16 +173,17 @@ class StreamSteps final : public ExchangeKernels {
 // it has them, which leave its compute units to the stream.
 class DeviceSteps final : public ExchangeKernels {
   public:
-    DeviceSteps(std::unique_ptr<const vulkan::Buffer> shared, int rank, int ranks)
-        : ExchangeKernels(*shared, rank, ranks),
-          buffer_(std::move(shared)),
+    DeviceSteps(std::unique_ptr<const SegmentBuffers> segments, int rank)
+        : ExchangeKernels(*segments, rank),
+          segments_(std::move(segments)),
           engines_(runtime::device().has_copy_queues()),
-          in_stream_(*buffer_, rank, ranks) {}
+          in_stream_(*segments_, rank) {}
 
     void copy(uint64_t to, uint64_t from, size_t bytes) override {
-        const bool out = is_shared(to), in = is_shared(from);
-        if (!engines_ || out == in) return ExchangeKernels::copy(to, from, bytes);
-        streams_[out ? kOut : kIn].copy(range(to, bytes), range(from, bytes), bytes);
+        const auto out = segments_->find(to), in = segments_->find(from);
+        if (!engines_ || out.has_value() == in.has_value()) return ExchangeKernels::copy(to, from, bytes);
+        streams_[out ? kOut : kIn].copy(out ? *out : runtime::find_buffer(to, bytes),
+                                        in ? *in : runtime::find_buffer(from, bytes), bytes);
     }
 
     Step submit(uint64_t after) override {
@@ -215,15 +213,7 @@ class DeviceSteps final : public ExchangeKernels {
   private:
     static constexpr size_t kSide = 0, kOut = 1, kIn = 2;
 
-    bool is_shared(uint64_t address) const {
-        return address >= buffer_->address() && address < buffer_->address() + buffer_->bytes();
-    }
-    runtime::BufferRange range(uint64_t address, size_t bytes) const {
-        if (is_shared(address)) return {buffer_.get(), address - buffer_->address()};
-        return runtime::find_buffer(address, bytes);
-    }
-
-    std::unique_ptr<const vulkan::Buffer> buffer_;
+    std::unique_ptr<const SegmentBuffers> segments_;
     const bool engines_;
     StreamSteps in_stream_;
     runtime::SideStream streams_[3] = {{runtime::device(), vulkan::Lane::Side},
@@ -238,10 +228,18 @@ std::unique_ptr<StepExecutor> device_steps(const SharedMemory& memory, int rank,
     try {
         auto shared =
             std::make_unique<const vulkan::Buffer>(runtime::device(), memory.segment(0), memory.bytes());
-        return std::make_unique<DeviceSteps>(std::move(shared), rank, ranks);
+        auto segments = std::make_unique<const SegmentBuffers>(runtime::device(), std::move(shared), ranks);
+        return std::make_unique<DeviceSteps>(std::move(segments), rank);
     } catch (const vulkan::Error&) {
         return nullptr;  // some drivers take anonymous memory only
     }
+}
+
+std::unique_ptr<StepExecutor> exported_steps(Agreement& agreement) {
+    auto segments = exchange_segments(agreement);
+    if (!segments) return nullptr;
+    auto steps = std::make_unique<DeviceSteps>(std::move(segments), agreement.rank());
+    return verify_segments(*steps, agreement) ? std::move(steps) : nullptr;
 }
 
 }  // namespace anymps::distributed

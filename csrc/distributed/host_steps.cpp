@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "distributed/reduction.h"
 #include "distributed/step_executor.h"
 #include "runtime/device.h"
+#include "runtime/plan_log.h"
 
 namespace anymps::distributed {
 namespace {
@@ -47,9 +50,7 @@ class HostSteps final : public StepExecutor {
             };
             Tensors parts;
             for (int rank = 0; rank < ranks_; ++rank) {
-                parts.push_back(part(rank == rank_ ? reduced.own
-                                                   : reduced.parts + static_cast<uint64_t>(rank) *
-                                                                         SharedSegment::kBytes));
+                parts.push_back(part(rank == rank_ ? reduced.own : segment(rank) + reduced.parts));
             }
             const Tensor result = reduced_on_host(parts, reduced.op);
             part(reduced.out).copy_(result);
@@ -87,15 +88,29 @@ std::unique_ptr<StepExecutor> host_steps(const SharedMemory& memory, int rank, i
     return std::make_unique<HostSteps>(memory, rank, ranks);
 }
 
-std::unique_ptr<StepExecutor> step_executor(const SharedMemory& memory, int rank, int ranks) {
+std::unique_ptr<StepExecutor> step_executor(const SharedMemory& memory, Agreement& agreement) {
+    const int rank = agreement.rank(), ranks = static_cast<int>(agreement.segments().size());
+    const auto log = [&](const char* way) {
+        if (!runtime::logs_plans()) return;
+        runtime::log_plan("collectives",
+                          "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + way);
+    };
     const char* text = std::getenv("ANYMPS_SHARED_MEMORY");
     const std::string_view wanted = text ? text : "";
+    const bool exported = wanted == "export";
     // A driver that runs on the CPU would only be in the way.
-    const bool on_device = wanted == "device" || (wanted != "host" && !runtime::device().info().runs_on_cpu);
-    if (on_device && !staging_wanted()) {
-        if (auto steps = device_steps(memory, rank, ranks)) return steps;
+    const bool on_device = !staging_wanted() && (exported || wanted == "device" ||
+                                                 (wanted != "host" && !runtime::device().info().runs_on_cpu));
+    auto steps = on_device && !exported ? device_steps(memory, rank, ranks) : nullptr;
+    if (on_device && !steps) {
+        if (auto found = exported_steps(agreement)) {
+            log(": by the device, in memory that the devices export to each other");
+            return found;
+        }
     }
-    return host_steps(memory, rank, ranks);
+    agreement.leave();
+    log(steps ? ": by the device, in memory of the processes" : ": by the CPU, in memory of the processes");
+    return steps ? std::move(steps) : host_steps(memory, rank, ranks);
 }
 
 }  // namespace anymps::distributed

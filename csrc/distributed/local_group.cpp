@@ -12,6 +12,7 @@
 #include "runtime/device.h"
 #include "runtime/side_work.h"
 #include "runtime/stream_waits.h"
+#include "vulkan/check.h"
 #include "vulkan/timeline_semaphore.h"
 
 namespace anymps::distributed {
@@ -199,8 +200,9 @@ void LocalGroup::abort() {
 }
 
 // At the first collective: groups that have none need no device memory.
-void LocalGroup::open() {
-    executor_ = step_executor(*memory_, rank_, static_cast<int>(segments_.size()));
+void LocalGroup::open(std::chrono::milliseconds timeout) {
+    Agreement agreement(segments_, rank_, timeout);
+    executor_ = step_executor(*memory_, agreement);
     signals_ = std::make_shared<GroupSignals>(runtime::device());
 }
 
@@ -214,7 +216,13 @@ LocalGroup::Released LocalGroup::release_tensors() {
 }
 
 WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::milliseconds timeout) {
-    std::call_once(opened_, [&] { open(); });
+    try {
+        std::call_once(opened_, [&] { open(timeout); });
+    } catch (const vulkan::Error&) {
+        throw;
+    } catch (const std::runtime_error&) {
+        std::rethrow_exception(explained(std::current_exception(), exchange.name, caller));
+    }
     const bool on_device = executor_->on_device();
     const bool copied = std::ranges::any_of(exchange.arguments, &HostArgument::copied);
     auto job = std::make_shared<Job>();

@@ -64,7 +64,7 @@ class LocalGroup {
         StreamStep* in_stream;  // where the stream does it
     };
 
-    void open();
+    void open(std::chrono::milliseconds timeout);
     Released release_tensors();
     void write_in_stream(Job& job);
 

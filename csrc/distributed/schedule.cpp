@@ -106,7 +106,7 @@ class ReduceScatter final : public Schedule {
                                .op = op_,
                                .out = scene.address(out_, begin(c, own.bytes)),
                                .own = scene.address(own, begin(c, own.bytes)),
-                               .parts = scene.slot(0) + rank_ * chunk_bytes(),
+                               .parts = scene.slot_offset + rank_ * chunk_bytes(),
                                .bytes = size(c, own.bytes)});
     }
 
@@ -167,7 +167,7 @@ class AllReduce final : public Schedule {
                                .out = own,
                                .also = scene.slot(scene.rank) + room(scene.ranks),
                                .own = own,
-                               .parts = scene.slot(0) + from,
+                               .parts = scene.slot_offset + from,
                                .bytes = count});
     }
 
@@ -199,7 +199,7 @@ class SmallAllReduce final : public Schedule {
                                .op = op_,
                                .out = scene.address(data_),
                                .own = scene.address(data_),
-                               .parts = scene.slot(0),
+                               .parts = scene.slot_offset,
                                .bytes = data_.bytes});
     }
 

@@ -50,6 +50,8 @@ struct SharedSegment::Header {
     alignas(64) std::atomic<uint32_t> done[kPhases];
     std::atomic<uint32_t> done_small;
     std::atomic<uint32_t> failed;
+    std::atomic<uint32_t> stage;
+    Device device;
     uint64_t values[kSlots];
     alignas(64) std::atomic<uint32_t> rings;
     std::atomic<uint32_t> sleeps;
@@ -146,6 +148,18 @@ void SharedSegment::publish_failure() const {
 
 bool SharedSegment::failed() const {
     return header().failed.load(std::memory_order_acquire) != 0;
+}
+
+void SharedSegment::publish_stage(uint32_t stage) const {
+    header().stage.store(stage, std::memory_order_release);
+}
+
+uint32_t SharedSegment::stage() const {
+    return header().stage.load(std::memory_order_acquire);
+}
+
+SharedSegment::Device& SharedSegment::device() const {
+    return header().device;
 }
 
 uint64_t& SharedSegment::value(uint32_t chunk) const {

@@ -1,6 +1,7 @@
 // Memory that the ranks of one machine share, and the counters by which they wait for each other. No PyTorch.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -58,6 +59,15 @@ class SharedSegment {
     // That the rank has given up, for good.
     void publish_failure() const;
     bool failed() const;
+    // How far the rank is in an Agreement.
+    void publish_stage(uint32_t stage) const;
+    uint32_t stage() const;
+    // The rank's device, and the vulkan::MemoryHandles that it can share, a bit each.
+    struct Device {
+        std::array<uint8_t, 32> uuid;
+        uint32_t handles;
+    };
+    Device& device() const;
     // A number that goes with a chunk, as a slot does.
     uint64_t& value(uint32_t chunk) const;
 

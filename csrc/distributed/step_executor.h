@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "distributed/agreement.h"
 #include "distributed/host_argument.h"
 #include "distributed/shared_segment.h"
 #include "runtime/command_encoder.h"
@@ -23,7 +24,7 @@ struct Reduced {
     uint64_t out = 0;
     uint64_t also = 0;   // where the result goes as well, or 0
     uint64_t own = 0;    // this rank's elements
-    uint64_t parts = 0;  // those of rank 0 in the shared memory; of the others one segment further each
+    uint64_t parts = 0;  // where those of the others are in their segments
     size_t bytes = 0;    // of a rank
 };
 
@@ -54,12 +55,15 @@ class StepExecutor {
     virtual StepExecutor* in_stream() { return nullptr; }
 };
 
-// The one for the device where it takes the shared memory and is none of software, else the one for the CPU;
-// ANYMPS_SHARED_MEMORY=device and =host ask for one. The memory has to outlive it. Initialises the device.
-std::unique_ptr<StepExecutor> step_executor(const SharedMemory& memory, int rank, int ranks);
+// The one for the device where it takes the shared memory, or all devices take each other's, and it is none
+// of software, else the one for the CPU; ANYMPS_SHARED_MEMORY=device, =export and =host ask for one. The
+// memory has to outlive it. Initialises the device. Throws as the agreement does, which ends here.
+std::unique_ptr<StepExecutor> step_executor(const SharedMemory& memory, Agreement& agreement);
 
 // Of device_steps.cpp: nullptr where the device does not take the memory.
 std::unique_ptr<StepExecutor> device_steps(const SharedMemory& memory, int rank, int ranks);
+// The same in memory of the devices: see exported_segments.h.
+std::unique_ptr<StepExecutor> exported_steps(Agreement& agreement);
 // Of host_steps.cpp.
 std::unique_ptr<StepExecutor> host_steps(const SharedMemory& memory, int rank, int ranks);
 

@@ -38,6 +38,7 @@ class Device {
     Device& operator=(const Device&) = delete;
 
     VkDevice handle() const { return handle_; }
+    VkPhysicalDevice physical() const { return physical_; }
     const VolkDeviceTable& api() const { return api_; }
     const DeviceInfo& info() const { return info_; }
     VkQueue queue(Lane lane = Lane::Stream) const { return queues_[index(lane)]; }

@@ -45,8 +45,10 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES, &maintenance3);
     auto subgroup = chained<VkPhysicalDeviceSubgroupProperties>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES, &control);
-    auto driver = chained<VkPhysicalDeviceDriverProperties>(
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES, &subgroup);
+    auto id =
+        chained<VkPhysicalDeviceIDProperties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES, &subgroup);
+    auto driver =
+        chained<VkPhysicalDeviceDriverProperties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES, &id);
     auto properties =
         chained<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver);
     vkGetPhysicalDeviceProperties2(handle, &properties);
@@ -62,6 +64,8 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.api_version = p.apiVersion;
     info.driver_version = p.driverVersion;
     std::copy_n(p.pipelineCacheUUID, VK_UUID_SIZE, info.pipeline_cache_uuid.begin());
+    std::copy_n(id.deviceUUID, VK_UUID_SIZE, info.external_uuid.begin());
+    std::copy_n(id.driverUUID, VK_UUID_SIZE, info.external_uuid.begin() + VK_UUID_SIZE);
     info.is_software = info.runs_on_cpu = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     info.is_integrated = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
     info.subgroup_features = subgroup.supportedOperations;
@@ -175,6 +179,7 @@ void leave_out_options(DeviceInfo& info, std::string_view caps) {
     if (caps == "no-matrices") return;
     info.float16 = false;
     info.subgroup_size_control = info.external_memory_host = info.memory_budget = false;
+    info.external_memory_fd = info.dma_buf = false;
     info.queues = 0;
     info.float_controls = {};
     info.subgroup_features = VK_SUBGROUP_FEATURE_BASIC_BIT;
@@ -230,6 +235,9 @@ std::string read_features(VkInstance instance, VkPhysicalDevice handle, DeviceIn
         vkGetPhysicalDeviceProperties2(handle, &properties);
         info.host_import_alignment = host.minImportedHostPointerAlignment;
     }
+    info.external_memory_fd = contains(extensions, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
+    info.dma_buf =
+        info.external_memory_fd && contains(extensions, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME);
     const char* statistics = std::getenv("ANYMPS_PIPELINE_STATISTICS");
     info.pipeline_statistics = statistics && std::string_view(statistics) == "1" &&
                                contains(extensions, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);

@@ -36,6 +36,8 @@ struct DeviceInfo {
     uint32_t api_version = 0;
     uint32_t driver_version = 0;
     std::array<uint8_t, VK_UUID_SIZE> pipeline_cache_uuid{};
+    std::array<uint8_t, 2 * VK_UUID_SIZE>
+        external_uuid{};  // of device and driver, as other processes see them
 
     bool is_software = false;  // runs on CPU cores: barriers and shared memory are expensive there
     bool runs_on_cpu = false;  // so too where tests ask for the kernels of GPUs
@@ -52,6 +54,8 @@ struct DeviceInfo {
     bool cooperative_matrix_bfloat16 = false;  // the same with bf16 factors
     bool bfloat16 = false;
     bool external_memory_host = false;
+    bool external_memory_fd = false;  // memory of one device in several processes
+    bool dma_buf = false;             // memory of one device on another one
     bool subgroup_size_control = false;
     bool memory_budget = false;
     bool pipeline_statistics = false;  // asked for by ANYMPS_PIPELINE_STATISTICS=1, and there

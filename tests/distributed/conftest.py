@@ -8,6 +8,7 @@ from ranks import Ranks
 WAYS = {
     "host": {"ANYMPS_SHARED_MEMORY": "host"},  # the CPU copies and adds, on the tensors' own bytes
     "device": {"ANYMPS_SHARED_MEMORY": "device"},  # the device does, in the memory that the ranks share
+    "export": {"ANYMPS_SHARED_MEMORY": "export"},  # the same in memory that the devices export to each other
     "gloo": {"ANYMPS_SHARED_MEMORY": "0"},  # as between machines
     "staging": {"ANYMPS_STAGING": "1"},  # as on devices whose memory the host does not see
 }

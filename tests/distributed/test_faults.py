@@ -15,7 +15,7 @@ from ranks import Ranks
 
 TIMEOUT = 3.0  # seconds, of what must not come
 LONG = 300.0  # seconds that a death must not take to be told, nor a step on a machine that is busy with others
-BOTH = ["host", "device", "0"]  # of ranks of one machine, which share memory, and ranks as of two
+BOTH = ["host", "device", "export", "0"]  # of ranks of one machine, which share memory, and ranks as of two
 
 
 @pytest.fixture(params=BOTH)
