@@ -221,7 +221,7 @@ def main() -> None:
                     continue
                 facts[device] = several["facts"]
                 one, all_ranks = alone[device]["seconds"], several["seconds"]
-                cells = [1e3 * one, 1e3 * all_ranks, one / all_ranks]
+                cells = [1e3 * one, 1e3 * all_ranks, round(one / all_ranks, 2)]
                 cells += [several["collectives"] / 1e3, several["exposed"] / 1e3]
                 row = f"{TITLES[net]}, {TITLES[way]} | {name}"
                 rows[row] = cells
