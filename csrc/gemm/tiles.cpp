@@ -95,8 +95,9 @@ uint64_t min_split_k(const GemmProblem& p) {
     return std::max<uint64_t>(1, ceil_div(p.k, p.max_k_per_split));
 }
 
-// Tile and split-K are chosen together: few results fill the device with large tiles and short slices.
-Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
+// Of slices of min_k and more, in so many workgroups at most; without any where nothing fits.
+Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p, uint64_t min_k,
+                   uint64_t max_groups) {
     const vulkan::PlanCosts& costs = *device.profile->costs;
     const double unit = costs.unit * device.profile->unit_scale(rate_of(p.arithmetic));
     const SplitKCosts split_costs = split_k_costs(device, p);
@@ -105,8 +106,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     };
     const uint64_t least = min_split_k(p);
     const uint64_t limit = p.convolution ? costs.max_split_k_wgrad : costs.max_split_k;
-    const uint64_t most =
-        p.may_split_k ? std::max(least, std::min(limit, p.k / costs.min_k_per_split)) : least;
+    const uint64_t most = p.may_split_k ? std::max(least, std::min(limit, p.k / min_k)) : least;
     Plan best{};
     uint64_t best_time = UINT64_MAX;
     std::vector<const Tile*> tiles = usable_tiles(device, p);
@@ -119,6 +119,7 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
             const uint64_t groups = groups_of(tile, p.batch, swapped ? p.n : p.m, swapped ? p.m : p.n);
             // Coarser steps for large split-K factors.
             for (uint64_t split_k = least; split_k <= most; split_k += std::max<uint64_t>(1, split_k / 16)) {
+                if (groups * split_k > max_groups) break;
                 Plan plan{&tile, swapped, 1, 0, p.arithmetic};
                 set_split_k(plan, p, split_k);
                 split_tail(device, plan, p, groups * plan.split_k);
@@ -146,6 +147,17 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
         }
     }
     return best;
+}
+
+// Tile and split-K are chosen together: few results fill the device with large tiles and short slices.
+Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
+    const vulkan::PlanCosts& costs = *device.profile->costs;
+    const uint64_t units = device.compute_units();
+    const Plan plan = cheapest_plan(device, p, costs.min_k_per_split, UINT64_MAX);
+    const uint64_t rows = plan.swapped ? p.n : p.m, columns = plan.swapped ? p.m : p.n;
+    if (2 * groups_of(*plan.tile, p.batch, rows, columns) * plan.split_k > units) return plan;
+    const Plan wider = cheapest_plan(device, p, costs.min_k_idle_unit, units);
+    return wider.tile && wider.seconds < plan.seconds ? wider : plan;
 }
 
 // Split-K of few rows, where the results alone do not fill the device.

@@ -38,6 +38,7 @@ constexpr PlanCosts kHopperCosts{
     .prologue_k = 128,
     .reduce = 700000,
     .min_k_per_split = 256,
+    .min_k_idle_unit = 64,
     .max_split_k = 32,
     .max_split_k_wgrad = 264,
     .results_per_unit = 2,
@@ -66,7 +67,7 @@ constexpr PlanCosts kSoftwareCosts = [] {
     costs.unit = 2.8e-9;
     costs.prologue_k = 0;
     costs.reduce = 30000;
-    costs.min_k_per_split = 1024;
+    costs.min_k_per_split = costs.min_k_idle_unit = 1024;
     costs.max_split_k = costs.max_split_k_wgrad = 4;
     costs.results_per_unit = 1;
     costs.pack = 0;

@@ -43,7 +43,8 @@ struct PlanCosts {
     // Split-K, in units.
     uint64_t prologue_k;         // start-up and epilogue of a workgroup, in k
     uint64_t reduce;             // reduction dispatch
-    uint64_t min_k_per_split;    // shortest slice worth a workgroup
+    uint64_t min_k_per_split;    // shortest slice worth a workgroup,
+    uint64_t min_k_idle_unit;    // and where most compute units would be idle
     uint64_t max_split_k;        //
     uint64_t max_split_k_wgrad;  // of weight gradients: few results, long sums
     uint64_t results_per_unit;   // workspace elements written and read again

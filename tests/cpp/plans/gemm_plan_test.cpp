@@ -212,6 +212,19 @@ TEST(GemmPlan, SplitKHasAWorkspaceAndAReduction) {
     EXPECT_EQ(kinds_of(plan_of(h200(), whole)), (std::vector{Kind::Gemm, Kind::ReduceSplitK}));
 }
 
+TEST(GemmPlan, SlicesAreShortWhereComputeUnitsWouldBeIdle) {
+    // Layers of 50 rows: a dozen tiles for 132 compute units.
+    for (const auto [n, k] : {std::pair{720u, 720u}, {320u, 720u}, {720u, 320u}, {720u, 2048u}}) {
+        const GemmPlan plan = plan_of(h200(), call_of(1, 50, n, k, Arithmetic::BF16x3));
+        SCOPED_TRACE(to_text(call_of(1, 50, n, k, Arithmetic::BF16x3), plan));
+        EXPECT_LE(plan.product.k_per_split, 256);
+        EXPECT_GE(plan.product.k_per_split, 64);
+    }
+    // One slice of a full device is as long as before.
+    const GemmPlan full = plan_of(h200(), call_of(1, 2048, 768, 768, Arithmetic::BF16x3));
+    EXPECT_GE(full.product.k_per_split, 256);
+}
+
 TEST(GemmPlan, UnalignedOperandsOfLargeProductsAreCopied) {
     GemmCall call = call_of(1, 4095, 4095, 4095, Arithmetic::F16);
     call.a.vectorizable = call.b.vectorizable = false;
