@@ -8,6 +8,7 @@ from torch._decomp import decompositions
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import ops
 
+from .corrections import multilabel_margin_loss_forward, register_corrections
 from .device import device_config
 from .row_lowering import PREFERRED, floor_division, register_rows
 
@@ -304,9 +305,11 @@ def register_decompositions() -> None:
         (aten.linear_backward.default, linear_backward),
         *((op, _kept) for op in PREFERRED),
         (aten.repeat_interleave.Tensor, repeat_interleave),
+        (aten.multilabel_margin_loss_forward.default, multilabel_margin_loss_forward),
     ):
         table[op] = _of_mps(ours, table.get(op))
     decomposition.fast_random_decomps.cache_clear()  # a copy of the table
     # Our kernel at autograd's key hands traced tensors to a composite that stores the mask as floats.
     aten.dropout.default.py_impl(torch._C.DispatchKey.AutogradMPS)(decompositions.dropout)
+    register_corrections()
     register_rows()
