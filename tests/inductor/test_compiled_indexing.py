@@ -172,6 +172,32 @@ def test_a_tensor_is_written_twice_by_views_that_overlap(mps):
     compiled_agrees(function, torch.randn(60, 3))
 
 
+def test_lists_of_tensors_are_written_after_others_have_read_them(mps):
+    """A step of SGD with momentum and weight decay."""
+
+    def step(weights, grads, momenta):
+        grads = torch._foreach_add(grads, weights, alpha=0.1)
+        torch._foreach_mul_(momenta, 0.9)
+        torch._foreach_add_(momenta, grads)
+        torch._foreach_add_(weights, momenta, alpha=-0.1)
+
+    compiled_agrees(step, *([torch.randn(3, 4)] for _ in range(3)))
+
+
+def test_a_tensor_is_written_transposed_after_others_have_read_it(mps):
+    """Loops of what is written get another order when they are fused, in which reads are no longer the writes' own."""
+
+    def function(x, y):
+        result = x.sin()
+        z = result + y
+        y.add_(x)
+        x.mul_(y)
+        y.copy_(z.t())
+        return result
+
+    compiled_agrees(function, torch.randn(40, 40), torch.randn(40, 40))
+
+
 def test_cached_graphs_differ_by_the_memory_that_arguments_share(mps):
     def function(x, y):
         x.add_(1)

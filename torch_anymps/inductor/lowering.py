@@ -255,11 +255,13 @@ def _zero_times_integers(original):
 def _from_a_copy_of_itself(original):
     """A tensor written with a view of itself, whose clone Inductor drops: one kernel would read what it writes."""
     from torch._inductor import ir
+    from torch._inductor.virtualized import V
 
     def realize_into(src, dst, unsafe_alias=False):
         dst.realize()  # as the original does: it has a name then
         box = src.data if isinstance(src, ir.TensorBox) else src
         if box.get_device().type == "mps" and dst.get_name() in box.get_read_names():
+            V.graph.mark_buffer_mutated(dst.get_name())  # others that read it come before this one
             box.realize()  # what reads other elements than it writes is not fused then
         return original(src, dst, unsafe_alias)
 
