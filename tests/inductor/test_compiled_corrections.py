@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiled import compiled_agrees
+from op_db_compare import tensors_in
 
 pytestmark = pytest.mark.usefixtures("slang")
 
@@ -33,3 +34,33 @@ def test_labels_end_before_the_first_negative_one(mps, training):
     labels = torch.tensor([[3, 0, -1, 1, 2], [1, -1, 0, 0, 0], [-1, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
     with torch.inference_mode(not training):
         compiled_agrees(function, torch.randn(4, 5, requires_grad=training), labels, backward=training)
+
+
+def test_kernels_read_parts_of_tensors_of_the_cpu(mps):
+    def function(x, s):
+        return torch.where(x > 0, s[0], s[1]) * (s[1] * 2 + s[0]).sin(), x * s[:1].sum()
+
+    x, s = torch.randn(5), torch.randn(3)
+    for got, want in zip(torch.compile(function)(x.to(mps), s), function(x, s), strict=True):
+        torch.testing.assert_close(got.cpu(), want)
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda x, i, s, number: (x.long() + i, x * s),
+        lambda x, i, s, number: x * number + number,
+        lambda x, i, s, number: (x * s, s + 1, torch.ones(3) + 1),
+    ),
+    ids=("dtypes", "doubles", "returned"),
+)
+def test_replays_get_numbers_of_the_cpu(mps, function):
+    """They keep their dtypes, differ in the sign of zero, may be doubles, as Python's are, and be returned there."""
+    compiled = torch.compile(function, mode="reduce-overhead", dynamic=True)
+    for i, s, number in [(2, 0.5, 2.5)] * 3 + [(2, 0.0, 0.0), (3, -0.0, -0.0), (4, 1.5, 3.5)] * 3:
+        x, i, s = torch.randn(5), torch.tensor(i), torch.tensor(s)
+        got, want = tensors_in(compiled(x.to(mps), i, s, number)), tensors_in(function(x, i, s, number))
+        assert [t.device for t in got] == [t.device for t in tensors_in(function(x.to(mps), i, s, number))]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a.cpu(), b)
+            assert not a.is_floating_point() or torch.equal(a.cpu().signbit(), b.signbit())

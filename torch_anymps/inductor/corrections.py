@@ -72,8 +72,86 @@ def multilabel_margin_loss_forward(x, target, reduction):
     return result, is_target.to(x.dtype).reshape(x.shape)
 
 
+def _read_by_kernels_of_mps(original):
+    """Numbers of the CPU, which kernels of mps are given as such: computed there first if they are parts of tensors."""
+    from torch._inductor import ir
+
+    @functools.wraps(original)
+    def run_node(self, node):
+        result = original(self, node)
+        x = node.meta.get("val") if node.op == "call_function" else None
+        if not isinstance(result, ir.TensorBox) or not isinstance(x, torch.Tensor) or not x.is_cpu or x.dim():
+            return result
+        others = (user.meta.get("val") for user in node.users)
+        if not any(isinstance(other, torch.Tensor) and other.is_mps for other in others):
+            return result
+        sources = (V.graph.try_get_buffer(name) for name in result.get_read_names())
+        if all(source is None or not source.get_size() for source in sources):
+            return result
+        if isinstance(result.data, ir.StorageBox):
+            result.realize()
+            return result
+        return ir.ExternKernel.copy_input(result)
+
+    return run_node
+
+
+def _one_dtype_after_another(original):
+    """Numbers of the CPU that graphs of mps are given, to be replayed: copied in one tensor of each dtype.
+
+    Inductor's one tensor for all of them makes floats of integers.
+    """
+
+    @functools.wraps(original)
+    def call(self, graph):
+        values = (node.meta.get("val") for node in graph.find_nodes(op="placeholder"))
+        dtypes = dict.fromkeys(x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_cpu)
+        self.dtype = None
+        if self.target != "mps" or not self.allow_inputs or not dtypes:
+            original(self, graph)
+            return
+        for self.dtype in dtypes:
+            original(self, graph)
+
+    return call
+
+
+def _movable_to_mps(original):
+    @functools.wraps(original)
+    def find_movable_constructors(self, graph, constructors):
+        if self.target == "mps":
+            of_dtype = (n for n in constructors if n.op != "placeholder" or n.meta["val"].dtype == self.dtype)
+            constructors = [n for n in of_dtype if not _stays_on_the_cpu(n)]
+        return original(self, graph, constructors)
+
+    return find_movable_constructors
+
+
+def _not_movable_to_mps(original):
+    @functools.wraps(original)
+    def cannot_be_moved(self, node):
+        return (self.target == "mps" and _stays_on_the_cpu(node)) or original(self, node)
+
+    return cannot_be_moved
+
+
+def _stays_on_the_cpu(node: torch.fx.Node) -> bool:
+    """Doubles, which mps lacks, and what the graph returns: Inductor would return it on the other device."""
+    x = node.meta.get("val")
+    if not isinstance(x, torch.Tensor) or not x.is_cpu:
+        return False
+    is_returned = node.op != "placeholder" and any(user.op == "output" for user in node.users)
+    return is_returned or x.dtype in (torch.float64, torch.complex128)
+
+
 def register_corrections() -> None:
-    from torch._inductor import lowering
+    from torch._inductor import graph, lowering
+    from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
+
+    graph.GraphLowering.run_node = _read_by_kernels_of_mps(graph.GraphLowering.run_node)
+    Mover.__call__ = _one_dtype_after_another(Mover.__call__)
+    Mover.find_movable_constructors = _movable_to_mps(Mover.find_movable_constructors)
+    Mover.cannot_be_moved = _not_movable_to_mps(Mover.cannot_be_moved)
 
     for op in (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default):
         lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
