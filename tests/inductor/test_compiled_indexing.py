@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiled import compiled_agrees
+from torch._inductor.utils import fresh_cache
+from torch.testing import assert_close
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -168,3 +170,46 @@ def test_a_tensor_is_written_twice_by_views_that_overlap(mps):
         return between, first * last
 
     compiled_agrees(function, torch.randn(60, 3))
+
+
+def test_lists_of_tensors_are_written_after_others_have_read_them(mps):
+    """A step of SGD with momentum and weight decay."""
+
+    def step(weights, grads, momenta):
+        grads = torch._foreach_add(grads, weights, alpha=0.1)
+        torch._foreach_mul_(momenta, 0.9)
+        torch._foreach_add_(momenta, grads)
+        torch._foreach_add_(weights, momenta, alpha=-0.1)
+
+    compiled_agrees(step, *([torch.randn(3, 4)] for _ in range(3)))
+
+
+def test_a_tensor_is_written_transposed_after_others_have_read_it(mps):
+    """Loops of what is written get another order when they are fused, in which reads are no longer the writes' own."""
+
+    def function(x, y):
+        result = x.sin()
+        z = result + y
+        y.add_(x)
+        x.mul_(y)
+        y.copy_(z.t())
+        return result
+
+    compiled_agrees(function, torch.randn(40, 40), torch.randn(40, 40))
+
+
+def test_cached_graphs_differ_by_the_memory_that_arguments_share(mps):
+    def function(x, y):
+        x.add_(1)
+        return x * y
+
+    def halves(n, m):
+        return lambda t: (t[n : n + 2], t[m : m + 2])
+
+    with fresh_cache():
+        for views in (halves(0, 0), halves(2, 2), halves(2, 0), lambda t: (t[:2], t[2:].clone())):
+            torch._dynamo.reset()  # what the cache has, it gives again
+            wanted = torch.randn(4, 4)
+            actual = wanted.to(mps)
+            assert_close(torch.compile(function)(*views(actual)).cpu(), function(*views(wanted)))
+            assert_close(actual.cpu(), wanted)

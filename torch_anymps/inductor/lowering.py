@@ -8,6 +8,7 @@ from torch._decomp import decompositions
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import ops
 
+from .corrections import multilabel_margin_loss_forward, register_corrections
 from .device import device_config
 from .row_lowering import PREFERRED, floor_division, register_rows
 
@@ -254,11 +255,13 @@ def _zero_times_integers(original):
 def _from_a_copy_of_itself(original):
     """A tensor written with a view of itself, whose clone Inductor drops: one kernel would read what it writes."""
     from torch._inductor import ir
+    from torch._inductor.virtualized import V
 
     def realize_into(src, dst, unsafe_alias=False):
         dst.realize()  # as the original does: it has a name then
         box = src.data if isinstance(src, ir.TensorBox) else src
         if box.get_device().type == "mps" and dst.get_name() in box.get_read_names():
+            V.graph.mark_buffer_mutated(dst.get_name())  # others that read it come before this one
             box.realize()  # what reads other elements than it writes is not fused then
         return original(src, dst, unsafe_alias)
 
@@ -304,9 +307,11 @@ def register_decompositions() -> None:
         (aten.linear_backward.default, linear_backward),
         *((op, _kept) for op in PREFERRED),
         (aten.repeat_interleave.Tensor, repeat_interleave),
+        (aten.multilabel_margin_loss_forward.default, multilabel_margin_loss_forward),
     ):
         table[op] = _of_mps(ours, table.get(op))
     decomposition.fast_random_decomps.cache_clear()  # a copy of the table
     # Our kernel at autograd's key hands traced tensors to a composite that stores the mask as floats.
     aten.dropout.default.py_impl(torch._C.DispatchKey.AutogradMPS)(decompositions.dropout)
+    register_corrections()
     register_rows()

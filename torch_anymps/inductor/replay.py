@@ -120,6 +120,7 @@ class _Function:
                 self.give_up("an input that is several tensors")  # of torch.cond, between two partitions
                 self.on_host = []
         values = [x.item() if isinstance(x := inputs[i], torch.Tensor) and x.numel() == 1 else x for i in self.on_host]
+        values = [x.hex() if isinstance(x, float) else x for x in values]  # 0.0 == -0.0
         # Threads that call one function at the same time need outputs of their own; autograd has one for all.
         return (0 if self.is_backward else threading.get_ident(), *values)
 

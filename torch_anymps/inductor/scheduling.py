@@ -28,7 +28,8 @@ def install() -> None:
 def _after_earlier_writes(original):
     """Whether a write may join the reads that it has to follow, of a tensor that was written before, too.
 
-    PyTorch compares their indices, but before 2.15 not of reads that have the name of that earlier write.
+    PyTorch compares their indices, but before 2.15 not of reads that have the name of that earlier write. Nor does it
+    ask whether the loops are the same yet: what node2 takes from node1 may become so by other loops, after this answer.
     """
 
     @functools.wraps(original)
@@ -40,7 +41,12 @@ def _after_earlier_writes(original):
         [write] = (w for w in node2.read_writes.writes if w.name == weak_dep.mutating_buf)
         tensor = self.mutation_real_name[write.name]
         reads = (r for r in node1.read_writes.reads if self.mutation_real_name.get(r.name) == tensor)
-        return all(isinstance(r, MemoryDep) and (r.index, r.size) == (write.index, write.size) for r in reads)
+        if not all(isinstance(r, MemoryDep) and (r.index, r.size) == (write.index, write.size) for r in reads):
+            return False
+        given = [w for w in node1.read_writes.writes if isinstance(w, MemoryDep)]
+        taken = (r.rename(self.mutation_renames) for r in node2.read_writes.reads if isinstance(r, MemoryDep))
+        pairs = ((r, w) for r in taken for w in given if r.name == self.mutation_renames.get(w.name, w.name))
+        return all(self.fusable_read_and_write(r, w) for r, w in pairs)
 
     return fusable_weak_dep
 

@@ -1,0 +1,66 @@
+"""What PyTorch's own lowerings and decompositions compute wrong, on every device, and torch_anymps corrects."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import compiled_agrees
+from op_db_compare import tensors_in
+
+pytestmark = pytest.mark.usefixtures("slang")
+
+
+def test_gradients_of_averages_over_parts_of_windows(mps):
+    def function(x):
+        return F.avg_pool2d(x[0], (2, 3), (3, 2), (1, 0), ceil_mode=True), F.avg_pool3d(x, (2, 1, 3), 2, ceil_mode=True)
+
+    compiled_agrees(function, torch.randn(1, 2, 3, 7, 5, requires_grad=True), backward=True)
+
+
+def test_samples_of_fractional_pooling_are_those_of_their_dimension(mps):
+    def function(x, samples):
+        return F.fractional_max_pool3d(x, 2, output_size=(3, 4, 2), _random_samples=samples, return_indices=True)
+
+    x = torch.randn(2, 3, 7, 9, 5, requires_grad=True)
+    compiled_agrees(function, x, torch.rand(2, 3, 3), backward=True)
+
+
+@pytest.mark.parametrize("training", (False, True))
+def test_labels_end_before_the_first_negative_one(mps, training):
+    def function(x, labels):
+        return F.multilabel_margin_loss(x, labels, reduction="none"), F.multilabel_margin_loss(x[0], labels[0])
+
+    labels = torch.tensor([[3, 0, -1, 1, 2], [1, -1, 0, 0, 0], [-1, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    with torch.inference_mode(not training):
+        compiled_agrees(function, torch.randn(4, 5, requires_grad=training), labels, backward=training)
+
+
+def test_kernels_read_parts_of_tensors_of_the_cpu(mps):
+    def function(x, s):
+        return torch.where(x > 0, s[0], s[1]) * (s[1] * 2 + s[0]).sin(), x * s[:1].sum()
+
+    x, s = torch.randn(5), torch.randn(3)
+    for got, want in zip(torch.compile(function)(x.to(mps), s), function(x, s), strict=True):
+        torch.testing.assert_close(got.cpu(), want)
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda x, i, s, number: (x.long() + i, x * s),
+        lambda x, i, s, number: x * number + number,
+        lambda x, i, s, number: (x * s, s + 1, torch.ones(3) + 1),
+    ),
+    ids=("dtypes", "doubles", "returned"),
+)
+def test_replays_get_numbers_of_the_cpu(mps, function):
+    """They keep their dtypes, differ in the sign of zero, may be doubles, as Python's are, and be returned there."""
+    compiled = torch.compile(function, mode="reduce-overhead", dynamic=True)
+    for i, s, number in [(2, 0.5, 2.5)] * 3 + [(2, 0.0, 0.0), (3, -0.0, -0.0), (4, 1.5, 3.5)] * 3:
+        x, i, s = torch.randn(5), torch.tensor(i), torch.tensor(s)
+        got, want = tensors_in(compiled(x.to(mps), i, s, number)), tensors_in(function(x, i, s, number))
+        assert [t.device for t in got] == [t.device for t in tensors_in(function(x.to(mps), i, s, number))]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a.cpu(), b)
+            assert not a.is_floating_point() or torch.equal(a.cpu().signbit(), b.signbit())

@@ -1,0 +1,162 @@
+"""Where PyTorch's lowerings and decompositions give other results than its eager operators, on every device."""
+
+from __future__ import annotations
+
+import functools
+
+import sympy
+import torch
+from torch._inductor.virtualized import V
+
+aten = torch.ops.aten
+
+
+def _sums_of_whole_windows(op, original):
+    """Gradients of averages whose last window leaves the padded input: it is divided by the part that is inside.
+
+    Inductor's own divides by the whole window, as if ceil_mode were False.
+    """
+    from torch._inductor.lowering import fallback_handler
+
+    call = fallback_handler(op, add_to_fallback_set=False)
+
+    @functools.wraps(original)
+    def avg_pool_backward(grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None):
+        arguments = (grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
+        if grad.get_device().type != "mps" or not (ceil_mode and count_include_pad and divisor_override is None):
+            return original(*arguments)
+        dims = len(kernel)
+        ends = zip(grad.get_size()[-dims:], x.get_size()[-dims:], kernel, stride or kernel, padding or [0] * dims)
+        are_inside = (
+            V.graph.sizevars.statically_known_true(sympy.Le((out - 1) * step + size, n + 2 * pad))
+            for out, n, size, step, pad in ends
+        )
+        return original(*arguments) if all(are_inside) else call(*arguments)
+
+    return avg_pool_backward
+
+
+def _called(op, original):
+    """The eager operator: Inductor's fractional_max_pool3d takes random samples in the order of those of two sizes."""
+    from torch._inductor.lowering import fallback_handler
+
+    call = fallback_handler(op, add_to_fallback_set=False)
+
+    @functools.wraps(original)
+    def lowering(x, *args):
+        return call(x, *args) if x.get_device().type == "mps" else original(x, *args)
+
+    return lowering
+
+
+def multilabel_margin_loss_forward(x, target, reduction):
+    """Terms of the labels before the first -1 alone; PyTorch's has those of class 0 for each place behind it."""
+    n = x.shape[-1] if x.dim() else 1
+    torch._check(
+        x.dim() <= 2 and n != 0,
+        lambda: f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {x.shape}",
+    )
+    torch._check(
+        target.shape == x.shape,
+        lambda: f"inconsistent target size: {target.shape} for input of size: {x.shape}",
+    )
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    place = torch.arange(n, device=x.device)
+    end = torch.where(labels == -1, place, n).amin(-1, keepdim=True)
+    counts = place < end
+    of_label = rows.gather(-1, torch.where(counts, labels, 0))
+    is_target = (place == torch.where(counts, labels, -1).unsqueeze(-1)).any(1)
+    terms = (1.0 - of_label.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / n
+    losses = torch.where(counts.unsqueeze(-1) & ~is_target.unsqueeze(1), terms, 0).sum((1, 2))
+    result = {0: losses.reshape(x.shape[:-1]), 1: losses.mean(), 2: losses.sum()}[reduction]
+    return result, is_target.to(x.dtype).reshape(x.shape)
+
+
+def _read_by_kernels_of_mps(original):
+    """Numbers of the CPU, which kernels of mps are given as such: computed there first if they are parts of tensors."""
+    from torch._inductor import ir
+
+    @functools.wraps(original)
+    def run_node(self, node):
+        result = original(self, node)
+        x = node.meta.get("val") if node.op == "call_function" else None
+        if not isinstance(result, ir.TensorBox) or not isinstance(x, torch.Tensor) or not x.is_cpu or x.dim():
+            return result
+        others = (user.meta.get("val") for user in node.users)
+        if not any(isinstance(other, torch.Tensor) and other.is_mps for other in others):
+            return result
+        sources = (V.graph.try_get_buffer(name) for name in result.get_read_names())
+        if all(source is None or not source.get_size() for source in sources):
+            return result
+        if isinstance(result.data, ir.StorageBox):
+            result.realize()
+            return result
+        return ir.ExternKernel.copy_input(result)
+
+    return run_node
+
+
+def _one_dtype_after_another(original):
+    """Numbers of the CPU that graphs of mps are given, to be replayed: copied in one tensor of each dtype.
+
+    Inductor's one tensor for all of them makes floats of integers.
+    """
+
+    @functools.wraps(original)
+    def call(self, graph):
+        values = (node.meta.get("val") for node in graph.find_nodes(op="placeholder"))
+        dtypes = dict.fromkeys(x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_cpu)
+        self.dtype = None
+        if self.target != "mps" or not self.allow_inputs or not dtypes:
+            original(self, graph)
+            return
+        for self.dtype in dtypes:
+            original(self, graph)
+
+    return call
+
+
+def _movable_to_mps(original):
+    @functools.wraps(original)
+    def find_movable_constructors(self, graph, constructors):
+        if self.target == "mps":
+            of_dtype = (n for n in constructors if n.op != "placeholder" or n.meta["val"].dtype == self.dtype)
+            constructors = [n for n in of_dtype if not _stays_on_the_cpu(n)]
+        return original(self, graph, constructors)
+
+    return find_movable_constructors
+
+
+def _not_movable_to_mps(original):
+    @functools.wraps(original)
+    def cannot_be_moved(self, node):
+        return (self.target == "mps" and _stays_on_the_cpu(node)) or original(self, node)
+
+    return cannot_be_moved
+
+
+def _stays_on_the_cpu(node: torch.fx.Node) -> bool:
+    """Doubles, which mps lacks, and what the graph returns: Inductor would return it on the other device."""
+    x = node.meta.get("val")
+    if not isinstance(x, torch.Tensor) or not x.is_cpu:
+        return False
+    is_returned = node.op != "placeholder" and any(user.op == "output" for user in node.users)
+    return is_returned or x.dtype in (torch.float64, torch.complex128)
+
+
+def register_corrections() -> None:
+    from torch._inductor import graph, lowering
+    from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
+
+    graph.GraphLowering.run_node = _read_by_kernels_of_mps(graph.GraphLowering.run_node)
+    Mover.__call__ = _one_dtype_after_another(Mover.__call__)
+    Mover.find_movable_constructors = _movable_to_mps(Mover.find_movable_constructors)
+    Mover.cannot_be_moved = _not_movable_to_mps(Mover.cannot_be_moved)
+
+    for op in (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default):
+        lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
+    op = aten.fractional_max_pool3d.default
+    lowering.lowerings[op] = _called(op, lowering.lowerings[op])
+    # PyTorch's own is at the key Autograd of every device, which that of mps comes before.
+    op = aten.multilabel_margin_loss_forward.default
+    op.py_impl(torch._C.DispatchKey.AutogradMPS)(multilabel_margin_loss_forward)
