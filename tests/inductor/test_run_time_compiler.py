@@ -9,6 +9,9 @@ import threading
 import pytest
 import torch
 from slang_fixtures import SCALE, slang_folders, slang_library
+from torch._dispatch.python import enable_python_dispatcher
+
+from torch_anymps.inductor import runtime
 
 ops = torch.ops.anymps
 pytestmark = pytest.mark.usefixtures("slang")
@@ -122,6 +125,28 @@ def test_sources_are_compiled_once_in_several_threads():
 
 
 PRINT = "print(ops.compile_slang(scale).sum().item(), ops.slang_compilations())\n"
+
+
+def test_other_threads_of_python_run_while_a_kernel_is_compiled():
+    """Also under the Python dispatcher, which is on while torch.compile works."""
+    ticks, done = 0, threading.Event()
+
+    def tick():
+        nonlocal ticks
+        while not done.wait(0.001):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    with enable_python_dispatcher():
+        # In no cache, and long enough.
+        source = source_of(" + ".join(f"exp(x * {torch.rand(()).item()})" for _ in range(100)))
+        thread.start()
+        before = ticks
+        runtime.kernel("threads_of_python", (2, 2, 1, (0,), 64), (), source)
+        during = ticks - before
+    done.set()
+    thread.join()
+    assert during > 20, during
 
 
 def test_a_second_process_compiles_nothing(in_new_process):

@@ -39,7 +39,9 @@ def kernel(name: str, config: tuple, messages: tuple[str, ...], source: str):
     compiler_version()
     device = device_config()
     source = source.strip("\n")
-    handle = torch.ops.anymps.create_kernel(name, source, [device.workgroup, device.subgroup])
+    # Through PyTorch's Python dispatcher, which is on while it compiles, the call would hold the GIL.
+    with torch._C._DisablePythonDispatcher():
+        handle = torch.ops.anymps.create_kernel(name, source, [device.workgroup, device.subgroup])
     tensors, written, integers, grid, rows = config
     slots = [number for message in messages for number in torch.ops.anymps.message_slot(message)]
     launch = launcher().make(handle, _launch_function(), tensors, written, integers + len(slots), grid, rows)
