@@ -48,7 +48,7 @@ class JobThread {
     std::deque<std::function<void()>> jobs_;
     std::atomic<bool> stopped_{false};
     std::atomic<bool> waiting_{false};  // there is a job, or there was
-    std::list<Worker> workers_;  // the last one does the jobs, others what they had begun before
+    std::list<Worker> workers_;         // the last one does the jobs, others what they had begun before
 };
 
 }  // namespace anymps::distributed
