@@ -1,8 +1,14 @@
-"""A copy of PyTorch's tests of torch.compile without what they expect of Apple's generator of Metal kernels."""
+"""Copies of PyTorch's tests, adapted for a device.
+
+Those of torch.compile lose what they expect of Apple's generator of Metal kernels, those of torch.distributed name the
+device where they name CUDA.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 # Lists of test_torchinductor_opinfo.py that name devices: what holds for CUDA (tolerances, few samples of slow
@@ -52,19 +58,60 @@ ADAPTED_FILES = {
 EXPECTED_FAILURE = re.compile(r"TestFailure\(.*?\)", re.DOTALL)
 
 
+# Of torch.distributed: what names CUDA stands for DEVICE, whose process groups are those of gloo.
+ADAPTED_DISTRIBUTED = [
+    (r"\bcuda:nccl\b", "DEVICE:gloo"),
+    (r"((?:backend ?= ?|return |init_process_group\(|\{)[\"'])nccl(?=[\"'])", r"\1gloo"),
+    (r"([\"'])nccl\1(?= if )", r"\1gloo\1"),
+    (r'BACKEND != "nccl"', "False"),  # of tests that gloo's tensors of CUDA do not pass
+    # The profiler has no events of gloo's names for other tensors than the CPU's; what follows compares results.
+    (r"(PROFILING_SUPPORTED_BACKENDS = )\[", r"\1[] and ["),
+    (r"([\"'])cuda(:\d|:)?(?=[\"'{])", r"\1DEVICE\2"),
+    (r"import torch\.cuda\b", "import torch"),
+    (r"\btorch\.cuda\.(?!amp\b)", "torch.DEVICE."),
+]
+# The suite of the wheel is a base class, which PyTorch's repository has a file for.
+WHEEL_SUITE = "distributed_test.py"
+WHEEL_CLASS = """
+
+class DistributedTestOfRanks(TestDistBackend, DistributedTest._DistTestBase):
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+"""
+
+
 def adapted(name: str, text: str, device: str) -> str:
     for pattern, replacement in [*ADAPTED, *ADAPTED_FILES.get(name, ())]:
         text = re.sub(pattern, replacement.replace("DEVICE", device), text)
     return EXPECTED_FAILURE.sub(lambda match: match[0].replace('"mps"', '"metal"'), text)
 
 
-def adapt(tree: Path, copy: Path, device: str) -> None:
+def adapted_distributed(name: str, text: str, device: str) -> str:
+    for pattern, replacement in ADAPTED_DISTRIBUTED:
+        text = re.sub(pattern, replacement.replace("DEVICE", device), text)
+    return text + WHEEL_CLASS if name == WHEEL_SUITE else text
+
+
+def adapt_inductor(tree: Path, copy: Path, device: str) -> None:
     """Writes the files of TREE/test/inductor, adapted for a device, to copy/test/inductor."""
-    source = tree / "test" / "inductor"
-    for path in source.rglob("*"):
+    _adapt_folder(tree, copy, device, Path("test", "inductor"), adapted)
+
+
+def adapt_distributed(tree: Path, copy: Path, device: str) -> None:
+    """Writes those of TREE/test/distributed, and the suite that the wheel of PyTorch holds."""
+    folder = Path("test", "distributed")
+    _adapt_folder(tree, copy, device, folder, adapted_distributed)
+    wheel = Path(find_spec("torch.testing").origin).parent / "_internal" / "distributed" / WHEEL_SUITE
+    (copy / folder / WHEEL_SUITE).write_text(adapted_distributed(WHEEL_SUITE, wheel.read_text(), device))
+
+
+def _adapt_folder(tree: Path, copy: Path, device: str, folder: Path, adapted: Callable[[str, str, str], str]) -> None:
+    (copy / folder).mkdir(parents=True)
+    for path in (tree / folder).rglob("*"):
         if path.is_dir() or "__pycache__" in path.parts:
             continue
-        target = copy / "test" / "inductor" / path.relative_to(source)
+        target = copy / path.relative_to(tree)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(
             adapted(path.name, path.read_text(), device).encode() if path.suffix == ".py" else path.read_bytes()

@@ -1,4 +1,4 @@
-"""What both pytest plugins of this folder need: PyTorch's tests instantiated for mps, and the outcome of every test."""
+"""What the pytest plugins of this folder share: PyTorch's tests instantiated for mps, and the outcome of every test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,11 @@ DEVICE = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"]
 SECONDS_BETWEEN_WRITES = 5
 FULL_DTYPE = re.compile(r"float64|complex128|Float64|Double")
 LINES = " / "  # between lines of an error
-OUR_FILES = re.compile(r"(torch_anymps/[\w/]+\.py:\d+): in ")
+TWINS = re.compile(r"(Cpu|GPU|CPU|MPS)(?=Tests?$|$)")
+OTHER_DEVICES = {"cpu", "cuda", "xpu", "mps", "meta"} - {DEVICE}
+OF_RANK = re.compile(r"Process \d+ exited with error code|Thread \d+ exited with exception|Exception in worker process")
+RAISED = re.compile(r"[\w.]*(Error|Exception|Failed|Exit|Interrupt)\b")
+OUR_FILES = re.compile(r"(torch_anymps/[\w/]+\.py)(?::|\", line )(\d+)(?::|,) in ")
 
 
 def supply(renamed: list[tuple[object, str, object]]) -> None:
@@ -41,6 +47,40 @@ def instantiate_for_mps() -> None:
     common_device_type.instantiate_device_type_tests = instantiate_device_type_tests
 
 
+def key_of_twin(nodeid: str) -> str:
+    """test_torchinductor.py::GPUTests::test_add_mps -> test_torchinductor.py::Tests::test_add_DEVICE, as on the CPU."""
+    file, *groups, name = nodeid.split("::")
+    if name.endswith(f"_{DEVICE}"):
+        name = name.removesuffix(DEVICE) + "DEVICE"
+    else:
+        name = re.sub(rf"_{DEVICE}(?=_|$)", "_DEVICE", name, count=1)
+    return "::".join([os.path.basename(file), *(TWINS.sub("", group) for group in groups), name])
+
+
+def of_another_device(item) -> bool:
+    device = getattr(item.cls, "device_type", None) or getattr(item.cls, "device", None)
+    return isinstance(device, str) and device.split(":")[0] in OTHER_DEVICES
+
+
+def add_part_options(parser) -> None:
+    add_options(parser)
+    parser.addoption("--next", metavar="N", type=int, default=0, help="run N tests of what is left")
+    parser.addoption("--known", metavar="FILE", help="with --next: the keys of the tests that are not left, as JSON")
+
+
+def select_part(config, items: list) -> None:
+    """Keeps the tests of DEVICE, of these what the options of add_part_options ask for."""
+    items[:] = [item for item in items if not of_another_device(item)]
+    if file := config.getoption("--device-failed-in"):
+        failed = failed_in(file)
+        items[:] = [item for item in items if key_of_twin(item.nodeid) in failed]
+    if file := config.getoption("--known"):
+        known = set(json.loads(Path(file).read_text()))
+        items[:] = [item for item in items if key_of_twin(item.nodeid) not in known]
+        items.sort(key=lambda item: zlib.crc32(key_of_twin(item.nodeid).encode()))  # a part is spread over the file
+        items[config.getoption("--next") :] = []
+
+
 def failed_in(file: str) -> set[str]:
     """The keys of the tests that failed in the outcomes of a file that run.py wrote."""
     with open(file) as text:
@@ -49,11 +89,16 @@ def failed_in(file: str) -> set[str]:
 
 
 def first_error(errors: list[str], text: str) -> str:
-    """The first lines of an error, without the "raised:" of torch.compile, under which it stands."""
+    """The first lines of an error, without the "raised:" of torch.compile or the process of ranks, under which it
+    stands."""
     if not errors:
         return text.strip().split("\n")[-1]
     if errors[0].endswith("raised:") and len(errors) > 1:
         errors = errors[1:]
+    if any(OF_RANK.search(line) for line in errors):
+        raised = [place for place, line in enumerate(errors) if RAISED.match(line)][1:]
+        own = [place for place in raised if "connection to another rank is gone" not in errors[place]]
+        errors = errors[next(iter(own + raised), 0) :]
     return LINES.join([line.strip() for line in errors if line.strip()][:4])
 
 
@@ -89,7 +134,7 @@ class Outcomes:
             if any(FULL_DTYPE.search(line) for line in errors):
                 entry["needs"] = "float64"
             if places := OUR_FILES.findall(text):
-                entry["where"] = places[-1]
+                entry["where"] = ":".join(places[-1])
         if outcome == "skipped":
             entry["message"] = text[-200:]
         self.found[self.key_of(report.nodeid)] = entry

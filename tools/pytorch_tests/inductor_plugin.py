@@ -7,12 +7,7 @@ one for DEVICE is kept.
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import unittest
-import zlib
-from pathlib import Path
 
 import harness
 import pytest
@@ -48,44 +43,14 @@ if DEVICE == "mps":
     inductor_utils.GPU_TYPE = "mps"
     triton_utils.requires_gpu = triton_utils.requires_gpu_and_triton = unittest.skipUnless(True, "")
 
-TWINS = re.compile(r"(Cpu|GPU|CPU|MPS)(?=Tests?$|$)")
-OTHER_DEVICES = {"cpu", "cuda", "xpu", "mps", "meta"} - {DEVICE}
-
-
-def key_of(nodeid: str) -> str:
-    """test_torchinductor.py::GPUTests::test_add_mps -> test_torchinductor.py::Tests::test_add_DEVICE, as on the CPU."""
-    file, *groups, name = nodeid.split("::")
-    if name.endswith(f"_{DEVICE}"):
-        name = name.removesuffix(DEVICE) + "DEVICE"
-    else:
-        name = re.sub(rf"_{DEVICE}(?=_|$)", "_DEVICE", name, count=1)
-    return "::".join([os.path.basename(file), *(TWINS.sub("", group) for group in groups), name])
-
-
-def of_another_device(item) -> bool:
-    device = getattr(item.cls, "device_type", None) or getattr(item.cls, "device", None)
-    return isinstance(device, str) and device.split(":")[0] in OTHER_DEVICES
-
-
-def pytest_addoption(parser):
-    harness.add_options(parser)
-    parser.addoption("--next", metavar="N", type=int, default=0, help="run N tests of what is left")
-    parser.addoption("--known", metavar="FILE", help="with --next: the keys of the tests that are not left, as JSON")
+pytest_addoption = harness.add_part_options
 
 
 @pytest.hookimpl(trylast=True)  # after -k
 def pytest_collection_modifyitems(config, items):
-    items[:] = [item for item in items if not of_another_device(item)]
-    if file := config.getoption("--device-failed-in"):
-        failed = harness.failed_in(file)
-        items[:] = [item for item in items if key_of(item.nodeid) in failed]
-    if file := config.getoption("--known"):
-        known = set(json.loads(Path(file).read_text()))
-        items[:] = [item for item in items if key_of(item.nodeid) not in known]
-        items.sort(key=lambda item: zlib.crc32(key_of(item.nodeid).encode()))  # a part is spread over the file
-        items[config.getoption("--next") :] = []
+    harness.select_part(config, items)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    harness.collect_outcomes(config, key_of)
+    harness.collect_outcomes(config, harness.key_of_twin)

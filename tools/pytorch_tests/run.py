@@ -5,14 +5,15 @@
     run.py run TREE OUT.json --device mps
     run.py run TREE CPU.json --device cpu --failed-in MPS.json     only what failed there
     run.py run TREE OUT.json --device mps --suite inductor --next 50
-                                               50 tests of torch.compile that OUT.json lacks; see inductor_report.py
+                                               50 tests of torch.compile that OUT.json lacks; see suite_report.py
     run.py compare CPU.json MPS.json           counts, and what fails on mps without standing in exceptions.yaml
     run.py compare CPU.json MPS.json --store docs/pytorch_tests/lavapipe.json --tests "of PyTorch 2.6"
 
 A tree that is older than the installed torch serves: what it tests that torch no longer has fails on the CPU too, and
 is not counted. A process that dies fails the test it was in, and the others go on. Outcomes that OUT.json holds already
 are kept, so that a file may be run in parts (-k). With --seconds the run is stopped then, and what it did not reach is
-counted as not run. Some files import hypothesis, which the extra `test` lacks.
+counted as not run. Some files import hypothesis, which the extra `test` lacks. The suite `distributed` wants
+--processes 1, as its ranks are processes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 import adapted_sources
@@ -102,8 +105,43 @@ FILES_OF_INDUCTOR = [
     "inductor/test_scatter_optimization",
     "inductor/test_unbacked_symints",
 ]
-# The pytest plugin and the files of a suite.
-SUITES = {"device": ("plugin", FILES), "inductor": ("inductor_plugin", FILES_OF_INDUCTOR)}
+FILES_OF_DISTRIBUTED = [
+    "distributed/distributed_test",  # of the wheel; TREE may lack it
+    "distributed/test_functional_api",
+    "distributed/_composable/fsdp/test_fully_shard_autograd",
+    "distributed/_composable/fsdp/test_fully_shard_clip_grad_norm_",
+    "distributed/_composable/fsdp/test_fully_shard_frozen",
+    "distributed/_composable/fsdp/test_fully_shard_state",
+    "distributed/_composable/fsdp/test_fully_shard_training",
+    "distributed/tensor/test_pointwise_ops",
+    "distributed/tensor/test_random_ops",
+    "distributed/tensor/test_redistribute",
+    "distributed/tensor/parallel/test_tp_style",
+]
+
+
+@dataclass(frozen=True)
+class Suite:
+    plugin: str  # of pytest
+    files: list[str]
+    adapt: Callable[[Path, Path, str], None] | None = None  # writes a copy of the tree for a device
+    options: tuple[str, ...] = ()  # of pytest
+
+
+# Logs would keep the trace of every compilation; a timeout by a thread ends what hangs outside of Python, and its
+# process. Ranks are forked, which asks for one thread and a timeout that leaves the process alive.
+SUITES = {
+    "device": Suite("plugin", FILES),
+    "inductor": Suite(
+        "inductor_plugin",
+        FILES_OF_INDUCTOR,
+        adapted_sources.adapt_inductor,
+        ("-p", "no:logging", "--timeout-method=thread"),
+    ),
+    "distributed": Suite(
+        "distributed_plugin", FILES_OF_DISTRIBUTED, adapted_sources.adapt_distributed, ("-p", "no:logging")
+    ),
+}
 
 
 def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: float, known: list[str]) -> dict:
@@ -111,18 +149,17 @@ def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: flo
 
     The file is stopped at `deadline` (a time of time.monotonic()) and keeps the outcomes that it has by then.
     """
+    suite = SUITES[args.suite]
     with tempfile.TemporaryDirectory() as folder:
         results, log = Path(folder, "results.json"), Path(folder, "log")
-        command = [sys.executable, "-m", "pytest", "-p", SUITES[args.suite][0], "-p", "no:cacheprovider", "-q"]
+        command = [sys.executable, "-m", "pytest", "-p", suite.plugin, "-p", "no:cacheprovider", "-q"]
         command += ["--noconftest", "--tb=short", f"--timeout={args.timeout}", f"--device-results={results}"]
         command += [f"--numprocesses={processes}", "--dist=worksteal", "-c", os.devnull, str(test)]
         if args.selection:
             command += ["-k", args.selection]
         if args.failed_in:
             command += [f"--device-failed-in={args.failed_in.resolve()}"]
-        if args.suite == "inductor":
-            command += ["-p", "no:logging"]  # would keep the trace of every compilation
-            command += ["--timeout-method=thread"]  # ends what hangs outside of Python, and its process
+        command += suite.options
         if args.next:
             Path(folder, "known.json").write_text(json.dumps(known))
             command += [f"--next={args.next}", f"--known={folder}/known.json"]
@@ -137,6 +174,8 @@ def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: flo
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",  # workers collect the same tests in the same order
         }
+        if args.suite == "distributed" and args.device == "cpu":
+            environment["ANYMPS_DISABLE"] = "1"  # barriers and meshes would take the accelerator that there is
         with log.open("w") as text:
             process = subprocess.Popen(
                 command, cwd=test.parent, env=environment, stdout=text, stderr=text, start_new_session=True
@@ -154,9 +193,10 @@ def run_file(test: Path, args: argparse.Namespace, processes: int, deadline: flo
 
 
 def run(args: argparse.Namespace) -> None:
+    suite = SUITES[args.suite]
     tree, out = args.tree.resolve(), args.out
     found = json.loads(out.read_text())["outcomes"] if out.exists() else {}
-    files = args.files or SUITES[args.suite][1]
+    files = args.files or suite.files
     if args.failed_in:
         others = json.loads(args.failed_in.read_text())["outcomes"]
         failing = {key.split("::")[0] for key, entry in others.items() if entry["outcome"] == "failed"}
@@ -167,8 +207,8 @@ def run(args: argparse.Namespace) -> None:
     text = {"torch": torch.__version__, "device": device_name(args.device), "outcomes": found}
     out.write_text(json.dumps(text, indent=0) + "\n")
     with tempfile.TemporaryDirectory() as copy, ThreadPoolExecutor(args.processes // workers) as pool:
-        if args.suite == "inductor":
-            adapted_sources.adapt(tree, Path(copy), args.device)
+        if suite.adapt:
+            suite.adapt(tree, Path(copy), args.device)
             tree = Path(copy)
         outcomes_of = {
             pool.submit(run_file, tree / "test" / f"{name}.py", args, workers, deadline, known): name for name in files
