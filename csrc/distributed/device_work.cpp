@@ -381,7 +381,28 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     }
     if (ended) Work::wait(timeout);
     signal_.hold();
+    if (future_.use_count() > 1) complete_future();
     return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFuture() {
+    bool held;
+    {
+        const std::lock_guard lock(mutex_);
+        held = held_;
+    }
+    if (held) complete_future();
+    return future_;
+}
+
+bool DeviceWork::ends_future() {
+    const std::lock_guard lock(mutex_);
+    return !std::exchange(future_ended_, true);
+}
+
+void DeviceWork::complete_future() {
+    if (ends_future()) future_->markCompleted(c10::IValue(results_));
+    while (!future_->completed()) std::this_thread::yield();  // another thread is about to
 }
 
 void DeviceWork::settle(const std::exception_ptr& error) {
@@ -400,12 +421,12 @@ std::optional<Tensors> DeviceWork::take_results() {
 }
 
 void DeviceWork::complete() {
-    future_->markCompleted(c10::IValue(results_));
+    complete_future();
     finish();
 }
 
 void DeviceWork::fail(std::exception_ptr error) {
-    future_->setError(error);
+    if (ends_future()) future_->setError(error);
     finish(error);
 }
 

@@ -82,7 +82,8 @@ class DeviceWork : public c10d::Work {
   public:
     DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal = {});
 
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+    // After wait() the Future is completed, also where it is the stream that waits, as on CUDA.
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     Tensors result() override { return results_; }
     uint64_t getSequencenumber() const override { return sequence_number_; }
 
@@ -100,11 +101,16 @@ class DeviceWork : public c10d::Work {
     void fail(std::exception_ptr error);
 
   private:
+    // Whether the caller is to end the Future: the first one is.
+    bool ends_future();
+    void complete_future();
+
     Tensors results_;
     uint64_t sequence_number_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
     const Signal signal_;
-    bool settled_ = false, held_ = false;  // under mutex_; held_: the stream waits
+    // Under mutex_; held_: the stream waits.
+    bool settled_ = false, held_ = false, future_ended_ = false;
 };
 
 // One collective, or one message between two ranks.

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <thread>
 
@@ -21,6 +22,8 @@ class JobThread {
 
     // False once it was stopped: the job is not done.
     bool push(std::function<void()> job);
+    // What a job calls before it waits for a later job: another thread does those. Nothing outside of jobs.
+    void hand_over();
     // Takes no more jobs. Those that it has are still done.
     void stop();
     bool stopped() const { return stopped_; }
@@ -30,14 +33,22 @@ class JobThread {
     void finish();
 
   private:
-    void run(std::chrono::microseconds spin);
+    struct Worker {
+        std::thread thread;
+        bool ended = false;  // it needs this object no more
+    };
 
+    void start();  // a worker that does the jobs from now on; under mutex_
+    void run(Worker& self);
+
+    const char* const name_;
+    const std::chrono::microseconds spin_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::function<void()>> jobs_;
     std::atomic<bool> stopped_{false};
     std::atomic<bool> waiting_{false};  // there is a job, or there was
-    std::thread thread_;
+    std::list<Worker> workers_;         // the last one does the jobs, others what they had begun before
 };
 
 }  // namespace anymps::distributed

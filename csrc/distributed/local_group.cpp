@@ -216,6 +216,7 @@ LocalGroup::Released LocalGroup::release_tensors() {
 }
 
 WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::milliseconds timeout) {
+    ends_.hand_over();  // a Future's callback may wait for what it launches
     try {
         std::call_once(opened_, [&] { open(timeout); });
     } catch (const vulkan::Error&) {

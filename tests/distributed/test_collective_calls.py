@@ -69,6 +69,41 @@ def test_futures_hold_device_tensors(ranks):
     assert ranks.run(futures) == [[6.0] * 3] * 2
 
 
+def future_after_wait():
+    """The Future is completed behind wait(), whether it was asked for before or afterwards."""
+    values = []
+    for early in (True, False):
+        x = torch.full((1 << 16,), 1.0 + dist.get_rank(), device="mps")
+        work = dist.all_reduce(x, async_op=True)
+        future = work.get_future() if early else None
+        work.wait()
+        future = future or work.get_future()
+        assert future.done()
+        values.append(future.value()[0].unique().tolist())
+    return values
+
+
+def test_wait_completes_the_future(ranks):
+    assert ranks.run(future_after_wait) == [[[3.0], [3.0]]] * 2
+
+
+def collective_in_callback():
+    """As the PowerSGD hooks of DistributedDataParallel: three deep, each waiting for the next."""
+
+    def deeper(level, future):
+        x = future.value()[0] + 1
+        next_one = dist.all_reduce(x, async_op=True).get_future()
+        return (next_one.then(lambda done: deeper(level - 1, done)) if level else next_one).wait()[0:1]
+
+    x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
+    first = dist.all_reduce(x, async_op=True).get_future()
+    return first.then(lambda done: deeper(2, done)).wait()[0].tolist()
+
+
+def test_callbacks_may_wait_for_collectives(ranks):
+    assert ranks.run(collective_in_callback, patience=30) == [[38.0] * 3] * 2
+
+
 def coalesced():
     from torch.distributed.distributed_c10d import _coalescing_manager
 
