@@ -76,6 +76,15 @@ def _set_device(device) -> None:
     """Takes any device: tests set those of other ranks, too."""
 
 
+def _synchronize(synchronize):
+    return lambda device=None: synchronize()
+
+
+def _sleep(cycles) -> None:
+    """Keeps the device busy for some milliseconds, whatever is asked for: software drivers need no more to be late."""
+    torch.zeros(1 << 20, device=DEVICE).sin_()
+
+
 def _give_devices() -> None:
     """DEVICE has RANKS devices, and what tests call of torch.cuda."""
     module = torch.get_device_module(DEVICE)
@@ -85,9 +94,11 @@ def _give_devices() -> None:
         torch.accelerator.is_available = lambda: True
         torch.accelerator.current_device_index = lambda: 0
         torch.accelerator.synchronize = lambda *args, **kwargs: None
+    module.synchronize = _synchronize(module.synchronize)
+    module._sleep = _sleep
+    common_utils.get_cycles_per_ms = lambda device=DEVICE: 1.0
     torch.accelerator.device_count = module.device_count = lambda: RANKS
     torch.accelerator.set_device_index = module.set_device = _set_device
-    module.current_device = lambda: torch.device(DEVICE, int(os.environ.get("LOCAL_RANK", "0")))
     torch.Tensor.cuda = lambda self, device=None, **kwargs: self.to(DEVICE)
     torch.nn.Module.cuda = lambda self, device=None: self.to(DEVICE)
 

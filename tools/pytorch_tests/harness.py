@@ -95,8 +95,9 @@ def first_error(errors: list[str], text: str) -> str:
     if errors[0].endswith("raised:") and len(errors) > 1:
         errors = errors[1:]
     if any(line.startswith("Traceback") for line in errors):  # of a rank, in the error of the process that started it
-        raised = [place for place, line in enumerate(errors) if RAISED.match(line)]
-        errors = errors[next((place for place in raised if place > 1), 0) :]
+        raised = [place for place, line in enumerate(errors) if RAISED.match(line)][1:]
+        own = [place for place in raised if "connection to another rank is gone" not in errors[place]]
+        errors = errors[next(iter(own + raised), 0) :]
     return LINES.join([line.strip() for line in errors if line.strip()][:4])
 
 
