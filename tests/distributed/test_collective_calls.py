@@ -88,20 +88,16 @@ def test_wait_completes_the_future(ranks):
 
 
 def collective_in_callback():
-    """As the PowerSGD hooks of DistributedDataParallel: three deep, each waiting for the next."""
-
-    def deeper(level, future):
-        x = future.value()[0] + 1
-        next_one = dist.all_reduce(x, async_op=True).get_future()
-        return (next_one.then(lambda done: deeper(level - 1, done)) if level else next_one).wait()[0:1]
-
+    """As the PowerSGD hooks of DistributedDataParallel."""
     x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
-    first = dist.all_reduce(x, async_op=True).get_future()
-    return first.then(lambda done: deeper(2, done)).wait()[0].tolist()
+    for _ in range(3):
+        first = dist.all_reduce(x, async_op=True).get_future()
+        x = first.then(lambda done: dist.all_reduce(done.value()[0] + 1, async_op=True).get_future().wait()[0]).wait()
+    return x.tolist()
 
 
 def test_callbacks_may_wait_for_collectives(ranks):
-    assert ranks.run(collective_in_callback, patience=30) == [[38.0] * 3] * 2
+    assert ranks.run(collective_in_callback, patience=30) == [[138.0] * 3] * 2
 
 
 def coalesced():
@@ -125,6 +121,21 @@ def coalesced():
 
 def test_coalesced(ranks):
     assert ranks.run(coalesced) == [[[3.0], [3.0] * 4, [3.0] * 2, [3.0] * 2, [2.0] * 2, [2.0] * 2]] * 2
+
+
+def sparse_gradients():
+    """As on the CPU, where gloo sums them; DistributedDataParallel asks for it where an embedding is sparse."""
+    rank = dist.get_rank()
+    embedding = torch.nn.Embedding(6, 3, sparse=True).to("mps")
+    model = torch.nn.parallel.DistributedDataParallel(embedding)
+    model(torch.tensor([rank, 2], device="mps")).sum().backward()
+    gradient = embedding.weight.grad
+    assert gradient.is_sparse and gradient.device.type == "mps"
+    return gradient.to_dense()[:, 0].tolist()
+
+
+def test_sparse_gradients(pair):
+    assert pair.run(sparse_gradients) == [[0.5, 0.5, 1.0, 0.0, 0.0, 0.0]] * 2
 
 
 def objects_and_groups():

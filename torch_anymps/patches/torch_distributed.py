@@ -27,6 +27,7 @@ def apply(module, replace):
     for owner in (module, sys.modules.get("torch.distributed")):
         if hasattr(owner, "init_process_group"):
             replace(owner, "init_process_group", init)
+    replace(module, "_mps_library", _sparse_operators())
     replace(module, "_set_pg_timeout", _with_own_timeout(module, module._set_pg_timeout))
     replace(module, "_new_process_group_helper", _with_default(module, module._new_process_group_helper))
 
@@ -41,6 +42,25 @@ def _create(c10d, store, rank, size, timeout):
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, host)
     torch.ops.anymps.attach_backend(group.boxed())
     return group._get_backend(torch.device("mps"))
+
+
+def _sparse_operators():
+    """gloo sums sparse tensors, those of the CPU: no other backend takes them where groups are named as usual."""
+    from torch.library import Library
+
+    library = Library("c10d", "IMPL")  # its kernels live as long as it
+    library.impl("allreduce_", _sum_sparse, "SparseMPS")
+    return library
+
+
+def _sum_sparse(tensors, group, op, sparse_indices, async_op=True, timeout=-1):
+    import torch
+
+    sums, work = torch.ops.c10d.allreduce_([x.cpu() for x in tensors], group, op, sparse_indices, async_op, timeout)
+    work.wait()
+    for tensor, total in zip(tensors, sums, strict=True):
+        tensor.copy_(total)
+    return tensors, work
 
 
 @functools.cache
