@@ -167,6 +167,41 @@ def test_fully_shard(pair, kind):
     training.agree(pair, sharded, kind, bounds=training.HALVES if kind == "bf16" else training.FLOAT32)
 
 
+def inputs_of_the_cpu():
+    model, ids = shard(training.net()), torch.arange(6).view(2, 3)
+    return [result.device.type for result in (model(ids), model(ids=ids))]
+
+
+def test_fully_shard_moves_inputs(pair):
+    assert pair.run(inputs_of_the_cpu) == [["mps", "mps"]] * 2
+
+
+def scaled():
+    """Gradients of one rank are infinite in the second of three steps, which all ranks pass over."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    model = fully_shard(torch.nn.Linear(4, 2, bias=False).to("mps"))
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), ShardedGradScaler("mps", init_scale=4.0)
+    scales, weights = [], [model.weight.full_tensor().sum().item()]
+    for step in range(3):
+        inputs = torch.full((2, 4), float("inf") if step == 1 and dist.get_rank() else 1.0, device="mps")
+        optimizer.zero_grad()
+        scaler.scale(model(inputs).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        weights.append(model.weight.full_tensor().sum().item())
+    return scales, [after - before for before, after in zip(weights, weights[1:], strict=False)]
+
+
+@pytest.mark.filterwarnings("ignore:Found a non-scalar tensor")
+def test_sharded_gradient_scaler(pair):
+    for scales, steps in pair.run(scaled):
+        assert scales == [4.0, 2.0, 2.0]
+        assert steps == pytest.approx([-1.6, 0.0, -1.6], abs=1e-5)
+
+
 def fsdp1(offload):
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
