@@ -96,6 +96,8 @@ def _give_devices() -> None:
         torch.accelerator.synchronize = lambda *args, **kwargs: None
     module.synchronize = _synchronize(module.synchronize)
     module._sleep = _sleep
+    if not hasattr(module, "initial_seed"):
+        module.initial_seed = torch.initial_seed
     common_utils.get_cycles_per_ms = lambda device=DEVICE: 1.0
     torch.accelerator.device_count = module.device_count = lambda: RANKS
     torch.accelerator.set_device_index = module.set_device = _set_device

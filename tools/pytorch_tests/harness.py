@@ -21,6 +21,7 @@ FULL_DTYPE = re.compile(r"float64|complex128|Float64|Double")
 LINES = " / "  # between lines of an error
 TWINS = re.compile(r"(Cpu|GPU|CPU|MPS)(?=Tests?$|$)")
 OTHER_DEVICES = {"cpu", "cuda", "xpu", "mps", "meta"} - {DEVICE}
+OF_RANK = re.compile(r"Process \d+ exited with error code|Thread \d+ exited with exception|Exception in worker process")
 RAISED = re.compile(r"[\w.]*(Error|Exception|Failed|Exit|Interrupt)\b")
 OUR_FILES = re.compile(r"(torch_anymps/[\w/]+\.py)(?::|\", line )(\d+)(?::|,) in ")
 
@@ -94,7 +95,7 @@ def first_error(errors: list[str], text: str) -> str:
         return text.strip().split("\n")[-1]
     if errors[0].endswith("raised:") and len(errors) > 1:
         errors = errors[1:]
-    if any(line.startswith("Traceback") for line in errors):  # of a rank, in the error of the process that started it
+    if any(OF_RANK.search(line) for line in errors):
         raised = [place for place, line in enumerate(errors) if RAISED.match(line)][1:]
         own = [place for place in raised if "connection to another rank is gone" not in errors[place]]
         errors = errors[next(iter(own + raised), 0) :]

@@ -5,14 +5,15 @@
     run.py run TREE OUT.json --device mps
     run.py run TREE CPU.json --device cpu --failed-in MPS.json     only what failed there
     run.py run TREE OUT.json --device mps --suite inductor --next 50
-                                               50 tests of torch.compile that OUT.json lacks; see inductor_report.py
+                                               50 tests of torch.compile that OUT.json lacks; see suite_report.py
     run.py compare CPU.json MPS.json           counts, and what fails on mps without standing in exceptions.yaml
     run.py compare CPU.json MPS.json --store docs/pytorch_tests/lavapipe.json --tests "of PyTorch 2.6"
 
 A tree that is older than the installed torch serves: what it tests that torch no longer has fails on the CPU too, and
 is not counted. A process that dies fails the test it was in, and the others go on. Outcomes that OUT.json holds already
 are kept, so that a file may be run in parts (-k). With --seconds the run is stopped then, and what it did not reach is
-counted as not run. Some files import hypothesis, which the extra `test` lacks.
+counted as not run. Some files import hypothesis, which the extra `test` lacks. The suite `distributed` wants
+--processes 1, as its ranks are processes.
 """
 
 from __future__ import annotations
@@ -105,7 +106,17 @@ FILES_OF_INDUCTOR = [
     "inductor/test_unbacked_symints",
 ]
 FILES_OF_DISTRIBUTED = [
-    "distributed/distributed_test",
+    "distributed/distributed_test",  # of the wheel; TREE may lack it
+    "distributed/test_functional_api",
+    "distributed/_composable/fsdp/test_fully_shard_autograd",
+    "distributed/_composable/fsdp/test_fully_shard_clip_grad_norm_",
+    "distributed/_composable/fsdp/test_fully_shard_frozen",
+    "distributed/_composable/fsdp/test_fully_shard_state",
+    "distributed/_composable/fsdp/test_fully_shard_training",
+    "distributed/tensor/test_pointwise_ops",
+    "distributed/tensor/test_random_ops",
+    "distributed/tensor/test_redistribute",
+    "distributed/tensor/parallel/test_tp_style",
 ]
 
 

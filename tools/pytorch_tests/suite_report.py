@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Counts what `run.py run --suite inductor` found, by reason, and writes docs/compile_coverage.md from stored counts.
+"""Counts what `run.py run --suite inductor` (or distributed) found, by reason, and writes a page from stored counts.
 
-    inductor_report.py failures OUT.json [--cpu CPU.json]     what fails on mps, by error and place
-    inductor_report.py store OUT.json docs/inductor_tests/lavapipe.json --tests "of PyTorch 2.13" [--cpu CPU.json]
-    inductor_report.py page [--check]
+    suite_report.py inductor failures OUT.json [--cpu CPU.json]     what fails on mps, by error and place
+    suite_report.py inductor store OUT.json docs/inductor_tests/lavapipe.json --tests "of PyTorch 2.13" [--cpu CPU.json]
+    suite_report.py inductor page [--check]
 
 A test that fails on the CPU too is not counted: it is of another version of PyTorch, or of another machine. The other
-reasons stand in inductor_exceptions.yaml.
+reasons stand in SUITE_exceptions.yaml.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import yaml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-EXCEPTIONS = HERE / "inductor_exceptions.yaml"
-STORES = ROOT / "docs" / "inductor_tests"
-PAGE = ROOT / "docs" / "compile_coverage.md"
 EXAMPLES = 3
 LINES = " / "  # as in harness.py, which needs torch
 OTHER_VERSION = "fails on the CPU too: of another version of PyTorch, or of another machine"
@@ -34,19 +32,41 @@ NO_REASON = "no reason is listed"
 OUTCOMES = ("passed", "to do", "not counted", "skipped", "not run")
 
 
-@cache
-def exceptions() -> list[dict]:
-    """Rows of inductor_exceptions.yaml, whose first lines explain them; patterns are compiled."""
-    rows = yaml.safe_load(EXCEPTIONS.read_text()) or []
-    return [{**row, **{key: re.compile(row.get(key, "")) for key in ("test", "message")}} for row in rows]
+@dataclass(frozen=True)
+class Suite:
+    name: str  # of run.py
+    page: Path
+    title: str
+    tests: str  # what they are, in words
+
+    @property
+    def stores(self) -> Path:
+        return ROOT / "docs" / f"{self.name}_tests"
+
+    @cached_property
+    def exceptions(self) -> list[dict]:
+        """Rows of NAME_exceptions.yaml, whose first lines explain them; patterns are compiled."""
+        rows = yaml.safe_load((HERE / f"{self.name}_exceptions.yaml").read_text()) or []
+        return [{**row, **{key: re.compile(row.get(key, "")) for key in ("test", "message")}} for row in rows]
 
 
-def verdict(key: str, entry: dict, cpu: dict) -> tuple[str, str]:
+INDUCTOR = Suite("inductor", ROOT / "docs" / "compile_coverage.md", "torch.compile", "PyTorch's test/inductor")
+DISTRIBUTED = Suite(
+    "distributed",
+    ROOT / "docs" / "distributed_coverage.md",
+    "torch.distributed",
+    "PyTorch's test/distributed, two to four ranks of one machine,",
+)
+SUITES = {suite.name: suite for suite in (INDUCTOR, DISTRIBUTED)}
+
+
+def verdict(suite: Suite, key: str, entry: dict, cpu: dict) -> tuple[str, str]:
     """Outcome (one of OUTCOMES) and reason of a test; what passed or was not run has none."""
     if entry["outcome"] in ("passed", "not run"):
         return entry["outcome"], ""
     message = entry.get("message", "")
-    row = next((row for row in exceptions() if row["test"].search(key) and row["message"].search(message)), None)
+    rows = (row for row in suite.exceptions if row["test"].search(key) and row["message"].search(message))
+    row = next(rows, None)
     if entry["outcome"] == "skipped":
         return "skipped", row["reason"] if row else NO_REASON
     if cpu.get(key, {}).get("outcome") == "failed":
@@ -62,12 +82,12 @@ def read(path: Path | None) -> dict:
     return json.loads(path.read_text())["outcomes"] if path else {}
 
 
-def store(found: dict, cpu: dict, tests: str) -> dict:
+def store(suite: Suite, found: dict, cpu: dict, tests: str) -> dict:
     """Counts by file and outcome, and by outcome and reason with a few examples."""
     counts: dict[str, Counter] = defaultdict(Counter)
     reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key, entry in found["outcomes"].items():
-        outcome, reason = verdict(key, entry, cpu)
+        outcome, reason = verdict(suite, key, entry, cpu)
         counts[key.split("::")[0]][outcome] += 1
         if reason:
             reasons[outcome, reason].append(key.split("::")[-1].removesuffix("_DEVICE"))
@@ -79,11 +99,11 @@ def store(found: dict, cpu: dict, tests: str) -> dict:
     return {"torch": found["torch"], "device": found["device"], "tests": tests, "counts": by_file, "reasons": rows}
 
 
-def failures(outcomes: dict, cpu: dict) -> str:
+def failures(suite: Suite, outcomes: dict, cpu: dict) -> str:
     """Markdown: what is to do, by error line without its numbers, the largest groups first."""
     groups: dict[str, list[tuple[str, dict]]] = defaultdict(list)
     for key, entry in outcomes.items():
-        outcome, reason = verdict(key, entry, cpu)
+        outcome, reason = verdict(suite, key, entry, cpu)
         if outcome == "to do":
             error = entry.get("message", "").split(LINES)[0]
             error = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?|'/tmp\S+'", "#", error)
@@ -129,20 +149,22 @@ def section(stored: dict) -> str:
     return "\n".join(texts)
 
 
-def page() -> str:
-    head = """\
-# What PyTorch's own tests say of torch.compile
+def page(suite: Suite) -> str:
+    stores, exceptions = suite.stores.name, f"{suite.name}_exceptions.yaml"
+    head = f"""\
+# What PyTorch's own tests say of {suite.title}
 
-Written by [tools/pytorch_tests/inductor_report.py](../tools/pytorch_tests/inductor_report.py) from the counts in
-[inductor_tests](inductor_tests), which come from runs of PyTorch's test/inductor on mps. *Not counted* is what fails
+Written by [tools/pytorch_tests/suite_report.py](../tools/pytorch_tests/suite_report.py) from the counts in
+[{stores}]({stores}), which come from runs of {suite.tests} on mps. *Not counted* is what fails
 for a reason that no code of this project can remove, *skipped* what the tests skip themselves; the reasons stand in
-[inductor_exceptions.yaml](../tools/pytorch_tests/inductor_exceptions.yaml).
+[{exceptions}](../tools/pytorch_tests/{exceptions}).
 """
-    return "\n".join([head, *(section(json.loads(path.read_text())) for path in sorted(STORES.glob("*.json")))])
+    return "\n".join([head, *(section(json.loads(path.read_text())) for path in sorted(suite.stores.glob("*.json")))])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=SUITES)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("failures", "store"):
         command = commands.add_parser(name)
@@ -154,17 +176,18 @@ def main() -> int:
     paging = commands.add_parser("page")
     paging.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
     args = parser.parse_args()
+    suite = SUITES[args.suite]
     if args.command == "page":
         if args.check:
-            return 0 if PAGE.read_text() == page() else 1
-        PAGE.write_text(page())
+            return 0 if suite.page.read_text() == page(suite) else 1
+        suite.page.write_text(page(suite))
         return 0
     found = json.loads(args.found.read_text())
     if args.command == "failures":
-        print(failures(found["outcomes"], read(args.cpu)))
+        print(failures(suite, found["outcomes"], read(args.cpu)))
         return 0
     args.store.parent.mkdir(exist_ok=True)
-    args.store.write_text(json.dumps(store(found, read(args.cpu), args.tests), indent=1) + "\n")
+    args.store.write_text(json.dumps(store(suite, found, read(args.cpu), args.tests), indent=1) + "\n")
     return 0
 
 
