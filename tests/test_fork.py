@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -110,3 +112,31 @@ def test_spawned_child_has_a_device(used_device):
     assert queue.get(timeout=120) == [0, 2, 4]
     process.join()
     assert process.exitcode == 0
+
+
+CHILDREN = """
+import os, signal, torch
+
+signal.alarm(60)
+assert torch.backends.mps.is_available()  # lists the devices, and opens none
+pipes = [os.pipe() for _ in range(4)]
+started, go = os.pipe(), os.pipe()
+for number, (_, write) in enumerate(pipes):
+    if os.fork() == 0:
+        signal.alarm(60)
+        x = torch.full((1 << 16,), float(number), device="mps")
+        torch.mps.synchronize()
+        os.write(started[1], b"x")
+        os.read(go[0], 1)
+        os.write(write, str(x.unique().tolist()).encode())
+        os._exit(0)
+for _ in pipes:
+    os.read(started[0], 1)
+os.write(go[1], b"x" * len(pipes))
+print([os.read(read, 100).decode() for read, _ in pipes])
+"""
+
+
+def test_children_of_a_process_that_has_listed_devices_have_memory_of_their_own(mps):
+    result = subprocess.run([sys.executable, "-P", "-c", CHILDREN], capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == str([f"[{number}.0]" for number in range(4)]), result.stderr

@@ -36,6 +36,7 @@ def test_every_exception_has_a_reason_and_a_pattern(suite):
     [
         ({"outcome": "passed"}, {"outcome": "failed"}, "passed", ""),
         (FAILED, {"outcome": "failed"}, "not counted", OTHER_VERSION),
+        (FAILED, {**FAILED, "message": "aten.sdpa_for_cpu has no strategy"}, "to do", "no reason is listed"),
         ({**FAILED, "needs": "float64"}, {}, "not counted", FLOAT64),
         (FAILED, {"outcome": "passed"}, "to do", "no reason is listed"),
         ({"outcome": "skipped", "message": "requires cuda"}, {}, "skipped", "CUDA only"),

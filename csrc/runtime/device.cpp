@@ -80,9 +80,20 @@ Probe probe() {
     return result;
 }
 
+std::atomic<const Probe*> g_probe{nullptr};
+
+// A forked child asks anew: llvmpipe keeps the memory of devices that it has listed in a file, in which
+// parent and children would have their tensors in one place. No lock is held, as drivers fork while they are
+// asked.
 const Probe& probed() {
-    static const Probe* const result = new Probe(probe());
-    return *result;
+    if (const Probe* found = g_probe.load(std::memory_order_acquire)) return *found;
+    const auto* made = new Probe(probe());
+    const Probe* first = nullptr;
+    if (!g_probe.compare_exchange_strong(first, made, std::memory_order_acq_rel)) return *first;
+    [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] {
+        if (!device_created()) g_probe.store(nullptr, std::memory_order_relaxed);
+    });
+    return *made;
 }
 
 const vulkan::PhysicalDevice* chosen() {

@@ -113,6 +113,8 @@ FILES_OF_DISTRIBUTED = [
     "distributed/_composable/fsdp/test_fully_shard_frozen",
     "distributed/_composable/fsdp/test_fully_shard_state",
     "distributed/_composable/fsdp/test_fully_shard_training",
+    "distributed/optim/test_zero_redundancy_optimizer",
+    "distributed/tensor/test_embedding_ops",
     "distributed/tensor/test_pointwise_ops",
     "distributed/tensor/test_random_ops",
     "distributed/tensor/test_redistribute",
