@@ -271,6 +271,16 @@ def test_numbers_beyond_32_bits(mps):
     compiled_agrees(lambda x: x.sum() / (x.shape[0] ** 3 * x.shape[1]), torch.rand(2000, 3), dynamic=True)
 
 
+def test_numbers_of_sizes_are_computed_in_float64(mps):
+    """int(100 * 0.29) is 28 for a size, for a stride, and for a value; kernels have float32 alone."""
+
+    def function(x, k):
+        kept = x.t()[: int(x.shape[0] * 0.29)].t().contiguous()
+        return kept[:, ::2] * 2, x[0] + int(k / 3), x[0] + round(-k / 7) // 2, x[0] + (k / 3 - (k - 1) / 3)
+
+    compiled_agrees(function, torch.arange(10000).view(100, 100), 10**12 + 7, dynamic=True)
+
+
 SPECIAL = (0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), float("nan"), 3e38, 1e-3)
 
 

@@ -92,6 +92,15 @@ class SlangCppWrapper(CppWrapperGpu):
             code.writeline("return kernel;")
         code.writeline("}")
 
+    def ensure_size_computed(self, sym: sympy.Symbol) -> None:
+        # PyTorch's own knows whole numbers only.
+        if sym in V.graph.sizevars.inv_precomputed_replacements and not sym.is_integer:
+            if sym not in self.computed_sizes:
+                self.computed_sizes.add(sym)
+                self.writeline(f"const double {sym} = {cexpr(V.graph.sizevars.inv_precomputed_replacements[sym])};")
+            return
+        super().ensure_size_computed(sym)
+
     def number_argument(self, value) -> str:
         """An argument of a kernel in C++, before its call: an expression, or what a tensor on the CPU holds."""
         if isinstance(value, sympy.Expr | int | float):

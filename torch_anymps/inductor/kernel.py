@@ -18,6 +18,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from .access import Load, Store, is_aligned, is_removed, stride_of
 from .device import device_config
 from .dtypes import REGISTER, STORAGE, converted, is_fraction
+from .host_numbers import computed_by_host
 from .loops import TILE, LoopWriter
 from .mix_order import PartialSums
 from .overrides import SlangOverrides, install_rows
@@ -163,6 +164,9 @@ class SlangKernel(Reductions, SIMDKernel):
         return trees if self.features.is_reduction() else [t for t in trees if not t.is_reduction]
 
     # --- loops
+
+    def rename_indexing(self, index):
+        return super().rename_indexing(computed_by_host(index) if isinstance(index, sympy.Basic) else index)
 
     def codegen_iteration_ranges_entry(self, entry: IterationRangesEntry) -> None:
         line = f"let {entry.name} = {self.sexpr(self.rename_indexing(entry.expr))};"
