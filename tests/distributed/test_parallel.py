@@ -185,3 +185,25 @@ def test_sync_batch_norm(pair, momentum):
     # Values of 1e3 are exact to 6e-5 in float32, in units of their deviation; E[x^2] - m^2 would be off by 0.1.
     for differences in pair.run(batch_norm, momentum):
         assert max(differences.values()) < 5e-4, differences
+
+
+def causal_attention_of_sharded_heads():
+    """Largest differences of the result and gradients to those of whole tensors."""
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh("mps", (2,))
+    torch.manual_seed(5)
+    inputs = [torch.randn(2, 4, 6, 8).to("mps") for _ in range(3)]
+    whole = [x.clone().requires_grad_() for x in inputs]
+    heads = [distribute_tensor(x, mesh, [Shard(1)]).requires_grad_() for x in inputs]
+    results = []
+    for q, k, v in (whole, heads):
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y.square().sum().backward()
+        results.append([y, q.grad, k.grad, v.grad])
+    return [(a - b.full_tensor()).abs().max().item() for a, b in zip(*results, strict=True)]
+
+
+def test_causal_attention_of_sharded_heads(pair):
+    for differences in pair.run(causal_attention_of_sharded_heads):
+        assert max(differences) < 1e-5

@@ -5,7 +5,10 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/new_ones.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
+#include <ATen/ops/tril.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
@@ -87,6 +90,13 @@ Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
     if (bias.has_value() && bias->defined() && bias->scalar_type() == at::kBool)
         bias = at::zeros_like(*bias, query.options())
                    .masked_fill(bias->logical_not(), -std::numeric_limits<double>::infinity());
+    // PyTorch's own mask is a plain tensor, which DTensor does not add to its own.
+    if (is_causal && !(bias.has_value() && bias->defined()) &&
+        query.unsafeGetTensorImpl()->is_python_dispatch()) {
+        const auto allowed = at::tril(query.new_ones_symint({query.sym_size(-2), key.sym_size(-2)}));
+        bias = at::zeros_like(allowed).masked_fill(allowed.eq(0), -std::numeric_limits<double>::infinity());
+        is_causal = false;
+    }
     return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal,
                                                               std::nullopt, scale, enable_gqa));
 }
