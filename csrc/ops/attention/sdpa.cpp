@@ -5,7 +5,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
-#include <ATen/ops/eq.h>
 #include <ATen/ops/new_ones.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
 #include <ATen/ops/tril.h>
@@ -87,16 +86,15 @@ Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
     enable_gqa = enable_gqa && !has_equal_heads(query, key, value);
     TORCH_CHECK(!enable_gqa || (key.dim() >= 3 && !are_same(key.sym_size(-3), 0)), kHeadsMustDivide,
                 query.sym_sizes(), " and ", key.sym_sizes());  // PyTorch divides by it
-    if (bias.has_value() && bias->defined() && bias->scalar_type() == at::kBool)
-        bias = at::zeros_like(*bias, query.options())
-                   .masked_fill(bias->logical_not(), -std::numeric_limits<double>::infinity());
     // PyTorch's own mask is a plain tensor, which DTensor does not add to its own.
     if (is_causal && !(bias.has_value() && bias->defined()) &&
         query.unsafeGetTensorImpl()->is_python_dispatch()) {
-        const auto allowed = at::tril(query.new_ones_symint({query.sym_size(-2), key.sym_size(-2)}));
-        bias = at::zeros_like(allowed).masked_fill(allowed.eq(0), -std::numeric_limits<double>::infinity());
+        bias = at::tril(query.new_ones_symint({query.sym_size(-2), key.sym_size(-2)}, at::kBool));
         is_causal = false;
     }
+    if (bias.has_value() && bias->defined() && bias->scalar_type() == at::kBool)
+        bias = at::zeros_like(*bias, query.options())
+                   .masked_fill(bias->logical_not(), -std::numeric_limits<double>::infinity());
     return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal,
                                                               std::nullopt, scale, enable_gqa));
 }
