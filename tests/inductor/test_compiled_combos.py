@@ -60,12 +60,33 @@ def test_more_arguments_than_a_launch_takes():
     compiled_agrees(function, *(torch.randn(4 + n, 3) for n in range(40)), tolerance=1e-4)  # sums of up to 43 times 39
 
 
-def test_kernels_that_report_errors_stay_alone():
-    def function(table, index, other):
-        return table[index] * 2, other.sin()
+def test_parts_that_check_indices():
+    def function(table, index, other, places):
+        return table[index].sin(), other[places].cos()
 
-    codes = compiled_agrees(function, torch.randn(8, 4), torch.tensor([0, 7, 3]), torch.randn(5))
-    assert kernel_count(codes) == 2
+    index, places = torch.tensor([0, 7, -8]), torch.tensor([[4, -5]])
+    codes = compiled_agrees(function, torch.randn(8, 4), index, torch.randn(5), places)
+    assert kernel_count(codes) == 1
+    compiled = torch.compile(function)
+    table, other = torch.randn(8, 4, device="mps"), torch.randn(5, device="mps")
+    for wrong, size in ((0, 8), (1, 5)):
+        given = [index.clone(), places.clone()]
+        given[wrong][..., 0] = size
+        with pytest.raises(torch.AcceleratorError, match=f"index out of bounds: expected 0 <= index < {size}"):
+            compiled(table, given[0].to("mps"), other, given[1].to("mps"))
+            torch.mps.synchronize()
+
+
+def test_parts_that_write_a_row_of_something_large():
+    """Keys and values of a token into caches of which a part reads and writes that row alone."""
+
+    def function(keys, values, place, x):
+        keys.index_copy_(0, place, x.sin())
+        values.index_copy_(0, place, x.cos())
+
+    keys, values = (torch.randn(1 << 16, 16) for _ in range(2))
+    codes = compiled_agrees(function, keys, values, torch.tensor([70]), torch.randn(1, 16))
+    assert kernel_count(codes) == 1
 
 
 def test_large_kernels_stay_alone():

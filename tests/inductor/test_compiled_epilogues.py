@@ -1,6 +1,7 @@
 """What products and convolutions do as they store their results, compiled: torch_anymps/inductor/epilogues.py."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from compiled import TOLERANCE, calls, kernel_count
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
+
+from torch_anymps.inductor import graph_passes
 
 pytestmark = pytest.mark.usefixtures("mps", "epilogues_everywhere")
 
@@ -223,6 +226,15 @@ def test_dynamic_sizes(model, size):
             result, codes = run_and_get_code(compiled, x)
             assert_close(result, model(x), rtol=1e-4, atol=1e-4)
             assert batch != 2 or calls(codes, "_epilogue.default(") > 0
+
+
+@pytest.mark.parametrize(("rows", "count"), [(1, 1), (4, 1), (5, 0)])
+def test_beside_matrix_units_products_of_few_rows_alone(monkeypatch, rows, count):
+    config = dataclasses.replace(graph_passes.device_config(), matrix_units=True)
+    monkeypatch.setattr(graph_passes, "device_config", lambda: config)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).to("mps")
+    codes = infer(model, torch.randn(rows, 16, device="mps"))
+    assert calls(codes, "addmm_epilogue.default(") == count
 
 
 def test_matrices_with_a_residual():

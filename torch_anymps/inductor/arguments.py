@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import sympy
 from torch._inductor.codegen.common import IndentedBuffer
 
@@ -9,9 +11,11 @@ from .dtypes import STORAGE
 
 PUSH_CONSTANT_BYTES = 128
 
+Fields = list[tuple[str, str]]  # (type, name)
 
-def fields_of(kernel, trees: list, tiled: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(type, name) of tensors, and of numbers, in the order in which a launch has them."""
+
+def fields_of(kernel, trees: list, tiled: bool) -> tuple[Fields, Fields, Fields]:
+    """Tensors, numbers, and where errors are reported, in the order in which a launch has them."""
     tensors = [(f"{STORAGE[t.dtype]}*", t.name) for t in kernel.tensors]
     numbers = []
     for name, kind, _ in kernel.numbers:
@@ -23,12 +27,11 @@ def fields_of(kernel, trees: list, tiled: bool) -> tuple[list[tuple[str, str]], 
         numbers.append(("int64_t", "tile_count"))
     if kernel.partial_sums is not None:
         numbers.append(("int64_t", "group_count"))
-    for n in range(len(kernel.messages)):
-        numbers += [("int64_t", f"error{n}"), ("int64_t", f"error_code{n}")]
-    return tensors, numbers
+    errors = [("int64_t", f"{kind}{n}") for n in range(len(kernel.messages)) for kind in ("error", "error_code")]
+    return tensors, numbers, errors
 
 
-def declare_struct(code: IndentedBuffer, name: str, fields: list[tuple[str, str]]) -> None:
+def declare_struct(code: IndentedBuffer, name: str, fields: Fields) -> None:
     code.writeline(f"struct {name}")
     code.writeline("{")
     with code.indent():
@@ -37,7 +40,7 @@ def declare_struct(code: IndentedBuffer, name: str, fields: list[tuple[str, str]
     code.writeline("}")
 
 
-def declare_entry(code: IndentedBuffer, fields: list[tuple[str, str]]) -> str:
+def declare_entry(code: IndentedBuffer, fields: Fields) -> str:
     """The head of an entry point whose arguments are these fields, and how its body gets at one.
 
     Structs beyond PUSH_CONSTANT_BYTES are passed by their address.
@@ -56,11 +59,11 @@ def declare_arguments(code: IndentedBuffer, kernel, trees: list, index: str, til
 
     index: the type of indices.
     """
-    tensors, numbers = fields_of(kernel, trees, tiled)
+    fields = list(itertools.chain(*fields_of(kernel, trees, tiled)))
     if part is None:
-        access = declare_entry(code, [*tensors, *numbers])
+        access = declare_entry(code, fields)
     else:
-        declare_struct(code, f"Args{part}", [*tensors, *numbers])
+        declare_struct(code, f"Args{part}", fields)
         code.writeline(f"void part{part}(Args{part} args, uint group)")
         code.writeline("{")
         access = "."

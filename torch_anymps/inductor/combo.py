@@ -6,7 +6,7 @@ import math
 
 from torch._inductor import config
 from torch._inductor.codegen.common import IndentedBuffer
-from torch._inductor.scheduler import FusedMixOrderReductions
+from torch._inductor.scheduler import FusedMixOrderReductions, FusedSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 
 from .arguments import declare_entry, fields_of
@@ -23,20 +23,20 @@ MAX_PART_BYTES = 2 << 20
 class ComboKernel:
     """One kernel of several, whose text is known."""
 
-    messages: tuple[str, ...] = ()
-
     def __init__(self, parts: list[SlangKernel]):
         self.parts = parts
+        self.messages = [message for part in parts for message in part.messages]
         self.fields = [fields_of(part, part.active_range_trees(), part.tiled) for part in parts]
 
     @staticmethod
     def takes(kernel: SlangKernel) -> bool:
-        """Kernels that report errors have arguments of their own, and those that transpose other workgroups."""
-        return not kernel.messages and not kernel.tiled
+        """Kernels that transpose have other workgroups."""
+        return not kernel.tiled
 
     @staticmethod
     def arguments_of(kernel: SlangKernel) -> int:
-        return len(kernel.tensors) + len(kernel.numbers) + len(kernel.active_range_trees()) + 1
+        own = len(kernel.tensors) + len(kernel.numbers) + len(kernel.active_range_trees())
+        return own + 2 * len(kernel.messages) + 1
 
     def text(self) -> str:
         code = IndentedBuffer()
@@ -47,10 +47,9 @@ class ComboKernel:
             [[(kind, f"part{i}_{name}") for kind, name in group] for group in groups]
             for i, groups in enumerate(self.fields)
         ]
-        tensors = [field for groups in named for field in groups[0]]
-        numbers = [field for groups in named for field in groups[1]]
+        tensors, numbers, errors = ([field for groups in named for field in groups[kind]] for kind in range(3))
         ends = [("int64_t", f"end{i}") for i in range(len(self.parts))]
-        access = declare_entry(code, [*tensors, *numbers, *ends])
+        access = declare_entry(code, [*tensors, *numbers, *ends, *errors])
         with code.indent():
             code.writeline("let group = group_index();")
             for i, groups in enumerate(named):
@@ -67,7 +66,7 @@ class ComboKernel:
     def launch_config(self) -> tuple:
         """As SlangKernel's; the last number is that of workgroups."""
         written = [yes for part in self.parts for yes in part.written()]
-        numbers = sum(self.arguments_of(part) - len(part.tensors) for part in self.parts)
+        numbers = sum(len(part.numbers) + len(part.active_range_trees()) + 1 for part in self.parts)
         mask = sum(1 << i for i, yes in enumerate(written) if yes)
         return len(written), mask, numbers, (numbers - 1,), 1
 
@@ -134,7 +133,16 @@ def _is_small(node) -> bool:
         or not hasattr(node, "get_read_write_buffers_sizes")
     ):
         return False
-    return node.get_read_write_buffers_sizes() <= MAX_PART_BYTES
+    return min(node.get_read_write_buffers_sizes(), _touched_bytes(node)) <= MAX_PART_BYTES
+
+
+def _touched_bytes(node) -> float:
+    """No less than what a node reads and writes: of large buffers it may touch a few elements."""
+    if not isinstance(node, (SchedulerNode, FusedSchedulerNode)):
+        return math.inf
+    numels = [V.graph.sizevars.optimization_hint(numel, fallback=math.inf) for numel in node.group[1]]
+    items = sum(V.graph.get_dtype(dep.name).itemsize for dep in node.read_writes.reads_and_writes() if dep.name)
+    return math.prod(numels) * items
 
 
 def install() -> None:

@@ -26,6 +26,7 @@ from .product_passes import CALLED, is_for_called, is_mps
 aten, anymps = torch.ops.aten, torch.ops.anymps
 
 MAX_STEPS = 4
+FEW_ROWS = 4  # csrc/gemm/tile_table.h: kFewRows, of products that no matrix unit computes
 # They read an element several times: Inductor lets them read memory.
 POOLS = {
     aten.max_pool2d_with_indices.default,
@@ -34,19 +35,22 @@ POOLS = {
 }
 
 
-def add_epilogues(graph: fx.Graph) -> None:
+def add_epilogues(graph: fx.Graph, few_rows_only: bool = False) -> None:
     """Replaces products and convolutions by those that do the next steps, too, where that spares memory traffic.
 
+    few_rows_only: nothing but products of at most FEW_ROWS rows.
     Results that are in memory in any case, as operators that are called read them, are stored at once; what lies
     between is never stored. Other than without it, it is not rounded to 16 bits either.
     """
     branches: dict[fx.Node, Branch] = {}
     for node in graph.nodes:
-        if (source := _source_of(node)) is not None and source.is_convolution:
+        if not few_rows_only and (source := _source_of(node)) is not None and source.is_convolution:
             value, channel_steps = _after_channel_steps(source)
             branches[value] = Branch(source, channel_steps)
     for node in list(graph.nodes):
         if node._erased or not node.users or (source := _source_of(node)) is None:
+            continue
+        if few_rows_only and not source.has_few_rows:
             continue
         found = _longest(source, branches)
         if found is not None:
@@ -64,6 +68,10 @@ class Source:
     @property
     def is_convolution(self) -> bool:
         return not self.factors
+
+    @property
+    def has_few_rows(self) -> bool:
+        return not self.is_convolution and statically_known_true(self.node.meta["val"].shape[0] <= FEW_ROWS)
 
     @property
     def dtype(self) -> torch.dtype:

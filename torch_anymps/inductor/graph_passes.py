@@ -27,8 +27,7 @@ class GraphPasses(OfThisGenerator, CustomGraphModulePass):
         if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
             # Elements of cooperative matrices are reached one by one: on an H200 gelu and its gradient cost BERT's
             # products 2.5 ms a step, and the kernels that they spare take 0.7.
-            if not device_config().matrix_units:
-                add_epilogues(gm.graph)
+            add_epilogues(gm.graph, few_rows_only=device_config().matrix_units)
             widen_products(gm.graph)
         convert_together(gm.graph)
         join_gradients(gm.graph)
