@@ -195,7 +195,7 @@ def test_decoding(dtype):
     """Few queries over many keys."""
     for length, keys, size in ((1, 700, 64), (3, 1030, 40), (8, 300, 160)):
         compare([(2, 4, length, size), (2, 2, keys, size), (2, 2, keys, size)], dtype, make=transposed, enable_gqa=True)
-    # Of so few rows the keys are cut into four parts even for the two cores of a software driver.
+    # Of so few rows the keys are cut into parts even for the two cores of a software driver.
     compare([(1, 2, 1, 64), (1, 1, 1100, 64), (1, 1, 1100, 64)], dtype, make=transposed, enable_gqa=True)
     keep = torch.rand(2, 1, 1, 700) > 0.5
     keep[1] = False

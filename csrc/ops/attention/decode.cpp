@@ -17,12 +17,19 @@ using at::Tensor;
 using kernels::ceil_div;
 using kernels::Grid;
 namespace shader = shaders::attention_decode;
+using shader::kThreads;
 
 constexpr int64_t kMaxQueries = 8;
 constexpr int64_t kMaxPieces = 4;              // of eight elements that a lane has of a row
-constexpr uint64_t kShortestPart = 256;        // keys
-constexpr uint64_t kGroupsPerComputeUnit = 8;  // enough loads under way
-using shader::kThreads;
+constexpr uint64_t kGroupsPerComputeUnit = 4;  // enough loads under way
+
+// As attention_decode.slang has them: queries that share keys, keys that a team loads at once.
+struct DecodeKernel {
+    shader::AttentionCallKernel kernel;
+    uint64_t rows, prefetch;
+};
+constexpr DecodeKernel kOne{shader::attention_decode_1, 1, 8}, kTwo{shader::attention_decode_2, 2, 8},
+    kFour{shader::attention_decode_4, 4, 4}, kLong{shader::attention_decode_long, 1, 2};
 
 // Lanes of a row of `size` elements.
 uint32_t team(int64_t size, const vulkan::DeviceInfo& device) {
@@ -31,6 +38,12 @@ uint32_t team(int64_t size, const vulkan::DeviceInfo& device) {
 
 int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
     return ceil_div(size, 8 * team(size, device));
+}
+
+// sharing: queries that see the same keys, of all heads of a group.
+const DecodeKernel& decode_kernel(int64_t size, uint64_t sharing, const vulkan::DeviceInfo& device) {
+    if (pieces_of_lane(size, device) > 1) return kLong;
+    return sharing > 2 ? kFour : sharing == 2 ? kTwo : kOne;
 }
 
 }  // namespace
@@ -48,14 +61,17 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     CallArgs args = call_args(a, lse);
     const Tensor result = with_rows(out);
     args.out = strided(result);
-    const uint64_t rows = a.z() * a.l(), keys = a.s();
     const auto& info = runtime::device().info();
-    const uint64_t enough = kGroupsPerComputeUnit * info.compute_units();
-    const uint64_t wanted = std::min(ceil_div(enough, rows), keys / kShortestPart);
-    args.part = static_cast<uint32_t>(ceil_div(keys, std::max<uint64_t>(1, wanted)));
+    const int64_t size = problem_of(a).size;
+    const uint64_t keys = a.s(), sharing = a.groups * a.l();
+    const DecodeKernel& decode = decode_kernel(size, sharing, info);
+    const uint64_t blocks = a.z() / a.groups * ceil_div(sharing, decode.rows);
+    // A loop over keys takes as many at once: parts are multiples of that.
+    const uint64_t step = kThreads / team(size, info) * decode.prefetch;
+    const uint64_t wanted = ceil_div(kGroupsPerComputeUnit * info.compute_units(), blocks);
+    args.part = static_cast<uint32_t>(ceil_div(ceil_div(keys, wanted), step) * step);
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
     const auto type = a.query.scalar_type();
-    const int64_t size = problem_of(a).size;
     const bool wide = rows_of_words(args, a.query.element_size(), {args.query, args.key, args.value});
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     const shader::Constants constants{.workgroup = kThreads,
@@ -68,21 +84,20 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
                                       .team = team(size, info)};
     Tensor workspace;
     if (args.parts > 1) {
-        workspace = at::empty({static_cast<int64_t>(rows * args.parts * (a.value.size(3) + 2))},
+        workspace = at::empty({a.z() * a.l() * args.parts * (a.value.size(3) + 2)},
                               a.query.options().dtype(at::kFloat));
         args.workspace = kernels::address(workspace);
     }
-    auto decode = (pieces_of_lane(size, info) == 1 ? shader::attention_decode_1 : shader::attention_decode_4)
-                      .call(constants);
-    decode.read(a.query).read(a.key).read(a.value).read(a.bias);
+    auto launch = decode.kernel.call(constants);
+    launch.read(a.query).read(a.key).read(a.value).read(a.bias);
     if (args.parts > 1)
-        decode.write(workspace);
+        launch.write(workspace);
     else
-        decode.write(result).write(lse);
-    decode.dispatch(args, Grid::linear(rows * args.parts));
+        launch.write(result).write(lse);
+    launch.dispatch(args, Grid::linear(blocks * args.parts));
     if (args.parts > 1) {
         shader::attention_join.call(constants).read(workspace).write(result).write(lse).dispatch(
-            args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
+            args, Grid::linear(ceil_div(a.z() * a.l() * args.value_size, kThreads)));
     }
     if (!result.is_same(out)) out.copy_(result);
 }
