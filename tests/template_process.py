@@ -22,7 +22,7 @@ import types
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 # Read before the end of `import torch`, or by what a copy shares with its template: such scripts get an interpreter.
 READ_AT_THE_START = re.compile(
-    rf"(?!{AUTOLOAD}$|PYTORCH_ENABLE_MPS_FALLBACK$|PYTORCH_MPS_)(PY|TORCH|LD_|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|MALLOC_|LC_)"
+    rf"(?!{AUTOLOAD}$|TORCHINDUCTOR_|PYTORCH_ENABLE_MPS_FALLBACK$|PYTORCH_MPS_)(PY|TORCH|LD_|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|MALLOC_|LC_)"
 )
 
 

@@ -62,7 +62,8 @@ def test_a_copy_that_does_not_end_in_time_is_killed(run_python, tmp_path):
         ("OMP_NUM_THREADS", False),
         ("LD_PRELOAD", False),
         ("PYTHONWARNINGS", False),
-        ("TORCHINDUCTOR_CACHE_DIR", False),
+        ("TORCHINDUCTOR_CACHE_DIR", True),
+        ("TORCH_LOGS", False),
     ],
 )
 def test_what_is_read_at_the_start_gets_an_interpreter(_template, name, served):
