@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from template_process import Template
+from template_process import Template, serves
 
 import torch_anymps
 
@@ -172,7 +172,7 @@ def run_python(_template):
             variables.pop(name, None)
             if value is not None:
                 variables[name] = value
-        if not fresh and _template.serves(variables):
+        if not fresh and serves(env or {}):
             return _template.run(str(script), *args, variables=variables, timeout=timeout)
         start = [str(script)] if script == "-m" or os.path.exists(str(script)) else ["-c", str(script)]
         command = [sys.executable, *start, *args]

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import types
+from collections.abc import Iterable
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 # Read before the end of `import torch`, or by what a copy shares with its template: such scripts get an interpreter.
@@ -26,21 +27,18 @@ READ_AT_THE_START = re.compile(
 )
 
 
+def serves(names: Iterable[str]) -> bool:
+    """Whether a copy for which these variables are changed is what an interpreter is."""
+    return not any(READ_AT_THE_START.match(name) for name in names)
+
+
 class Template:
     """Owns the process, which starts at the first run."""
 
     def __init__(self):
         self._process: subprocess.Popen | None = None
         self._socket: socket.socket | None = None
-        self._variables: dict[str, str] = {}
         self._lock = threading.Lock()
-
-    def serves(self, variables: dict[str, str]) -> bool:
-        """Whether a copy with these variables is what an interpreter with them is."""
-        self._start()
-        names = self._variables.keys() | variables.keys()
-        changed = (n for n in names if self._variables.get(n) != variables.get(n) and not n.startswith("PYTEST_"))
-        return not any(READ_AT_THE_START.match(name) for name in changed)
 
     def run(self, script: str, *args: str, variables: dict[str, str], timeout: float) -> subprocess.CompletedProcess:
         """As subprocess.run() of the interpreter with a script: a path, source text, or -m before a module."""
@@ -76,13 +74,12 @@ class Template:
         with self._lock:
             if self._process is not None:
                 return
-            self._variables = dict(os.environ)
             self._socket, theirs = socket.socketpair()
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, __file__, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
-                    env=self._variables | {AUTOLOAD: "0"},
+                    env=os.environ | {AUTOLOAD: "0"},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                 )
