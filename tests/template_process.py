@@ -22,14 +22,13 @@ from collections.abc import Iterable
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 # Read before the end of `import torch`, or by what a copy shares with its template: such scripts get an interpreter.
-READ_AT_THE_START = re.compile(
-    rf"(?!{AUTOLOAD}$|TORCHINDUCTOR_|PYTORCH_ENABLE_MPS_FALLBACK$|PYTORCH_MPS_)(PY|TORCH|LD_|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|MALLOC_|LC_)"
-)
+READ_AT_THE_START = re.compile("PY|TORCH|LD_|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|MALLOC_|LC_")
+READ_LATER = re.compile(f"{AUTOLOAD}$|TORCHINDUCTOR_|PYTORCH_ENABLE_MPS_FALLBACK$|PYTORCH_MPS_")
 
 
 def serves(names: Iterable[str]) -> bool:
     """Whether a copy for which these variables are changed is what an interpreter is."""
-    return not any(READ_AT_THE_START.match(name) for name in names)
+    return not any(READ_AT_THE_START.match(name) and not READ_LATER.match(name) for name in names)
 
 
 class Template:
