@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from template_process import Template, serves
 
 import torch_anymps
 
@@ -148,20 +149,32 @@ def tf32():
         yield
 
 
-@pytest.fixture
-def run_python():
-    """Runs a script (a path, or source text) in a fresh interpreter and returns its CompletedProcess.
+@pytest.fixture(scope="session")
+def _template():
+    template = Template()
+    yield template
+    template.close()
 
-    Variables of `env` replace those of this process; None removes one.
+
+@pytest.fixture
+def run_python(_template):
+    """Runs a script (a path, source text, or -m before a module) in a new process and returns its CompletedProcess.
+
+    Variables of `env` replace those of this process; None removes one. The process is a copy of one that has imported
+    PyTorch, where that makes no difference; `fresh` asks for a new interpreter.
     """
 
-    def run(script, *args: str, env: dict[str, str | None] | None = None, timeout: float = 300):
+    def run(
+        script, *args: str, env: dict[str, str | None] | None = None, timeout: float = 300, fresh: bool = False
+    ) -> subprocess.CompletedProcess:
         variables = dict(os.environ)
         for name, value in (env or {}).items():
             variables.pop(name, None)
             if value is not None:
                 variables[name] = value
-        start = [str(script)] if os.path.exists(str(script)) else ["-c", str(script)]
+        if not fresh and serves(env or {}):
+            return _template.run(str(script), *args, variables=variables, timeout=timeout)
+        start = [str(script)] if script == "-m" or os.path.exists(str(script)) else ["-c", str(script)]
         command = [sys.executable, *start, *args]
         return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=timeout)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 
 import pytest
@@ -90,8 +88,8 @@ def test_differences():
     assert check.difference(x[:1], x) == float("inf")
 
 
-def test_commands_are_listed():
-    result = subprocess.run([sys.executable, "-m", "torch_anymps"], capture_output=True, text=True)
+def test_commands_are_listed(run_python):
+    result = run_python("-m", "torch_anymps")
     assert result.returncode == 0
     for command in ("info", "check", "tune", "report"):
         assert f"python -m torch_anymps.{command}" in result.stdout

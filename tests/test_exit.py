@@ -6,9 +6,8 @@ ANYMPS_EXIT_RUNS sets the number of processes: 20 by default, 200 in `make test-
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 RUNS = int(os.environ.get("ANYMPS_EXIT_RUNS", "20"))
 PARALLEL = 4  # more processes than cores: the race needs a busy machine
@@ -32,31 +31,28 @@ IN_SPAWNED_CHILD = """
 """
 
 
-def run_many(tmp_path, source: str, runs: int) -> list[str]:
-    """The standard error of every process that did not end with status 0 or wrote to it."""
+def run_many(run_python, tmp_path, source: str, runs: int) -> list[str]:
+    """The standard error of every process that did not end with status 0 or wrote to it. The first are interpreters,
+    the others copies of one, which start sooner and end alike."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
-    failures = []
-    for first in range(0, runs, PARALLEL):
-        processes = [
-            subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for _ in range(min(PARALLEL, runs - first))
-        ]
-        for process in processes:
-            _, errors = process.communicate(timeout=1800)
-            if process.returncode != 0 or errors:
-                failures.append(f"status {process.returncode}: {errors[-1000:]}")
-    return failures
+
+    def run(number: int):
+        return run_python(script, timeout=1800, fresh=number < PARALLEL)
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        processes = list(pool.map(run, range(runs)))
+    return [f"status {p.returncode}: {p.stderr[-1000:]}" for p in processes if p.returncode != 0 or p.stderr]
 
 
-def test_exit_right_after_backward(mps, tmp_path):
-    failures = run_many(tmp_path, AFTER_BACKWARD, RUNS)
+def test_exit_right_after_backward(mps, run_python, tmp_path):
+    failures = run_many(run_python, tmp_path, AFTER_BACKWARD, RUNS)
     assert not failures, f"{len(failures)} of {RUNS}: {failures[0]}"
 
 
-def test_exit_of_spawned_children(mps, tmp_path):
+def test_exit_of_spawned_children(mps, run_python, tmp_path):
     runs = max(RUNS // 10, 1)
-    failures = run_many(tmp_path, IN_SPAWNED_CHILD, runs)
+    failures = run_many(run_python, tmp_path, IN_SPAWNED_CHILD, runs)
     assert not failures, f"{len(failures)} of {runs}: {failures[0]}"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -137,6 +135,6 @@ print([os.read(read, 100).decode() for read, _ in pipes])
 """
 
 
-def test_children_of_a_process_that_has_listed_devices_have_memory_of_their_own(mps):
-    result = subprocess.run([sys.executable, "-P", "-c", CHILDREN], capture_output=True, text=True, timeout=120)
+def test_children_of_a_process_that_has_listed_devices_have_memory_of_their_own(mps, run_python):
+    result = run_python(CHILDREN, timeout=120)
     assert result.stdout.strip() == str([f"[{number}.0]" for number in range(4)]), result.stderr

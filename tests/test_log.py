@@ -1,9 +1,6 @@
 """ANYMPS_LOG: reports at the end of a process, plans and dispatches as they come."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -21,16 +18,17 @@ y = torch.randn(700, 700, device="mps")
 """
 
 
-def report(words: str, more: str = "", **variables: str) -> list[str]:
-    environment = os.environ | {"ANYMPS_LOG": words} | variables
-    done = subprocess.run(
-        [sys.executable, "-c", WORK.format(more=more)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return [line for line in done.stderr.splitlines() if line.startswith("ANYMPS_LOG")]
+@pytest.fixture
+def report(run_python):
+    def report(words: str, more: str = "", **variables: str) -> list[str]:
+        done = run_python(WORK.format(more=more), env={"ANYMPS_LOG": words} | variables)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stderr.splitlines() if line.startswith("ANYMPS_LOG")]
+
+    return report
 
 
-def test_slow_says_what_was_waited_for():
+def test_slow_says_what_was_waited_for(report):
     lines = report("slow")
     assert any("aten::_linalg_eigh" in line and "LAPACK on the CPU: 3 calls" in line for line in lines)
     [device] = [line for line in lines if "waited for the device" in line]
@@ -48,20 +46,20 @@ for _ in range(2):
 """
 
 
-def test_fallbacks_are_listed():
+def test_fallbacks_are_listed(report):
     assert report("fallbacks") == ["ANYMPS_LOG fallbacks: every operator ran on the device"]
     [line] = report("fallbacks", OF_THE_CPU_ALONE, PYTORCH_ENABLE_MPS_FALLBACK="1")
     assert line.startswith("ANYMPS_LOG fallbacks: codec::decode ran on the CPU: 2 calls, ")
 
 
-def test_several_reports_and_words_that_are_none():
+def test_several_reports_and_words_that_are_none(report):
     lines = report("fallbacks, slow,typo")
     assert {line.split(":")[0] for line in lines} == {"ANYMPS_LOG fallbacks", "ANYMPS_LOG slow", "ANYMPS_LOG typo"}
     assert lines[-1] == "ANYMPS_LOG typo: no report of this name; there are fallbacks, slow, plan, dispatch"
     assert report("") == []
 
 
-def test_each_distinct_plan_is_printed_once():
+def test_each_distinct_plan_is_printed_once(report):
     lines = [line for line in report("plan") if " 700 x 700 x 700: " in line]
     assert len(lines) == 1 and lines[0].startswith("ANYMPS_LOG plan: mm 1 of 700 x 700 x 700: ")
     assert ", split-K 1" in lines[0]
@@ -75,13 +73,13 @@ torch.conv2d(x, w)
 """
 
 
-def test_a_plan_of_convolutions_is_made_once():
+def test_a_plan_of_convolutions_is_made_once(report):
     first, second = (line for line in report("plan", CONVOLUTIONS) if " plan: convolution fprop " in line)
     assert "of [2, 8, 9, 9] * [6, 8, 3, 3] = [2, 6, 9, 9] Float" in first and "padding [1, 1]" in first
     assert "= [2, 6, 7, 7]" in second and second.endswith(" bytes")
 
 
-def test_every_dispatch_is_printed():
+def test_every_dispatch_is_printed(report):
     lines = report("fallbacks,dispatch")
     products = [line for line in lines if line.startswith("ANYMPS_LOG dispatch: matmul_")]
     assert len(products) == 3
@@ -117,7 +115,7 @@ WAYS = {
 }
 
 
-def test_routes_are_plans():
+def test_routes_are_plans(report):
     names = [line.removeprefix("ANYMPS_LOG plan: ").split(" ", 1) for line in report("plan", ROUTES)]
     routes = {(op, text.rpartition(": ")[2]) for op, text in names}
     assert {("softmax", "row_team"), ("log_softmax", "row_team")} <= routes

@@ -3,7 +3,6 @@
 import importlib.metadata
 import re
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def info_of(run_python, env):
 
 
 def check_quiet_and_unavailable(run_python, env, built):
-    done = run_python(AVAILABLE, env=env)
+    done = run_python(AVAILABLE, env=env, fresh=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"False {built}\n", "")
 
 
@@ -81,7 +80,7 @@ def test_autoload_off(run_python):
 
 def test_explicit_import_in_time(run_python, mps):
     source = "import torch, torch_anymps; print(torch.ones(2, device='mps').sum().item())"
-    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    done = run_python(source, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, fresh=True)
     assert (done.stdout, done.stderr) == ("2.0\n", "")
 
 
@@ -230,7 +229,7 @@ print(torch.ones(2).sum().item())
 
 
 def test_import_creates_no_vulkan_instance(run_python):
-    done = run_python("import torch; print('libvulkan' in open('/proc/self/maps').read())")
+    done = run_python("import torch; print('libvulkan' in open('/proc/self/maps').read())", fresh=True)
     assert done.stdout == "False\n"
 
 
@@ -247,15 +246,15 @@ library = torch.library.Library("aten", "IMPL")
 library.impl("layer_norm", lambda *a: a[0], "AutocastMPS")
 """
     for env in ({}, NO_DRIVER):
-        quiet = run_python("import torch, torch_anymps", env=env)
+        quiet = run_python("import torch, torch_anymps", env=env, fresh=True)
         assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     assert run_python(ask).stdout == "1\n"
     words = "verriding a previously registered kernel"
     assert (words in run_python(replace).stderr) == (words in run_python(replace, env={"ANYMPS_DISABLE": "1"}).stderr)
 
 
-def test_info_with_a_device(mps):
-    report = subprocess.run([sys.executable, "-m", "torch_anymps.info"], capture_output=True, text=True)
+def test_info_with_a_device(mps, run_python):
+    report = run_python("-m", "torch_anymps.info", fresh=True)
     assert (report.returncode, report.stderr) == (0, "")
     rows = dict(line.split(":", 1) for line in report.stdout.splitlines()[1:])
     assert [v for k, v in rows.items() if k.startswith("Vulkan device") and v.endswith(": chosen")]

@@ -125,10 +125,11 @@ def test_a_library_of_the_other_processor(tmp_path):
 
 
 @pytest.fixture
-def wheel(tmp_path, core):
-    """Merges a wheel of this installation's library with what a release has, but for the members left out."""
+def wheel(tmp_path, library):
+    """Merges a wheel of a library, by default a small one, with what a release has, but for the members left out."""
 
-    def make(*left_out, extra=None):
+    def make(*left_out, core=None, extra=None):
+        small = library("void f(void) {}\n").read_bytes()
         minors = check_wheel._minors([re.search(r'"(torch>=.*?)"', (ROOT / "pyproject.toml").read_text())[1]])
         info = f"torch_anymps-{check_wheel._version()}.dist-info"
         members = {
@@ -139,8 +140,8 @@ def wheel(tmp_path, core):
             f"{info}/licenses/NOTICE": b"licenses",
         }
         for minor in minors:
-            members[f"torch_anymps/libtorch_anymps_{minor}.so"] = core.read_bytes()
-            members[f"torch_anymps/_launcher_{minor}.abi3.so"] = core.read_bytes()
+            members[f"torch_anymps/libtorch_anymps_{minor}.so"] = core.read_bytes() if core else small
+            members[f"torch_anymps/_launcher_{minor}.abi3.so"] = small
             members[f"{info}/sboms/torch_anymps_{minor}.cdx.json"] = b'{"bomFormat": "CycloneDX"}'
         path = tmp_path / "build" / f"torch_anymps-{check_wheel._version()}-py3-none-linux_x86_64.whl"
         path.parent.mkdir(exist_ok=True)
@@ -158,7 +159,7 @@ def wheel(tmp_path, core):
 
 
 def test_a_merged_wheel_is_named_for_what_it_needs(wheel, core):
-    merged = wheel()
+    merged = wheel(core=core)
     platform, _ = wheel_platform.platform_of({core.name: wheel_platform.read_elf(core.read_bytes())})
     assert merged.name == f"torch_anymps-{check_wheel._version()}-py3-none-{platform}.whl"
     with zipfile.ZipFile(merged) as archive:
@@ -173,7 +174,7 @@ def test_what_a_wheel_lacks(wheel):
 
 
 def test_a_wheel_with_a_private_library(wheel, library):
-    other = library("void f(void);\nvoid g(void) { f(); }\n", "-Wl,-rpath,/nowhere")
-    found = "\n".join(check_wheel.violations(wheel(extra={"torch_anymps.libs/libsample.so": other.read_bytes()})))
+    other = library("void f(void);\nvoid g(void) { f(); }\n", "-Wl,-rpath,/nowhere").read_bytes()
+    found = "\n".join(check_wheel.violations(wheel(extra={"torch_anymps.libs/libsample.so": other})))
     assert "torch_anymps.libs/libsample.so looks for libraries in /nowhere." in found
     assert "torch_anymps.libs/libsample.so is not expected." in found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -108,10 +106,9 @@ def test_modules_have_the_kernels_of_their_backward_too(trace):
     assert modules["Tanh"].calls == 3
 
 
-def test_page_stands_alone_and_is_well_formed(trace):
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_anymps.report", str(trace)], capture_output=True, text=True, check=True
-    )
+def test_page_stands_alone_and_is_well_formed(trace, run_python):
+    done = run_python("-m", "torch_anymps.report", str(trace))
+    assert done.returncode == 0, done.stderr
     path = trace.with_name("trace.html")
     assert done.stdout.strip() == str(path)
     text = path.read_text()

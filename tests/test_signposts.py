@@ -1,9 +1,6 @@
 """torch.mps.profiler writes a trace file where a Mac has signposts."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -23,11 +20,9 @@ with torch.mps.profiler.profile(mode={mode!r}, wait_until_completed={wait}):
 
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("mode", ["interval", "event", "interval, event"])
-def test_signposts_are_a_trace_file(tmp_path, mode, wait):
-    environment = os.environ | {"ANYMPS_TRACE_DIR": str(tmp_path / "traces")}
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNPOSTS.format(mode=mode, wait=wait)], env=environment, capture_output=True, text=True
-    )
+def test_signposts_are_a_trace_file(tmp_path, mode, wait, run_python):
+    source = SIGNPOSTS.format(mode=mode, wait=wait)
+    done = run_python(source, env={"ANYMPS_TRACE_DIR": str(tmp_path / "traces")})
     assert done.returncode == 0, done.stderr
     [file] = (tmp_path / "traces").iterdir()
     assert f"torch.mps.profiler: {file} " in done.stderr

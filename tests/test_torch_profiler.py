@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 
@@ -331,19 +328,20 @@ assert all(k.time_range.end <= end + float(sys.argv[1]) for k, end in zip(kernel
 
 # Without calibrated timestamps the clocks are as near as a wait is short: on a busy machine some time slices.
 @pytest.mark.parametrize(("caps", "microseconds"), [("", 200), ("minimal", 200_000)])
-def test_the_device_may_be_opened_in_a_profile_and_lack_calibrated_timestamps(mps, caps, microseconds, tmp_path):
-    environment = os.environ | {"ANYMPS_CACHE_DIR": str(tmp_path)} | ({"ANYMPS_CAPS": caps} if caps else {})
-    command = [sys.executable, "-c", FIRST_USE, str(microseconds)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+def test_the_device_may_be_opened_in_a_profile_and_lack_calibrated_timestamps(
+    mps, caps, microseconds, tmp_path, run_python
+):
+    environment = {"ANYMPS_CACHE_DIR": str(tmp_path)} | ({"ANYMPS_CAPS": caps} if caps else {})
+    done = run_python(FIRST_USE, str(microseconds), env=environment)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_program_without_the_device_does_not_open_it():
+def test_a_program_without_the_device_does_not_open_it(run_python):
     code = (
         "import torch; from torch.profiler import profile\n"
         "with profile() as p: torch.ones(4).neg()\n"
         "assert not torch._C._accelerator_isAllocatorInitialized()\n"
         "assert 'MPS' not in p.key_averages().table()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr

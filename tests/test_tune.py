@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -28,12 +25,11 @@ SHOW = (
 
 
 @pytest.fixture
-def run(mps, tmp_path):
+def run(mps, tmp_path, run_python):
     """Runs Python with a cache folder of its own and returns what it printed."""
 
     def run(*arguments: str) -> str:
-        environment = os.environ | {"ANYMPS_CACHE_DIR": str(tmp_path)}
-        done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+        done = run_python(*arguments, env={"ANYMPS_CACHE_DIR": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -55,7 +51,7 @@ def test_winners_are_stored_and_used(run, tmp_path):
     for split_k in (1, 2):
         plans = (line.rpartition(":")[0] for line in lines)
         tiles.write_text("\n".join([header, *(f"{plan}:{split_k}" for plan in plans)]) + "\n")
-        shown[split_k] = run("-c", SHOW)
+        shown[split_k] = run(SHOW)
     assert "split-K 2" in shown[2] and "split-K 2" not in shown[1]
 
 
@@ -70,9 +66,9 @@ def test_winners_are_stored_and_used(run, tmp_path):
     ids=["empty", "foreign", "another device", "broken lines"],
 )
 def test_other_files_change_nothing(run, tmp_path, content):
-    header = run("-c", "import torch; print(torch.ops.anymps.tiles_file()[1])").strip()
+    header = run("import torch; print(torch.ops.anymps.tiles_file()[1])").strip()
     (tmp_path / "tiles.txt").write_text(content.format(header=header))
-    output = run("-c", SHOW)
+    output = run(SHOW)
     assert "matmul_" in output
     assert ("is not a file of tuned tiles" in output) == content.startswith("something")
 
@@ -108,12 +104,12 @@ SHOW_PROFILE = "import json, torch; print(json.loads(torch.ops.anymps.device_inf
 
 @pytest.mark.parametrize("rates", ["launch=1 bytes=x", "something", ""])
 def test_other_rates_change_nothing(run, tmp_path, rates):
-    header = run("-c", "import torch; print(torch.ops.anymps.device_rates_file()[1])").strip()
-    before = run("-c", SHOW_PROFILE)
+    header = run("import torch; print(torch.ops.anymps.device_rates_file()[1])").strip()
+    before = run(SHOW_PROFILE)
     (tmp_path / "rates.txt").write_text(f"torch-anymps rates 1; another device; a driver\n{rates}\n")
-    assert run("-c", SHOW_PROFILE) == before
+    assert run(SHOW_PROFILE) == before
     (tmp_path / "rates.txt").write_text(f"{header}\n{rates}\n" if rates else "nothing\n")
-    output = run("-c", SHOW_PROFILE)
+    output = run(SHOW_PROFILE)
     assert "is not a file of measured rates" in output and output.splitlines()[0] == before.splitlines()[0]
 
 

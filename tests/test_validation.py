@@ -1,8 +1,6 @@
 """The Khronos validation layer, with synchronization validation, has nothing to say."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -52,14 +50,11 @@ def validation_folder():
 
 
 @pytest.mark.skipif(validation_folder() is None, reason="no validation layer (vulkan-validationlayers)")
-def test_training_indexing_and_copies_are_valid():
+def test_training_indexing_and_copies_are_valid(run_python):
     environment = {
-        **os.environ,
         "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
         "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
     }
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300
-    )
+    result = run_python(SCRIPT, env=environment)
     assert result.stdout.strip() == "finished", result.stdout + result.stderr
     assert "Validation" not in result.stderr, result.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+
 import pytest
 from ranks import Ranks
 
@@ -14,11 +17,17 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="session", params=WAYS)
-def ranks(request):
-    """Two ranks for each way that data takes between them."""
-    with Ranks(2, env=WAYS[request.param]) as pool:
-        yield pool
+@pytest.fixture(scope="session")
+def _pools():
+    """Of a parameter pytest keeps one value's fixture alone, and the tests of a process come in any order."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda way: stack.enter_context(Ranks(2, env=WAYS[way])))
+
+
+@pytest.fixture(params=WAYS)
+def ranks(request, _pools):
+    """Two ranks for each way that data takes between them, the same for all tests."""
+    return _pools(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import traceback
 from datetime import timedelta
+
+import pytest
 
 START = timedelta(seconds=300)  # of two interpreters on a busy machine
 
@@ -55,11 +59,11 @@ class Ranks:
         backend, timeout, env = self._settings
         self._folder = tempfile.TemporaryDirectory()
         self._pipes, self.processes = [], []
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         store = os.path.join(self._folder.name, "store")
         for rank in range(self.world):
             here, there = context.Pipe()
-            args = (there, rank, self.world, backend, store, timeout, {**env, "RANK": str(rank)})
+            args = (there, rank, self.world, backend, store, timeout, {**os.environ, **env, "RANK": str(rank)})
             process = context.Process(target=_serve, args=args, daemon=True)
             process.start()
             there.close()
@@ -90,11 +94,25 @@ class Ranks:
         return results
 
 
+def _context():
+    """Starts processes as copies of one that has imported PyTorch, which takes seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["imported"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # read when it is imported
+        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in (os.path.dirname(__file__), *sys.path) if path))
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
 def _serve(pipe, rank, world, backend, store, timeout, env):
+    os.environ.clear()
     os.environ.update(env)
     try:
+        import torch
         import torch.distributed as dist
 
+        torch._import_device_backends()
         dist.init_process_group(
             backend,
             init_method=f"file://{store}",

@@ -66,17 +66,14 @@ def test_trainer(mps, tmp_path):
     assert together[0]["processes"] == 2 and alone[0]["processes"] == 1
 
 
-@pytest.fixture(scope="module")
-def ddp_by_lightning(mps):
-    return launch(SCRIPTS / "two_of_lightning.py", "ddp")[0]
-
-
-@pytest.mark.parametrize("how, bound", [(["ddp"], 0), (["fsdp"], 1e-6), (["fsdp", "bf16-mixed"], 2e-2)], ids=str)
-def test_lightning(ddp_by_lightning, how, bound):
-    results = ddp_by_lightning if how == ["ddp"] else launch(SCRIPTS / "two_of_lightning.py", *how)[0]
-    assert results[0]["weights"] == pytest.approx(results[1]["weights"], abs=0)
-    assert results[0]["weights"] == pytest.approx(ddp_by_lightning[0]["weights"], abs=bound)
-    assert results[0]["processes"] == 2 and results[0]["device"] == "mps:0"
+def test_lightning(mps):
+    bounds = {"ddp": 0, "fsdp": 1e-6, "fsdp,bf16-mixed": 2e-2}
+    results, _ = launch(SCRIPTS / "two_of_lightning.py", *bounds)
+    for how, bound in bounds.items():
+        first, second = results[0][how], results[1][how]
+        assert first["weights"] == pytest.approx(second["weights"], abs=0), how
+        assert first["weights"] == pytest.approx(results[0]["ddp"]["weights"], abs=bound), how
+        assert first["processes"] == 2 and first["device"] == "mps:0", how
 
 
 def test_processes_end_with_collectives_under_way(mps):

@@ -62,7 +62,9 @@ def packaged(mps, tmp_path_factory):
             shapes = ({0: torch.export.Dim("batch", min=1, max=64)},) if dynamic else None
             program = torch.export.export(model, (x,), dynamic_shapes=shapes)
             path = tmp_path_factory.mktemp(name) / "model.pt2"
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+            # A precompiled header takes longer than it saves three modules; the JIT's is tested below.
+            with inductor_config.patch({"aot_inductor.precompile_headers": False}):
+                torch._inductor.aoti_compile_and_package(program, package_path=str(path))
             made[name, dynamic] = model, x, path
         return made[name, dynamic]
 
@@ -143,6 +145,7 @@ def test_what_is_wrong_with_a_call_is_said(packaged):
         run(x.cpu())
 
 
+@inductor_config.patch({"aot_inductor.precompile_headers": False})
 def test_a_package_of_another_device_is_refused(mps, tmp_path, monkeypatch):
     other = device.DeviceConfig(**{**vars(device.device_config()), "name": "Another", "subgroup": 3})
     monkeypatch.setattr("torch_anymps.inductor.cpp_wrapper.device_config", lambda: other)

@@ -7,7 +7,7 @@
 namespace anymps::kernels {
 namespace {
 
-constexpr uint32_t kWorkgroup = 64;
+constexpr uint32_t kDivideWorkgroup = 64;
 
 struct DivideArgs {
     uint64_t output, input, error;
@@ -24,14 +24,14 @@ DivideArgs divide_args(uint32_t divisor) {
 
 uint32_t divide(uint32_t divisor, const std::vector<uint32_t>& in, std::vector<uint32_t>& out) {
     const DeviceArray input(in), output(in.size() * 8), error(std::vector<uint32_t>{0});
-    const auto grid = runtime::Grid::linear((in.size() + kWorkgroup - 1) / kWorkgroup);
+    const auto grid = runtime::Grid::linear((in.size() + kDivideWorkgroup - 1) / kDivideWorkgroup);
     DivideArgs args = divide_args(divisor);
     args.output = output.address();
     args.input = input.address();
     args.error = error.address();
     args.count = static_cast<uint32_t>(in.size());
     args.groups_x = grid.x;
-    run("test_divide", {kWorkgroup, 0}, args, grid,
+    run("test_divide", {kDivideWorkgroup, 0}, args, grid,
         {input.access(false), output.access(true), error.access(true)});
     out = output.download<uint32_t>();
     return error.download<uint32_t>()[0];
@@ -57,7 +57,7 @@ TEST(Geometry, FastDividerIsExactForEvery32BitNumber) {
 }
 
 TEST(Geometry, GridsOver65535GroupsReachEveryElement) {
-    std::vector<uint32_t> in((65535 + 100) * kWorkgroup + 1), out;
+    std::vector<uint32_t> in((65535 + 100) * kDivideWorkgroup + 1), out;
     for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint32_t>(i + 1);
     EXPECT_EQ(divide(10, in, out), 0u);
     size_t wrong = 0;

@@ -10,7 +10,7 @@
 namespace anymps::kernels {
 namespace {
 
-constexpr uint32_t kWorkgroup = 64;
+constexpr uint32_t kPortableWorkgroup = 64;
 
 struct PortableArgs {
     uint64_t output, input;
@@ -20,8 +20,9 @@ struct PortableArgs {
 std::vector<float> evaluate(uint32_t function, const std::vector<uint32_t>& in) {
     const DeviceArray input(in), output(in.size() * sizeof(float));
     const auto count = static_cast<uint32_t>(in.size());
-    run("test_portable", {kWorkgroup, 0, function}, PortableArgs{output.address(), input.address(), count},
-        runtime::Grid::linear((count + kWorkgroup - 1) / kWorkgroup),
+    run("test_portable", {kPortableWorkgroup, 0, function},
+        PortableArgs{output.address(), input.address(), count},
+        runtime::Grid::linear((count + kPortableWorkgroup - 1) / kPortableWorkgroup),
         {input.access(false), output.access(true)});
     return output.download<float>();
 }
@@ -112,7 +113,7 @@ TEST(Philox, KnownAnswers) {
     } args{0, 0, 0, 1};
     const DeviceArray output(16);
     args.output = output.address();
-    run("test_philox", {kWorkgroup, 0}, args, {}, {output.access(true)});
+    run("test_philox", {kPortableWorkgroup, 0}, args, {}, {output.access(true)});
     EXPECT_EQ(output.download<uint32_t>(),
               (std::vector<uint32_t>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
 }

@@ -14,10 +14,10 @@
 namespace anymps::kernels {
 namespace {
 
-constexpr uint32_t kThreads = 64, kCount = 9;
+constexpr uint32_t kExchangeThreads = 64, kExchanges = 9;
 
 std::vector<uint32_t> results(const vulkan::Pipeline& pipeline, const std::vector<uint32_t>& in) {
-    const DeviceArray input(in), output(kThreads * kCount * sizeof(uint32_t));
+    const DeviceArray input(in), output(kExchangeThreads * kExchanges * sizeof(uint32_t));
     const struct { uint64_t output, input; } args{output.address(), input.address()};
     const runtime::Access accesses[] = {input.access(false), output.access(true)};
     runtime::encoder().dispatch(pipeline, &args, sizeof(args), {}, accesses);
@@ -26,16 +26,16 @@ std::vector<uint32_t> results(const vulkan::Pipeline& pipeline, const std::vecto
 
 TEST(SubgroupExchange, GivesWhatTheDeviceGives) {
     const uint32_t lanes = runtime::device_info().subgroup_size;
-    const uint32_t specialization[] = {kThreads, lanes};
+    const uint32_t specialization[] = {kExchangeThreads, lanes};
     const auto spirv = kernel_spirv(kernel_id("test_subgroup"));
     EXPECT_NE(vulkan::subgroup_features_of(spirv), VK_SUBGROUP_FEATURE_BASIC_BIT);
     const auto exchanged =
         vulkan::exchange_in_shared_memory(spirv, lanes, runtime::device_info().runs_on_cpu);
     EXPECT_EQ(vulkan::subgroup_features_of(exchanged), VK_SUBGROUP_FEATURE_BASIC_BIT);
     EXPECT_EQ(vulkan::shared_memory_of(exchanged, specialization),
-              vulkan::shared_memory_of(spirv, specialization) + 4 * kThreads);
+              vulkan::shared_memory_of(spirv, specialization) + 4 * kExchangeThreads);
 
-    std::vector<uint32_t> in(kThreads);
+    std::vector<uint32_t> in(kExchangeThreads);
     std::generate(in.begin(), in.end(), std::mt19937(5));
     const vulkan::Pipeline portable(runtime::device(), "exchanged", exchanged, specialization);
     EXPECT_EQ(results(portable, in), results(pipeline(kernel_id("test_subgroup"), specialization), in));

@@ -1,6 +1,6 @@
-"""Two processes of Lightning, the second started by it. Each prints a line of JSON.
+"""Two processes of Lightning, the second started by it. Each prints a line of JSON, with what it found by strategy.
 
-two_of_lightning.py STRATEGY [PRECISION]
+two_of_lightning.py STRATEGY[,PRECISION] ...
 """
 
 import contextlib
@@ -30,14 +30,19 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-model = Model()
 options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-strategy, precision = (*sys.argv[1:], None)[:2]
-trainer = Trainer(accelerator="mps", devices=2, strategy=strategy, precision=precision, max_epochs=1, **options)
-trainer.fit(model, torch.utils.data.DataLoader(torch.arange(24.0).view(8, 3) / 24, batch_size=2))
-with contextlib.ExitStack() as stack:
-    if strategy == "fsdp":
-        stack.enter_context(FullyShardedDataParallel.summon_full_params(trainer.strategy.model))
-    weights = [value for p in model.parameters() for value in p.flatten().tolist()]
-result = {"weights": weights, "processes": trainer.world_size, "device": str(trainer.strategy.root_device)}
-report(trainer.global_rank, **result)
+
+
+def train(strategy: str, precision: str | None = None) -> dict:
+    model = Model()
+    trainer = Trainer(accelerator="mps", devices=2, strategy=strategy, precision=precision, max_epochs=1, **options)
+    trainer.fit(model, torch.utils.data.DataLoader(torch.arange(24.0).view(8, 3) / 24, batch_size=2))
+    with contextlib.ExitStack() as stack:
+        if strategy == "fsdp":
+            stack.enter_context(FullyShardedDataParallel.summon_full_params(trainer.strategy.model))
+        weights = [value for p in model.parameters() for value in p.flatten().tolist()]
+    return {"weights": weights, "processes": trainer.world_size, "device": str(trainer.strategy.root_device)}
+
+
+results = {how: train(*how.split(",")) for how in sys.argv[1:]}
+report(torch.distributed.get_rank(), **results)

@@ -1,7 +1,7 @@
 // Runs a package of AOTInductor on mps without Python: main PACKAGE INPUT OUTPUT, files of torch.save's
 // pickles.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
-#include <torch/torch.h>
+#include <torch/serialize.h>
 
 #include <exception>
 #include <fstream>
