@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 import torch
 import torch.multiprocessing
+from torch.distributed.tensor import _random
 
 DEVICE = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"]
 if DEVICE == "mps":  # is there, without a look at the drivers, which a process must not have opened before it forks
@@ -91,6 +92,11 @@ def _of_any_device(function):
     return lambda *args, **kwargs: function(*[arg for arg in args if isinstance(arg, torch.Tensor)])
 
 
+def _resolve_device(device_mesh) -> torch.device:
+    """Ranks that are threads of one process have one device, whatever their number is."""
+    return resolve_device(device_mesh) if "LOCAL_RANK" in os.environ else torch.device(DEVICE, 0)
+
+
 def _sleep(cycles) -> None:
     """Keeps the device busy for some milliseconds, whatever is asked for: software drivers need no more to be late."""
     torch.zeros(1 << 20, device=DEVICE).sin_()
@@ -153,6 +159,7 @@ def _live_again(ensure):
 
 _open_for_device()
 _give_devices()
+resolve_device, _random._resolve_device = _random._resolve_device, _resolve_device
 _run, _start_process = BaseProcess.run, BaseProcess.start
 BaseProcess.run, BaseProcess.start = _run_as_rank, _start
 multiprocessing.set_start_method("fork", force=True)
