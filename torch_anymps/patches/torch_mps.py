@@ -20,6 +20,9 @@ def apply(module, replace):
     replace(torch.mps, "device", _device)
     replace(torch.mps, "_initialized", True)
     replace(torch.mps, "set_rng_state", _set_rng_state)
+    # torch.manual_seed asks this. PyTorch's says True in every child of a process that has seeded the generator, though
+    # no device was opened there, and the child would go on with its parent's random numbers. Seeds are host memory.
+    replace(torch.mps, "_is_in_bad_fork", _false)
     for name, function in {
         "_mps_get_name": _get_name,
         "_mps_get_core_count": _get_core_count,
