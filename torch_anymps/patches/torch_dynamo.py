@@ -3,9 +3,7 @@
 import pathlib
 import re
 
-WHY = (
-    "Dynamo ends a graph at a kernel of torch.mps.compile_shader, as on a Mac, and at calls of streams, and traces neither."
-)
+WHY = "Dynamo traces neither kernels of torch.mps.compile_shader, as on a Mac, nor streams: graphs end at them."
 TARGETS = ("torch._dynamo.trace_rules",)
 
 
