@@ -272,3 +272,19 @@ def test_refusals(ranks):
         split = refused.pop(8)  # PyTorch's own check, in the words of its version
         assert split.startswith("RuntimeError: ") and "non-negative" in split
         assert refused == expected
+
+
+def works_in_flight():
+    from torch.distributed._functional_collectives import allow_inflight_collective_as_graph_input_ctx as in_flight
+
+    count = torch._C._distributed_c10d._get_work_registry_size
+    with in_flight():  # as for a compiled graph, which finds works by their tensors
+        work = dist.all_reduce(torch.ones(4, device="mps"), async_op=True)
+        counts = [count()]
+        work.wait()
+        counts.append(count())
+    return counts
+
+
+def test_works_that_are_waited_for_are_forgotten(ranks):
+    assert ranks.run(works_in_flight) == [[1, 0]] * 2
