@@ -88,6 +88,22 @@ print(os.waitstatus_to_exitcode(os.wait()[1]), (x + 1).cpu().tolist())
     assert done.stdout.strip() == "7 [1, 2, 3, 4]", done.stderr
 
 
+def test_child_has_the_seed_that_it_takes(mps, run_python):
+    done = run_python(
+        """
+import os, torch
+torch.manual_seed(1)  # opens no device
+if os.fork() == 0:
+    torch.manual_seed(2)
+    own = torch.Generator("mps").manual_seed(2)
+    same = torch.equal(torch.rand(9, device="mps"), torch.rand(9, device="mps", generator=own))
+    os._exit(7 if same else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    )
+    assert done.stdout.strip() == "7", done.stderr
+
+
 def test_freeing_in_the_child_is_harmless(used_device):
     def free():
         nonlocal used_device

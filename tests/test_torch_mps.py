@@ -70,6 +70,18 @@ def test_random_state():
     assert generator.device.type == "mps" and generator.initial_seed() == 5
 
 
+def test_random_state_in_modes():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    state = torch.mps.get_rng_state()
+    first = torch.rand(100, device="mps").cpu()
+    with FakeTensorMode():
+        torch.mps.set_rng_state(state)
+    assert torch.equal(torch.rand(100, device="mps").cpu(), first)
+    torch.mps.set_rng_state(state.repeat_interleave(2)[::2])
+    assert torch.equal(torch.rand(100, device="mps").cpu(), first)
+
+
 def test_events():
     start, end = torch.mps.Event(enable_timing=True), torch.mps.Event(enable_timing=True)
     x = torch.ones(1 << 16, device="mps")

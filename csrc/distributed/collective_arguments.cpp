@@ -31,9 +31,9 @@ void check_ranks(const char* name, const Tensors& tensors, int ranks) {
 }
 
 void check_dtypes(const char* name, const Tensor& a, const Tensor& b) {
-    TORCH_CHECK(a.scalar_type() == b.scalar_type(), name,
-                ": output tensor must have the same type as input tensor, got ", a.scalar_type(), " and ",
-                b.scalar_type());
+    TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), name,
+                     ": output tensor must have the same type as input tensor, got ", a.scalar_type(),
+                     " and ", b.scalar_type());
 }
 
 void check_root(const char* name, int64_t root, int ranks) {

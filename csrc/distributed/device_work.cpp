@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -251,6 +252,12 @@ class MessageWork final : public DeviceWork {
     std::exception_ptr error_;
 };
 
+// The work is waited for: wait_tensor() need not find it by its tensors any more.
+void forget(c10d::Work* work) {
+    if (!c10d::allow_inflight_collective_as_graph_input()) return;
+    c10d::unregister_work(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work));
+}
+
 class JoinedWork final : public c10d::Work {
   public:
     JoinedWork(std::vector<WorkPtr> works, int rank)
@@ -262,6 +269,7 @@ class JoinedWork final : public c10d::Work {
         return std::ranges::all_of(works_, [](const WorkPtr& work) { return work->isSuccess(); });
     }
     bool wait(std::chrono::milliseconds timeout) override {
+        forget(this);
         for (const auto& work : works_) work->wait(timeout);
         return true;
     }
@@ -367,6 +375,7 @@ bool DeviceWork::isCompleted() {
 }
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
+    forget(this);
     if (!signal_.group) {
         const auto end = std::chrono::steady_clock::now() + spin();
         while (!Work::isCompleted() && std::chrono::steady_clock::now() < end) {

@@ -172,8 +172,8 @@ WorkPtr MpsBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
     check(kName, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
         check_dtypes(kName, outputs[i], inputs[i]);
-        TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * getSize(),
-                    "output tensor size must be equal to world_size times input tensor size");
+        TORCH_CHECK_VALUE(outputs[i].numel() == inputs[i].numel() * getSize(),
+                          "output tensor size must be equal to world_size times input tensor size");
     }
     auto arguments = arguments_of(outputs, Access::Write);
     for (auto& input : arguments_of(inputs, Access::Read)) arguments.push_back(std::move(input));
@@ -253,8 +253,8 @@ WorkPtr MpsBackend::gather_into_tensor(Tensor& output, Tensor& input, const c10d
     check("gather_into_tensor", input);
     std::vector<Tensors> outputs;
     if (getRank() == options.rootRank) {
-        TORCH_CHECK(output.numel() == input.numel() * getSize(),
-                    "output tensor size must be equal to world_size times input tensor size");
+        TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(),
+                          "output tensor size must be equal to world_size times input tensor size");
         TORCH_CHECK(output.is_contiguous(), "gather_into_tensor: expected a contiguous output");
         outputs.push_back(output.view({-1}).chunk(getSize()));
     }

@@ -174,8 +174,8 @@ WorkPtr MpsBackend::_reduce_scatter_base(Tensor& output, Tensor& input,
     constexpr const char* kName = "reduce_scatter_tensor";
     check(kName, output);
     check(kName, input);
-    TORCH_CHECK(input.numel() == output.numel() * getSize(),
-                "input tensor must be the same size as output size times world size");
+    TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
+                      "input tensor must be the same size as output size times world size");
     if (local_) {
         check_dtypes(kName, output, input);
         const Reduction reduction(kName, options.reduceOp, output.scalar_type(), getSize());

@@ -246,6 +246,8 @@ def refusals():
         refusal(lambda: dist.all_reduce(x > 0, op=dist.ReduceOp.AVG)),
         refusal(lambda: dist.all_reduce(x.to(torch.complex64), op=dist.ReduceOp.MAX)),
         refusal(lambda: dist.all_gather_into_tensor(y, x)),
+        refusal(lambda: dist.all_gather_into_tensor(torch.ones(4, device="mps", dtype=torch.int32), x)),
+        refusal(lambda: dist.reduce_scatter_tensor(x, y)),
         refusal(lambda: dist.all_gather([x, torch.ones(2)], x)),
         refusal(lambda: dist.all_to_all_single(y, y)),
         refusal(lambda: dist.all_to_all_single(y, y, [-1, 4], [2, 1])),
@@ -259,12 +261,30 @@ def test_refusals(ranks):
         "RuntimeError: Cannot use ReduceOp.BAND with non-integral dtype",
         "RuntimeError: Cannot use ReduceOp.AVG with bool inputs",
         "ValueError: all_reduce does not support RedOpType.MAX on complex tensors",
-        "RuntimeError: output tensor size must be equal to world_size times input tensor size",
+        "ValueError: output tensor size must be equal to world_size times input tensor size",
+        "TypeError: all_gather_into_tensor: output tensor must have the same type as input tensor, got Int and Float",
+        "ValueError: input tensor must be the same size as output size times world size",
         "RuntimeError: all_gather: expected all tensors on mps, but found one on cpu",
         "RuntimeError: Tensor's dim 0 does not divide equally across group size",
         *[SHARED_ELEMENTS] * 2,
     ]
     for refused in ranks.run(refusals):
-        split = refused.pop(6)  # PyTorch's own check, in the words of its version
+        split = refused.pop(8)  # PyTorch's own check, in the words of its version
         assert split.startswith("RuntimeError: ") and "non-negative" in split
         assert refused == expected
+
+
+def works_in_flight():
+    from torch.distributed._functional_collectives import allow_inflight_collective_as_graph_input_ctx as in_flight
+
+    count = torch._C._distributed_c10d._get_work_registry_size
+    with in_flight():  # as for a compiled graph, which finds works by their tensors
+        work = dist.all_reduce(torch.ones(4, device="mps"), async_op=True)
+        counts = [count()]
+        work.wait()
+        counts.append(count())
+    return counts
+
+
+def test_works_that_are_waited_for_are_forgotten(ranks):
+    assert ranks.run(works_in_flight) == [[1, 0]] * 2

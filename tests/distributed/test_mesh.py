@@ -72,3 +72,23 @@ def sharded_and_parallel():
 def test_meshes(four, call):
     for losses, weights in four.run(call):
         assert losses <= 2e-6 and weights <= 2e-6, (losses, weights)
+
+
+@pytest.fixture
+def fake_group():
+    """A group that sends nothing, of tests and of dry runs in one process."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    yield
+    dist.destroy_process_group()
+
+
+def test_fake_group(fake_group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("mps", (4,))
+    assert mesh.get_group()._get_backend(torch.device("mps")).name() == "fake"
+    part = distribute_tensor(torch.zeros(8, 3, device="mps"), mesh, [Shard(0)])
+    assert part.to_local().shape == (2, 3) and part.sum(dim=0).full_tensor().device.type == "mps"

@@ -13,3 +13,24 @@ print(result.tolist(), "aten.repeat_interleave.Tensor(" in codes[0])
 def test_the_first_graph_is_traced_with_our_decompositions(mps, run_python):
     done = run_python(FIRST_GRAPH)
     assert done.stdout.splitlines()[-1:] == ["[0, 0, 1, 1, 1, 1, 1, 1, 1] False"], done.stderr
+
+
+def test_streams_in_compiled_functions():
+    stream = torch.mps.Stream()
+
+    @torch.compiler.disable
+    def hook(x):  # as FSDP's, which compiled models run as they are
+        stream.wait_stream(torch.mps.current_stream())
+        return x
+
+    def compute(x):
+        current = torch.mps.current_stream()
+        stream.wait_stream(current)
+        with torch.mps.stream(stream):
+            x = hook(x * 2)
+        current.wait_stream(stream)
+        current.wait_event(stream.record_event())
+        return x + 1
+
+    x = torch.arange(4.0, device="mps")
+    assert torch.compile(compute, backend="eager")(x).tolist() == [1, 3, 5, 7]

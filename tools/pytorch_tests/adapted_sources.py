@@ -61,7 +61,7 @@ EXPECTED_FAILURE = re.compile(r"TestFailure\(.*?\)", re.DOTALL)
 # Of torch.distributed: what names CUDA stands for DEVICE, whose process groups are those of gloo.
 ADAPTED_DISTRIBUTED = [
     (r"\bcuda:nccl\b", "DEVICE:gloo"),
-    (r"((?:backend ?= ?|return |init_process_group\(|\{)[\"'])nccl(?=[\"'])", r"\1gloo"),
+    (r"((?:backend ?= ?|return |init_process_group\(\s*|\{)[\"'])nccl(?=[\"'])", r"\1gloo"),
     (r"([\"'])nccl\1(?= if )", r"\1gloo\1"),
     (r'BACKEND != "nccl"', "False"),  # of tests that gloo's tensors of CUDA do not pass
     # The profiler has no events of gloo's names for other tensors than the CPU's; what follows compares results.

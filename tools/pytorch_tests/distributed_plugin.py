@@ -10,11 +10,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import unittest
 from multiprocessing.process import BaseProcess
 
 import pytest
 import torch
 import torch.multiprocessing
+from torch.distributed.tensor import _random
 
 DEVICE = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"]
 if DEVICE == "mps":  # is there, without a look at the drivers, which a process must not have opened before it forks
@@ -49,10 +51,16 @@ def _identity(test):
     return test
 
 
+def _skip_above_ranks(count, *args, **kwargs):
+    if isinstance(count, int) and count > RANKS:
+        return unittest.skip(f"Skipped due to small world size: needs {count} devices")
+    return _identity
+
+
 def _open_for_device() -> None:
     """What the harnesses ask CUDA for before they let a test run is answered for DEVICE."""
     for name in ("skip_if_lt_x_gpu", "nccl_skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend"):
-        setattr(common_distributed, name, lambda *args, **kwargs: _identity)
+        setattr(common_distributed, name, _skip_above_ranks)
     common_distributed.requires_accelerator_dist_backend = lambda backends=None: _identity
     common_distributed.DistTestCases.backend_feature[DEVICE] = {"gloo"}
     common_distributed.skip_if_no_gpu = _identity
@@ -80,6 +88,15 @@ def _synchronize(synchronize):
     return lambda device=None: synchronize()
 
 
+def _of_any_device(function):
+    return lambda *args, **kwargs: function(*[arg for arg in args if isinstance(arg, torch.Tensor)])
+
+
+def _resolve_device(device_mesh) -> torch.device:
+    """Ranks that are threads of one process have one device, whatever their number is."""
+    return resolve_device(device_mesh) if "LOCAL_RANK" in os.environ else torch.device(DEVICE, 0)
+
+
 def _sleep(cycles) -> None:
     """Keeps the device busy for some milliseconds, whatever is asked for: software drivers need no more to be late."""
     torch.zeros(1 << 20, device=DEVICE).sin_()
@@ -98,6 +115,8 @@ def _give_devices() -> None:
     module._sleep = _sleep
     if not hasattr(module, "initial_seed"):
         module.initial_seed = torch.initial_seed
+    for name in ("get_rng_state", "set_rng_state"):  # of every device that is counted
+        setattr(module, name, _of_any_device(getattr(torch, name) if DEVICE == "cpu" else getattr(module, name)))
     common_utils.get_cycles_per_ms = lambda device=DEVICE: 1.0
     torch.accelerator.device_count = module.device_count = lambda: RANKS
     torch.accelerator.set_device_index = module.set_device = _set_device
@@ -115,7 +134,7 @@ def _run_as_rank(process) -> None:
 def _start(process) -> None:
     """Lavapipe keeps the memory of its devices in a file, which a fork would share: the ranks' tensors in one place."""
     with open("/proc/self/maps") as maps:
-        if "libvulkan_" in maps.read():
+        if process._start_method != "spawn" and "libvulkan_" in maps.read():
             raise RuntimeError("The process that starts ranks has opened the drivers of Vulkan.")
     _start_process(process)
 
@@ -140,6 +159,7 @@ def _live_again(ensure):
 
 _open_for_device()
 _give_devices()
+resolve_device, _random._resolve_device = _random._resolve_device, _resolve_device
 _run, _start_process = BaseProcess.run, BaseProcess.start
 BaseProcess.run, BaseProcess.start = _run_as_rank, _start
 multiprocessing.set_start_method("fork", force=True)

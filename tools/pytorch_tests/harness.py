@@ -22,6 +22,7 @@ LINES = " / "  # between lines of an error
 TWINS = re.compile(r"(Cpu|GPU|CPU|MPS)(?=Tests?$|$)")
 OTHER_DEVICES = {"cpu", "cuda", "xpu", "mps", "meta"} - {DEVICE}
 OF_RANK = re.compile(r"Process \d+ exited with error code|Thread \d+ exited with exception|Exception in worker process")
+GONE = re.compile(r"connection to another rank is gone|Connection closed by peer")  # another rank has failed
 RAISED = re.compile(r"[\w.]*(Error|Exception|Failed|Exit|Interrupt)\b")
 OUR_FILES = re.compile(r"(torch_anymps/[\w/]+\.py)(?::|\", line )(\d+)(?::|,) in ")
 
@@ -97,7 +98,7 @@ def first_error(errors: list[str], text: str) -> str:
         errors = errors[1:]
     if any(OF_RANK.search(line) for line in errors):
         raised = [place for place, line in enumerate(errors) if RAISED.match(line)][1:]
-        own = [place for place in raised if "connection to another rank is gone" not in errors[place]]
+        own = [place for place in raised if not GONE.search(errors[place])]
         errors = errors[next(iter(own + raised), 0) :]
     return LINES.join([line.strip() for line in errors if line.strip()][:4])
 

@@ -19,6 +19,10 @@ def apply(module, replace):
     # dropout draws another mask in the recomputed forward, and the gradients are silently wrong.
     replace(torch.mps, "device", _device)
     replace(torch.mps, "_initialized", True)
+    replace(torch.mps, "set_rng_state", _set_rng_state)
+    # torch.manual_seed asks this. PyTorch's says True in every child of a process that has seeded the generator, though
+    # no device was opened there, and the child would go on with its parent's random numbers. Seeds are host memory.
+    replace(torch.mps, "_is_in_bad_fork", _false)
     for name, function in {
         "_mps_get_name": _get_name,
         "_mps_get_core_count": _get_core_count,
@@ -76,6 +80,14 @@ def _device(device):
 
     with torch.accelerator.device_index(device if isinstance(device, int) else torch.device(device).index or 0):
         yield
+
+
+def _set_rng_state(new_state, device="mps") -> None:
+    """Without the copy of PyTorch's, which modes, as of fake tensors, take for one of theirs; CUDA's has none, too."""
+    import torch
+
+    state = new_state if new_state.is_contiguous() else new_state.contiguous()
+    torch.mps._get_default_mps_generator().set_state(state)
 
 
 @functools.cache
