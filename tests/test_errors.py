@@ -174,6 +174,10 @@ def test_assertions_want_one_value(raises_as_on_the_cpu):
     raises_as_on_the_cpu(lambda ones: torch._assert_async(ones(2), "message"))
 
 
+def test_no_element_is_no_scalar(raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda ones: torch.ops.aten._local_scalar_dense(ones(0)))
+
+
 def test_masks_without_dimensions_index_nothing(mps):
     """Python gives them a dimension; as operands they leave no index, which ended the process."""
     x, mask, value = torch.ones(2, 3, device=mps), torch.tensor(True, device=mps), torch.ones((), device=mps)

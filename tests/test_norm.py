@@ -160,6 +160,21 @@ def test_mixed_dtypes():
     check(F.rms_norm(x.to("mps"), (32,), w.to("mps")), F.rms_norm(x.float(), (32,), w))
 
 
+@pytest.mark.parametrize("input_type", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", ["batch_norm", "instance_norm", "group_norm", "layer_norm"])
+def test_parameters_of_another_dtype(op, input_type, raises_as_on_the_cpu):
+    def case(ones):
+        x, w, stats = ones(2, 4, 4).to(input_type), ones(4).half(), (ones(4).half(), ones(4).half())
+        {
+            "batch_norm": lambda: F.batch_norm(x, *stats, training=True),
+            "instance_norm": lambda: F.instance_norm(x, None, None, w, w),
+            "group_norm": lambda: F.group_norm(x, 2, w, w),
+            "layer_norm": lambda: F.layer_norm(x, (4,), w, w),
+        }[op]()
+
+    raises_as_on_the_cpu(case)
+
+
 def test_layer_norm_statistics():
     x, w, b = torch.randn(3, 4, 10), torch.randn(10), torch.randn(10)
     actual = torch.native_layer_norm(x.to("mps"), (10,), w.to("mps"), b.to("mps"), 1e-5)

@@ -20,6 +20,7 @@ T download(const Tensor& self) {
 
 // The value of a tensor of one element. Waits for everything that was recorded before.
 Scalar ANYMPS_FUNC(_local_scalar_dense)(const Tensor& self) {
+    TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
     switch (self.scalar_type()) {
         case at::kBool:
             return Scalar(download<uint8_t>(self) != 0);

@@ -58,3 +58,20 @@ def test_trains_and_predicts(kind):
         return losses, predicted.mean, predicted.variance
 
     agree(run, tolerance=5e-3)
+
+
+def test_operators_without_a_device():
+    """Joined ones name none; the CPU's are decomposed in float64 as without us."""
+    from linear_operator.operators import CatLinearOperator, DiagLinearOperator, IdentityLinearOperator
+
+    values = torch.rand(2, 4) + 1
+
+    def run(device):
+        joined = CatLinearOperator(*map(DiagLinearOperator, values.to(device).split(1)), dim=0)
+        assert joined.device is None
+        return joined.eigh()[0]
+
+    agree(run)
+    with torch.device("mps"):
+        assert IdentityLinearOperator(3).eigh()[0].device.type == "mps"
+    assert IdentityLinearOperator(3).eigh()[0].device.type == "cpu"

@@ -27,12 +27,22 @@ def _in_single_precision(method):
         from linear_operator.settings import linalg_dtypes
 
         operand = self if hasattr(self, "device") else args[0] if args else kwargs["x"]
-        if operand.device.type != "mps":
+        if not _on_mps(operand):
             return method(self, *args, **kwargs)
         with linalg_dtypes(default=_float32()):
             return method(self, *args, **kwargs)
 
     return call
+
+
+def _on_mps(operand) -> bool:
+    """Whether a tensor or an operator is on mps: one that joins others, or that holds no tensor, may name no device."""
+    import torch
+
+    if operand.device is not None:
+        return torch.device(operand.device).type == "mps"
+    parts = [part for part in operand._args if hasattr(part, "device")]
+    return any(map(_on_mps, parts)) if parts else torch.get_default_device().type == "mps"
 
 
 def _float32():

@@ -13,6 +13,7 @@
 #include "kernels/reduce_nc_hw.h"
 #include "kernels/reduce_outer.h"
 #include "kernels/route.h"
+#include "ops/norm/norm_dtypes.h"
 #include "ops/norm/norm_routes.h"
 
 namespace anymps::ops {
@@ -128,6 +129,7 @@ std::pair<Tensor, Tensor> forward(const Tensor& input_any, const BatchNorm& give
     check_elements("running_var", given.running_variance, channels);
     check_elements("weight", given.weight, channels);
     check_elements("bias", given.bias, channels);
+    check_norm_dtypes(input_any, {given.weight, given.bias, given.running_mean, given.running_variance});
     const at::MemoryFormat format = format_of(input_any);
     const Tensor input = input_any.contiguous(format);
     const Tensor out =

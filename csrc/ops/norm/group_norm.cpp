@@ -13,6 +13,7 @@
 #include "kernels/group_gradients.h"
 #include "kernels/route.h"
 #include "ops/default_dispatch.h"
+#include "ops/norm/norm_dtypes.h"
 #include "ops/norm/norm_routes.h"
 
 namespace anymps::ops {
@@ -143,6 +144,7 @@ Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optiona
     const Groups g{N, C, HxW, group};
     const Tensor weight = dense(weight_opt), bias = dense(bias_opt);
     check(input_any, weight, bias, g);
+    check_norm_dtypes(input_any, {weight, bias});
     const Tensor input = input_any.contiguous();
     Tensor out(at::detail::empty_mps(input.sizes(), input.options()));
     Tensor mean = empty_floats(input, {N, group}), rstd = empty_floats(input, {N, group});

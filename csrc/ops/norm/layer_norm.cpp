@@ -15,6 +15,7 @@
 #include "kernels/launch_config.h"
 #include "kernels/route.h"
 #include "kernels/row_launcher.h"
+#include "ops/norm/norm_dtypes.h"
 #include "ops/norm/norm_routes.h"
 #include "runtime/device.h"
 #include "vulkan/instance.h"
@@ -70,15 +71,6 @@ class Rows {
     Shape shape_;       // rows..., elements
     Shape stat_shape_;  // rows..., 1...
 };
-
-// Dtypes of parameters: those of the input, or float32 for all of them.
-void check_mixed(const Tensor& input, const Tensor& weight, const Tensor& bias) {
-    for (const Tensor& parameter : {weight, bias}) {
-        TORCH_CHECK(!parameter.defined() || parameter.scalar_type() == input.scalar_type() ||
-                        parameter.scalar_type() == at::kFloat,
-                    "mixed dtype (CPU): expect parameter to have scalar type of Float");
-    }
-}
 
 // Without mean: RMS norm. Parameters that are undefined are left out.
 struct NormForward {
@@ -331,7 +323,7 @@ std::tuple<Tensor, Tensor, Tensor> ANYMPS_FUNC(native_layer_norm)(const Tensor& 
                                                                   double eps) {
     const Tensor weight = optional(weight_opt), bias = optional(bias_opt);
     at::native::_check_layer_norm_inputs(input, normalized_shape, weight, bias);
-    check_mixed(input, weight, bias);
+    check_norm_dtypes(input, {weight, bias});
     kernels::check_floating(input.scalar_type(), "LayerNormKernelImpl");
     const Rows rows(input, normalized_shape);
     Tensor out = empty_as(input, input.sizes(), input.scalar_type());
