@@ -64,3 +64,10 @@ def test_replays_get_numbers_of_the_cpu(mps, function):
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a.cpu(), b)
             assert not a.is_floating_point() or torch.equal(a.cpu().signbit(), b.signbit())
+
+
+def test_bits_of_dynamic_numbers_are_integers(mps):
+    def function(x, i, number):
+        return i + (number & 6), i * ((number | 1) + 2), i[: number ^ 3], x + (number & 5), x - (number ^ 1) / 3
+
+    compiled_agrees(function, torch.randn(9), torch.arange(9), 5, dynamic=True)
