@@ -64,3 +64,22 @@ def test_replays_get_numbers_of_the_cpu(mps, function):
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a.cpu(), b)
             assert not a.is_floating_point() or torch.equal(a.cpu().signbit(), b.signbit())
+
+
+def test_bits_of_dynamic_numbers_are_integers(mps):
+    def function(x, i, number):
+        return i + (number & 6), i * ((number | 1) + 2), i[: number ^ 3], x + (number & 5), x - (number ^ 1) / 3
+
+    compiled_agrees(function, torch.randn(9), torch.arange(9), 5, dynamic=True)
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+def test_rows_in_random_order(mps, dynamic):
+    def function(x, y):
+        order = torch.randperm(x.shape[0], device=x.device)
+        return order, x[order] * 2, y[order], y[torch.randperm(x.shape[0], device=x.device)[:7]]
+
+    x, y = torch.randn(50, 3, device=mps), torch.arange(50, device=mps)
+    order, rows, numbers, some = torch.compile(function, dynamic=dynamic, fullgraph=True)(x, y)
+    assert order.sort().values.equal(y) and numbers.equal(order) and rows.equal(x[order] * 2)
+    assert some.shape == (7,) and some.unique().numel() == 7

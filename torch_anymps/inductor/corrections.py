@@ -144,10 +144,39 @@ def _stays_on_the_cpu(node: torch.fx.Node) -> bool:
     return is_returned or x.dtype in (torch.float64, torch.complex128)
 
 
+def _whole_numbers_of_bits() -> None:
+    """&, | and ^ of dynamic integers are integers, which Sympy is not told: sums were floats."""
+    from sympy.core.assumptions import _prepare_class_assumptions
+    from torch.utils._sympy import functions
+
+    for name in ("and", "or", "xor"):
+        function = getattr(functions, f"BitwiseFn_bitwise_{name}")
+        function.is_integer = True
+        _prepare_class_assumptions(function)
+
+
+def _with_parts_of_permutations(original):
+    """x[torch.randperm(n)[:2]] as a pattern, as 2.14 has it: the example of 2.13 is shorter than its part, all of it.
+
+    x[torch.randperm(n)] could not be compiled: it matches, but has not the size of a part, which is asked for then.
+    """
+
+    @functools.wraps(original)
+    def register_replacement(search_fn, *args, **kwargs):
+        if search_fn.__name__ == "randperm_index_pattern":
+            kwargs["scalar_workaround"] = {"slice_shape": 2}
+        return original(search_fn, *args, **kwargs)
+
+    return register_replacement
+
+
 def register_corrections() -> None:
     from torch._inductor import graph, lowering
+    from torch._inductor.fx_passes import misc_patterns
     from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
 
+    misc_patterns.register_replacement = _with_parts_of_permutations(misc_patterns.register_replacement)
+    _whole_numbers_of_bits()
     graph.GraphLowering.run_node = _read_by_kernels_of_mps(graph.GraphLowering.run_node)
     Mover.__call__ = _one_dtype_after_another(Mover.__call__)
     Mover.find_movable_constructors = _movable_to_mps(Mover.find_movable_constructors)

@@ -30,8 +30,7 @@ def _parts(index: sympy.Basic):
 
 
 def _is_whole(part: sympy.Basic) -> bool:
-    # Sympy knows nothing of PyTorch's bitwise functions.
-    return not isinstance(part, sympy.Expr) or part.is_integer or type(part).__name__.startswith("BitwiseFn_")
+    return not isinstance(part, sympy.Expr) or part.is_integer
 
 
 def _argument(part: sympy.Expr) -> sympy.Symbol:
