@@ -174,10 +174,11 @@ WorkPtr MpsBackend::_reduce_scatter_base(Tensor& output, Tensor& input,
     constexpr const char* kName = "reduce_scatter_tensor";
     check(kName, output);
     check(kName, input);
+    TORCH_CHECK_TYPE(input.scalar_type() == output.scalar_type(),
+                     "input tensor must be the same type as the output tensor.");
     TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
                       "input tensor must be the same size as output size times world size");
     if (local_) {
-        check_dtypes(kName, output, input);
         const Reduction reduction(kName, options.reduceOp, output.scalar_type(), getSize());
         const Tensor real = Reduction::real(input);
         return reduce_locally(kName, Type::_REDUCE_SCATTER_BASE, output, {real}, reduction,
