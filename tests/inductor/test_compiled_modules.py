@@ -1,4 +1,6 @@
-"""Generated modules: what a process's first graph is made of."""
+"""Compiled functions beside their process: what its first graph is made of, and its streams."""
+
+import torch
 
 FIRST_GRAPH = """
 import torch
