@@ -129,6 +129,7 @@ def _serve(pipe, rank, world, backend, store, timeout, env):
                 _answer(pipe, True, function(*args))
             except BaseException:
                 _answer(pipe, False, traceback.format_exc())
+            torch.mps.empty_cache()  # what ranks hold while others run adds up
     except EOFError:
         pass
     except BaseException:
