@@ -141,8 +141,14 @@ def _touched_bytes(node) -> float:
     if not isinstance(node, (SchedulerNode, FusedSchedulerNode)):
         return math.inf
     numels = [V.graph.sizevars.optimization_hint(numel, fallback=math.inf) for numel in node.group[1]]
-    items = sum(V.graph.get_dtype(dep.name).itemsize for dep in node.read_writes.reads_and_writes() if dep.name)
-    return math.prod(numels) * items
+    return math.prod(numels) * sum(_item_bytes(dep.name) for dep in node.read_writes.reads_and_writes())
+
+
+def _item_bytes(name: str) -> int:
+    """0 for what orders nodes and holds no tensor, as of numbers that were read from the device."""
+    buffer = V.graph.name_to_buffer.get(name)
+    dtype = V.graph.get_dtype(name) if buffer is None else buffer.maybe_get_dtype()
+    return 0 if dtype is None else dtype.itemsize
 
 
 def install() -> None:
