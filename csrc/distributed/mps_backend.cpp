@@ -46,6 +46,12 @@ void unflatten(const Tensor& from, const Tensors& tensors) {
     }
 }
 
+// The output holds the inputs of all ranks. The words are those of NCCL's backend.
+void check_gathered(const Tensor& output, const Tensor& input, int ranks) {
+    TORCH_CHECK_VALUE(output.numel() == input.numel() * ranks,
+                      "output tensor size must be equal to world_size times input tensor size");
+}
+
 int64_t sum_of(const std::vector<int64_t>& values) {
     return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
@@ -172,8 +178,7 @@ WorkPtr MpsBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
     check(kName, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
         check_dtypes(kName, outputs[i], inputs[i]);
-        TORCH_CHECK_VALUE(outputs[i].numel() == inputs[i].numel() * getSize(),
-                          "output tensor size must be equal to world_size times input tensor size");
+        check_gathered(outputs[i], inputs[i], getSize());
     }
     auto arguments = arguments_of(outputs, Access::Write);
     for (auto& input : arguments_of(inputs, Access::Read)) arguments.push_back(std::move(input));
@@ -253,8 +258,7 @@ WorkPtr MpsBackend::gather_into_tensor(Tensor& output, Tensor& input, const c10d
     check("gather_into_tensor", input);
     std::vector<Tensors> outputs;
     if (getRank() == options.rootRank) {
-        TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(),
-                          "output tensor size must be equal to world_size times input tensor size");
+        check_gathered(output, input, getSize());
         TORCH_CHECK(output.is_contiguous(), "gather_into_tensor: expected a contiguous output");
         outputs.push_back(output.view({-1}).chunk(getSize()));
     }

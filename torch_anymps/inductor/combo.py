@@ -34,9 +34,13 @@ class ComboKernel:
         return not kernel.tiled
 
     @staticmethod
+    def numbers_of(kernel: SlangKernel) -> int:
+        """With the end of the part, without what errors are reported to."""
+        return len(kernel.numbers) + len(kernel.active_range_trees()) + 1
+
+    @staticmethod
     def arguments_of(kernel: SlangKernel) -> int:
-        own = len(kernel.tensors) + len(kernel.numbers) + len(kernel.active_range_trees())
-        return own + 2 * len(kernel.messages) + 1
+        return len(kernel.tensors) + ComboKernel.numbers_of(kernel) + 2 * len(kernel.messages)
 
     def text(self) -> str:
         code = IndentedBuffer()
@@ -66,7 +70,7 @@ class ComboKernel:
     def launch_config(self) -> tuple:
         """As SlangKernel's; the last number is that of workgroups."""
         written = [yes for part in self.parts for yes in part.written()]
-        numbers = sum(len(part.numbers) + len(part.active_range_trees()) + 1 for part in self.parts)
+        numbers = sum(map(self.numbers_of, self.parts))
         mask = sum(1 << i for i, yes in enumerate(written) if yes)
         return len(written), mask, numbers, (numbers - 1,), 1
 

@@ -63,6 +63,7 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     args.out = strided(result);
     const auto& info = runtime::device().info();
     const int64_t size = problem_of(a).size;
+    const int64_t rows = a.z() * a.l();
     const uint64_t keys = a.s(), sharing = a.groups * a.l();
     const DecodeKernel& decode = decode_kernel(size, sharing, info);
     const uint64_t blocks = a.z() / a.groups * ceil_div(sharing, decode.rows);
@@ -84,8 +85,8 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
                                       .team = team(size, info)};
     Tensor workspace;
     if (args.parts > 1) {
-        workspace = at::empty({a.z() * a.l() * args.parts * (a.value.size(3) + 2)},
-                              a.query.options().dtype(at::kFloat));
+        workspace =
+            at::empty({rows * args.parts * (a.value.size(3) + 2)}, a.query.options().dtype(at::kFloat));
         args.workspace = kernels::address(workspace);
     }
     auto launch = decode.kernel.call(constants);
@@ -97,7 +98,7 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     launch.dispatch(args, Grid::linear(blocks * args.parts));
     if (args.parts > 1) {
         shader::attention_join.call(constants).read(workspace).write(result).write(lse).dispatch(
-            args, Grid::linear(ceil_div(a.z() * a.l() * args.value_size, kThreads)));
+            args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
     }
     if (!result.is_same(out)) out.copy_(result);
 }
