@@ -61,8 +61,11 @@ def test_forward_and_backward(dtype, causal):
 
 @pytest.mark.parametrize("keys", [4, 64, 256, 260, 1028])
 def test_rows_of_words(keys):
-    """Scores of float32 whose rows GPUs keep in registers, and of 1,028 columns, which they do not."""
-    shapes = [(1, 2, 9, 16), (1, 2, keys, 16), (1, 2, keys, 16)]
+    """Scores of float32 whose rows GPUs keep in registers, and of 1,028 columns, which they do not.
+
+    Heads are too long for fused kernels.
+    """
+    shapes = [(1, 2, 9, 136), (1, 2, keys, 136), (1, 2, keys, 136)]
     compare(shapes)
     compare(shapes, is_causal=True)
     compare(shapes, mask=torch.rand(9, keys) > 0.4)

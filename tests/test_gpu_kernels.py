@@ -28,7 +28,7 @@ import pytest
         ("test_autocast_norm.py", "words or address"),
         ("test_pool.py", "words"),
         ("test_reduction.py", "(var or std) and (shapes or strides or large or far)"),
-        ("test_attention.py", "words or dropout"),
+        ("test_attention.py", "words or dropout and True-dtype0"),  # fused kernels with barriers compile for long
         ("test_cross_entropy.py", "rows or kernel"),
         ("test_reduction.py", "of_words or in_words or short_rows"),
         ("test_generator.py", "dropout"),

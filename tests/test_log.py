@@ -110,8 +110,8 @@ WAYS = {
     "channel_norm": {"same_channel"},
     "sort": {"merge", "radix_tiles"},
     "copy": {"bits", "transposed_words"},
-    "attention": {"chunked", "decode"},
-    "attention_backward": {"chunked"},
+    "attention": {"chunked", "decode", "flash_simt"},
+    "attention_backward": {"chunked", "flash_simt"},
 }
 
 

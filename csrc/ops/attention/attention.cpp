@@ -63,10 +63,12 @@ struct Way {
 constexpr Way<decltype(chunked_attention)> kForward[] = {
     {"decode", decode_attention_takes, decode_attention},
     {"flash", flash_attention_takes, flash_attention},
+    {"flash_simt", flash_simt_attention_takes, flash_simt_attention},
     {"chunked", kernels::always, chunked_attention},
 };
 constexpr Way<decltype(chunked_attention_backward)> kBackward[] = {
     {"flash", flash_attention_takes, flash_attention_backward},
+    {"flash_simt", flash_simt_attention_backward_takes, flash_simt_attention_backward},
     {"chunked", kernels::always, chunked_attention_backward},
 };
 
@@ -85,12 +87,13 @@ AttentionProblem problem_of(const Attention& a) {
             .keys = a.s(),
             .size = std::max(a.query.size(3), a.value.size(3)),
             .dropout = a.dropout != 0.0,
+            .causal = a.causal,
             .strides_fit = strides_fit(a)};
 }
 
 std::string to_text(const AttentionProblem& p) {
     return c10::str(p.type, " ", p.queries, " queries, ", p.keys, " keys of ", p.size,
-                    p.dropout ? ", dropout" : "");
+                    p.dropout ? ", dropout" : "", p.causal ? ", causal" : "");
 }
 
 const char* attention_route(const AttentionProblem& problem, const kernels::RouteDevice& device) {

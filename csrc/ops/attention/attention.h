@@ -40,6 +40,7 @@ runtime::PhiloxState random_of(const at::Tensor& philox_seed, const at::Tensor& 
 // exponentials of each row, -inf for one without a key. All sizes are above 0.
 void chunked_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
 void flash_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
+void flash_simt_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
 void decode_attention(const Attention& a, const at::Tensor& out, const at::Tensor& lse);
 
 // Gradients with the shapes of what they are of, which are written: of query, key and value in their dtypes,
@@ -52,12 +53,14 @@ void chunked_attention_backward(const Attention& a, const at::Tensor& grad, cons
                                 const at::Tensor& lse, const AttentionGradients& gradients);
 void flash_attention_backward(const Attention& a, const at::Tensor& grad, const at::Tensor& out,
                               const at::Tensor& lse, const AttentionGradients& gradients);
+void flash_simt_attention_backward(const Attention& a, const at::Tensor& grad, const at::Tensor& out,
+                                   const at::Tensor& lse, const AttentionGradients& gradients);
 
 // What the choice among them depends on, and those that a device would run.
 struct AttentionProblem {
     at::ScalarType type;
     int64_t queries, keys, size;  // size: of the longest row of a head
-    bool dropout = false;
+    bool dropout = false, causal = false;
     bool strides_fit = true;                                                 // in 32 bits
     gemm::FragmentLayout (*layout)(at::ScalarType) = gemm::fragment_layout;  // measures at its first call
 };
@@ -65,6 +68,8 @@ AttentionProblem problem_of(const Attention& a);
 std::string to_text(const AttentionProblem& problem);
 // decode: up to 8 queries, no dropout.
 bool flash_attention_takes(const AttentionProblem& problem, const kernels::RouteDevice& device);
+bool flash_simt_attention_takes(const AttentionProblem& problem, const kernels::RouteDevice& device);
+bool flash_simt_attention_backward_takes(const AttentionProblem& problem, const kernels::RouteDevice& device);
 bool decode_attention_takes(const AttentionProblem& problem, const kernels::RouteDevice& device);
 const char* attention_route(const AttentionProblem& problem, const kernels::RouteDevice& device);
 const char* attention_backward_route(const AttentionProblem& problem, const kernels::RouteDevice& device);

@@ -3,8 +3,6 @@
 
 #include <anymps/shaders/attention/attention_call.h>
 
-#include <initializer_list>
-
 #include "ops/attention/attention.h"
 
 namespace anymps::ops {
@@ -25,7 +23,33 @@ at::Tensor with_rows(const at::Tensor& t);
 // Of the tensors that a call has: out, the gradients, delta and the workspace are left 0.
 CallArgs call_args(const Attention& a, const at::Tensor& lse);
 
-// True where rows of these tensors, of elements of `item` bytes, are made of aligned 16-byte vectors.
-bool rows_of_words(const CallArgs& args, uint64_t item, std::initializer_list<HeadTensor> tensors);
+// Of the next dispatch, which multiplies each tile of scores by as many matrices of a head.
+void note_products(const Attention& a, int matrices);
+
+// A forward pass as fused kernels take it: tensors with_rows, the arguments, and whether the rows of all are
+// made of aligned 16-byte vectors.
+struct ForwardCall {
+    Attention a;
+    at::Tensor out;
+    CallArgs args;
+    bool wide;
+
+    ForwardCall(const Attention& attention, const at::Tensor& out, const at::Tensor& lse);
+    // Copies what was computed apart.
+    void finish(const at::Tensor& target) const;
+};
+
+// A backward pass likewise; delta [batch, heads, l] f32 is yet to be computed.
+struct BackwardCall {
+    Attention a;
+    at::Tensor grad, out, delta;
+    AttentionGradients gradients;
+    CallArgs args;
+    bool wide;
+
+    BackwardCall(const Attention& attention, const at::Tensor& grad, const at::Tensor& out,
+                 const at::Tensor& lse, const AttentionGradients& gradients);
+    void finish(const AttentionGradients& targets) const;
+};
 
 }  // namespace anymps::ops

@@ -53,14 +53,10 @@ bool decode_attention_takes(const AttentionProblem& p, const kernels::RouteDevic
            pieces_of_lane(p.size, *t.info) <= kMaxPieces && t.info->max_workgroup_size >= kThreads;
 }
 
-void decode_attention(const Attention& call, const Tensor& out, const Tensor& lse) {
-    Attention a = call;
-    a.query = with_rows(a.query);
-    a.key = with_rows(a.key);
-    a.value = with_rows(a.value);
-    CallArgs args = call_args(a, lse);
-    const Tensor result = with_rows(out);
-    args.out = strided(result);
+void decode_attention(const Attention& attention, const Tensor& out, const Tensor& lse) {
+    ForwardCall forward(attention, out, lse);
+    const Attention& a = forward.a;
+    CallArgs& args = forward.args;
     const auto& info = runtime::device().info();
     const int64_t size = problem_of(a).size;
     const int64_t rows = a.z() * a.l();
@@ -72,16 +68,14 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     const uint64_t wanted = ceil_div(kGroupsPerComputeUnit * info.compute_units(), blocks);
     args.part = static_cast<uint32_t>(ceil_div(ceil_div(keys, wanted), step) * step);
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
-    const auto type = a.query.scalar_type();
-    const bool wide = rows_of_words(args, a.query.element_size(), {args.query, args.key, args.value});
     const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     const shader::Constants constants{.workgroup = kThreads,
                                       .subgroup = info.subgroup_size,
                                       .bias_type = bias,
                                       .has_bias = a.bias.defined(),
                                       .causal = a.causal,
-                                      .wide = wide,
-                                      .type = kernels::code(type),
+                                      .wide = forward.wide,
+                                      .type = kernels::code(a.query.scalar_type()),
                                       .team = team(size, info)};
     Tensor workspace;
     if (args.parts > 1) {
@@ -94,13 +88,16 @@ void decode_attention(const Attention& call, const Tensor& out, const Tensor& ls
     if (args.parts > 1)
         launch.write(workspace);
     else
-        launch.write(result).write(lse);
+        launch.write(forward.out).write(lse);
     launch.dispatch(args, Grid::linear(blocks * args.parts));
     if (args.parts > 1) {
-        shader::attention_join.call(constants).read(workspace).write(result).write(lse).dispatch(
-            args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
+        shader::attention_join.call(constants)
+            .read(workspace)
+            .write(forward.out)
+            .write(lse)
+            .dispatch(args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
     }
-    if (!result.is_same(out)) out.copy_(result);
+    forward.finish(out);
 }
 
 }  // namespace anymps::ops

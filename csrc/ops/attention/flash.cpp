@@ -6,7 +6,6 @@
 #include <anymps/shaders/attention/flash_forward.h>
 
 #include <ATen/Context.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -20,7 +19,6 @@
 #include "kernels/launch_config.h"
 #include "ops/attention/call.h"
 #include "runtime/device.h"
-#include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
 namespace {
@@ -162,12 +160,6 @@ Tensor query_sums(const FlashTile& tile, const Attention& a, const Tensor& lse) 
     return at::zeros({a.z(), (a.l() + 63) / 64 * 64, tile.size}, lse.options());
 }
 
-// Of the next dispatch, which multiplies each tile of scores by as many matrices of a head.
-void note_products(const Attention& a, int matrices) {
-    const double scores = static_cast<double>(a.z()) * a.l() * a.s();
-    runtime::note_dispatch({.operations = (a.causal ? 1.0 : 2.0) * matrices * scores * a.query.size(3)});
-}
-
 }  // namespace
 
 bool flash_attention_takes(const AttentionProblem& p, const kernels::RouteDevice& t) {
@@ -180,73 +172,51 @@ bool flash_attention_takes(const AttentionProblem& p, const kernels::RouteDevice
            tile_of(kBackwardQuery, p, p.queries, info) && tile_of(kBackwardKey, p, p.keys, info);
 }
 
-void flash_attention(const Attention& call_of, const Tensor& out, const Tensor& lse) {
-    Attention a = call_of;
-    a.query = with_rows(a.query);
-    a.key = with_rows(a.key);
-    a.value = with_rows(a.value);
-    const Tensor rows = with_rows(out);
-    CallArgs args = call_args(a, lse);
-    args.out = strided(rows);
-    const bool wide = rows_of_words(args, 2, {args.query, args.key, args.value, args.out});
+void flash_attention(const Attention& attention, const Tensor& out, const Tensor& lse) {
+    const ForwardCall forward(attention, out, lse);
+    const Attention& a = forward.a;
     const FlashTile& tile = *tile_of(kForward, problem_of(a), a.l());
     note_products(a, 2);
-    call(tile, a, wide)
+    call(tile, a, forward.wide)
         .read(a.query)
         .read(a.key)
         .read(a.value)
         .read(a.bias)
-        .write(rows)
+        .write(forward.out)
         .write(lse)
-        .dispatch_pointer(args, grid_of(tile, a.l(), a.z()));
-    if (!rows.is_same(out)) out.copy_(rows);
+        .dispatch_pointer(forward.args, grid_of(tile, a.l(), a.z()));
+    forward.finish(out);
 }
 
-void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_out,
-                              const Tensor& out_of_forward, const Tensor& lse,
-                              const AttentionGradients& gradients) {
-    Attention a = call_of;
-    a.query = with_rows(a.query);
-    a.key = with_rows(a.key);
-    a.value = with_rows(a.value);
-    const Tensor grad = with_rows(grad_of_out), out = with_rows(out_of_forward);
-    const Tensor grad_query = with_rows(gradients.query), grad_key = with_rows(gradients.key),
-                 grad_value = with_rows(gradients.value);
-    const Tensor delta = at::empty_like(lse);
-    CallArgs args = call_args(a, lse);
-    args.out = strided(out);
-    args.grad_out = strided(grad);
-    args.grad_query = strided(grad_query);
-    args.grad_key = strided(grad_key);
-    args.grad_value = strided(grad_value);
-    args.delta = kernels::address(delta);
-    if (gradients.bias.defined()) args.grad_bias = kernels::address(gradients.bias);
-    const bool wide = rows_of_words(args, 2,
-                                    {args.query, args.key, args.value, args.out, args.grad_out,
-                                     args.grad_query, args.grad_key, args.grad_value});
+void flash_attention_backward(const Attention& attention, const Tensor& grad, const Tensor& out,
+                              const Tensor& lse, const AttentionGradients& gradients) {
+    BackwardCall backward(attention, grad, out, lse, gradients);
+    const Attention& a = backward.a;
+    const bool wide = backward.wide;
     const auto& info = runtime::device().info();
     const uint32_t workgroup = info.is_software ? info.subgroup_size : 256;
     const shader::Constants plain{.workgroup = workgroup, .subgroup = info.subgroup_size, .wide = wide};
     constexpr Names kDelta = query("flash_delta");
     call(kDelta, a, plain)
-        .read(out)
-        .read(grad)
-        .write(delta)
-        .dispatch_pointer(args, Grid::linear(ceil_div(a.z() * a.l() * 8, workgroup)));
+        .read(backward.out)
+        .read(backward.grad)
+        .write(backward.delta)
+        .dispatch_pointer(backward.args, Grid::linear(ceil_div(a.z() * a.l() * 8, workgroup)));
     const auto launch = [&](const FlashTile& tile, bool grad_bias) {
         KernelCall kernel = call(tile, a, wide, grad_bias);
-        return kernel.read(a.query).read(a.key).read(a.value).read(a.bias).read(grad).read(lse).read(delta);
+        kernel.read(a.query).read(a.key).read(a.value).read(a.bias);
+        return kernel.read(backward.grad).read(lse).read(backward.delta);
     };
     const FlashTile* both = one_kernel(a, gradients);
     const FlashTile& key_tile = both ? *both : *tile_of(kBackwardKey, problem_of(a), a.s());
     const Tensor sums = both ? query_sums(*both, a, lse) : Tensor();
-    if (both) args.workspace = kernels::address(sums);
+    if (both) backward.args.workspace = kernels::address(sums);
     note_products(a, both ? 5 : 4);
     launch(key_tile, false)
-        .write(grad_key)
-        .write(grad_value)
+        .write(backward.gradients.key)
+        .write(backward.gradients.value)
         .write(sums)
-        .dispatch_pointer(args, grid_of(key_tile, a.s(), a.z() / a.groups));
+        .dispatch_pointer(backward.args, grid_of(key_tile, a.s(), a.z() / a.groups));
     if (both) {
         constexpr Names kFinish64 = all("flash_backward_finish_64"),
                         kFinish32 = all("flash_backward_finish_32");
@@ -254,23 +224,18 @@ void flash_attention_backward(const Attention& call_of, const Tensor& grad_of_ou
         const uint64_t fragments = a.z() * ceil_div(a.l(), 16) * (both->size / 16);
         call(both->size == 64 ? kFinish64 : kFinish32, a, plain)
             .read(sums)
-            .write(grad_query)
-            .dispatch_pointer(args,
+            .write(backward.gradients.query)
+            .dispatch_pointer(backward.args,
                               Grid::linear(ceil_div(fragments * gemm::matrix_subgroup(info), workgroup)));
     } else {
         const FlashTile& query_tile = *tile_of(kBackwardQuery, problem_of(a), a.l());
         note_products(a, 3);
         launch(query_tile, gradients.bias.defined())
-            .write(grad_query)
+            .write(backward.gradients.query)
             .write(gradients.bias)
-            .dispatch_pointer(args, grid_of(query_tile, a.l(), a.z()));
+            .dispatch_pointer(backward.args, grid_of(query_tile, a.l(), a.z()));
     }
-    const auto give = [](const Tensor& from, const Tensor& to) {
-        if (!from.is_same(to)) to.copy_(from);
-    };
-    give(grad_query, gradients.query);
-    give(grad_key, gradients.key);
-    give(grad_value, gradients.value);
+    backward.finish(gradients);
 }
 
 }  // namespace anymps::ops

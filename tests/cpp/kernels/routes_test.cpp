@@ -322,18 +322,37 @@ TEST(AttentionRoutes, FlashIsForMatrixUnits) {
     ops::AttentionProblem p = attention(64, 128);
     EXPECT_EQ(route("NVIDIA Hopper H200", p), "flash");
     EXPECT_EQ(route("NVIDIA Turing RTX 2060", p), "flash");
-    EXPECT_EQ(route("AMD RDNA2 navi21", p), "chunked");
+    EXPECT_EQ(route("AMD RDNA2 navi21", p), "flash_simt");
     EXPECT_EQ(route("Intel Xe2 B580", p), "flash");  // in subgroups of 32
     EXPECT_EQ(route("NVIDIA Hopper H200", attention(64, 129)), "chunked");
     p.type = ScalarType::BFloat16;
     EXPECT_EQ(route("NVIDIA Hopper H200", p), "flash");
-    EXPECT_EQ(route("NVIDIA Turing RTX 2060", p), "chunked");
-    p.type = ScalarType::Float;
-    EXPECT_EQ(route("NVIDIA Hopper H200", p), "chunked");
+    EXPECT_EQ(route("NVIDIA Turing RTX 2060", p), "flash_simt");
     // Staged fragments take more shared memory.
     EXPECT_EQ(route("other GPU", attention(64, 128)), "flash");
     EXPECT_EQ(route("other GPU", attention(64, 128, false)), "chunked");
     EXPECT_EQ(route("other GPU", attention(64, 64, false)), "flash");
+}
+
+TEST(AttentionRoutes, FlashBySimtIsForFloatAndForNoMatrixUnits) {
+    const auto routes = [](const char* device, const ops::AttentionProblem& p) {
+        return std::pair(std::string(ops::attention_route(p, device_of(device))),
+                         std::string(ops::attention_backward_route(p, device_of(device))));
+    };
+    const std::pair<std::string, std::string> simt{"flash_simt", "flash_simt"}, chunked{"chunked", "chunked"};
+    ops::AttentionProblem p = attention(64, 64);
+    p.type = ScalarType::Float;
+    EXPECT_EQ(routes("NVIDIA Hopper H200", p), std::pair(simt.first, chunked.second));
+    EXPECT_EQ(routes("AMD RDNA2 navi21", p), simt);
+    p.causal = true;
+    EXPECT_EQ(routes("NVIDIA Hopper H200", p), simt);
+    p.size = 128;
+    EXPECT_EQ(routes("NVIDIA Hopper H200", p), std::pair(simt.first, chunked.second));
+    p.causal = false;
+    EXPECT_EQ(routes("NVIDIA Hopper H200", p), chunked);
+    EXPECT_EQ(routes("AMD RDNA2 navi21", p), simt);
+    p.size = 129;
+    EXPECT_EQ(routes("AMD RDNA2 navi21", p), chunked);
 }
 
 }  // namespace
