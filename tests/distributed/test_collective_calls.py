@@ -274,6 +274,24 @@ def test_refusals(ranks):
         assert refused == expected
 
 
+def generators_in_step(difference: int):
+    """PyTorch's check of generators, which says where the ranks' states differ."""
+    from torch.distributed.collective_utils import _check_rng_sync
+
+    found = []
+    for generator in (torch.Generator("mps"), torch.mps.default_generators[0]):
+        generator.manual_seed(3 + difference * dist.get_rank())
+        found.append(_check_rng_sync(generator, dist.group.WORLD))
+        torch.rand(5 + 4000 * difference * dist.get_rank(), device="mps", generator=generator)
+        found.append(_check_rng_sync(generator, dist.group.WORLD))
+    return [text and "desync" in text for text in found]
+
+
+def test_generators_in_step(pair):
+    assert pair.run(generators_in_step, 0) == [[None] * 4] * 2
+    assert pair.run(generators_in_step, 1) == [[True] * 4] * 2
+
+
 def works_in_flight():
     from torch.distributed._functional_collectives import allow_inflight_collective_as_graph_input_ctx as in_flight
 
