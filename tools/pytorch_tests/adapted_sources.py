@@ -67,8 +67,8 @@ ADAPTED_DISTRIBUTED = [
     # The profiler has no events of gloo's names for other tensors than the CPU's; what follows compares results.
     (r"(PROFILING_SUPPORTED_BACKENDS = )\[", r"\1[] and ["),
     (r"([\"'])cuda(:\d|:)?(?=[\"'{])", r"\1DEVICE\2"),
-    (r"import torch\.cuda\b", "import torch"),
-    (r"\btorch\.cuda\.(?!amp\b)", "torch.DEVICE."),
+    (r"import torch\.cuda\b(?!\.)", "import torch"),
+    (r"\btorch\.cuda\.(?!(?:amp|nccl)\b)", "torch.DEVICE."),
 ]
 # The suite of the wheel is a base class, which PyTorch's repository has a file for.
 WHEEL_SUITE = "distributed_test.py"
