@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/allocator.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
 #include "runtime/side_work.h"
@@ -47,15 +48,45 @@ bool reached(uint32_t count, uint32_t wanted) {
 
 }  // namespace
 
-// Tensors that are freed without a lock.
-struct LocalGroup::Released {
-    std::vector<std::vector<HostArgument>> arguments;
-    std::vector<Tensors> tensors;
-    std::vector<decltype(Exchange::start)> starts;
+// The collectives of all groups that hold tensors which the stream may wait for. Memory that it has waited
+// for is its own again, as soon as it takes some: with every collective by which the host is ahead of the
+// device there would be more in use. Thread-safe.
+class LocalGroup::Holders {
+  public:
+    // What is freed without a lock.
+    struct Released {
+        std::vector<std::shared_ptr<Job>> jobs;
+        std::vector<std::vector<HostArgument>> arguments;
+        std::vector<Tensors> tensors;
+        std::vector<decltype(Exchange::start)> starts;
+    };
+
+    // Leaked: memory is taken while static objects are destroyed.
+    static Holders& instance() {
+        static auto* holders = new Holders;
+        return *holders;
+    }
+
+    void add(const std::shared_ptr<Job>& job) {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(job);
+        some_.store(true, std::memory_order_relaxed);
+    }
+    void release();
+
+  private:
+    Holders() {
+        runtime::allocator().set_let_go([] { instance().release(); });
+    }
+
+    std::atomic<bool> some_{false};
+    std::mutex mutex_;
+    std::vector<std::weak_ptr<Job>> jobs_;  // that run, by the threads that own them
 };
 
 struct LocalGroup::Job {
     ActivityMark mark;  // the first member: the last to go
+    std::shared_ptr<GroupSignals> signals;
     Exchange exchange;
     std::mutex tensors;  // guards those of the exchange and of the Work
     Caller caller;
@@ -88,7 +119,7 @@ struct LocalGroup::Job {
         return true;
     }
     void end_work(std::exception_ptr error);
-    bool release(bool reusable, Released& released);
+    bool release(Holders::Released& released);
 };
 
 struct LocalGroup::Chunk {
@@ -127,10 +158,10 @@ void LocalGroup::Job::end_work(std::exception_ptr error) {
 }
 
 // Before the end: the addresses are noted, and the stream waits. Whether nothing is left.
-bool LocalGroup::Job::release(bool reusable, Released& released) {
+bool LocalGroup::Job::release(Holders::Released& released) {
+    if (value > signals->reusable) return false;
     const std::lock_guard lock(tensors);
     if (!work) return true;
-    if (!reusable) return false;
     released.arguments.push_back(std::exchange(exchange.arguments, {}));
     released.tensors.push_back(std::exchange(exchange.results, {}));
     released.starts.push_back(std::exchange(exchange.start, nullptr));
@@ -139,6 +170,20 @@ bool LocalGroup::Job::release(bool reusable, Released& released) {
     if (!results) return false;
     released.tensors.push_back(std::move(*results));
     return true;
+}
+
+void LocalGroup::Holders::release() {
+    if (!some_.load(std::memory_order_relaxed)) return;
+    Released released;
+    const std::lock_guard lock(mutex_);
+    released.jobs.reserve(jobs_.size());
+    std::erase_if(jobs_, [&](const auto& running) {
+        auto job = running.lock();
+        if (!job) return true;
+        released.jobs.push_back(std::move(job));
+        return released.jobs.back()->release(released);
+    });
+    some_.store(!jobs_.empty(), std::memory_order_relaxed);
 }
 
 std::unique_ptr<LocalGroup> LocalGroup::meet(int rank, int ranks, c10d::Store& store) {
@@ -206,15 +251,6 @@ void LocalGroup::open(std::chrono::milliseconds timeout) {
     signals_ = std::make_shared<GroupSignals>(runtime::device());
 }
 
-// Memory that the stream has waited for is its own again: with every collective by which the host is ahead of
-// the device there would be more in use.
-LocalGroup::Released LocalGroup::release_tensors() {
-    Released released;
-    const uint64_t reusable = signals_->reusable;
-    std::erase_if(holders_, [&](const auto& job) { return job->release(job->value <= reusable, released); });
-    return released;
-}
-
 WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::milliseconds timeout) {
     ends_.hand_over();  // a Future's callback may wait for what it launches
     try {
@@ -227,6 +263,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     const bool on_device = executor_->on_device();
     const bool copied = std::ranges::any_of(exchange.arguments, &HostArgument::copied);
     auto job = std::make_shared<Job>();
+    job->signals = signals_;
     const bool in_place = std::ranges::all_of(exchange.arguments, &HostArgument::in_place);
     const c10::StreamId stream = runtime::current_stream_id();
     // The stream may wait for what needs neither its queue nor its encoder.
@@ -243,10 +280,8 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
         for (const auto& argument : exchange.arguments) bytes += argument.exchanged().nbytes();
         job->trace = {std::string("anymps:") + exchange.name, runtime::command_origin(), 0, 0, bytes};
     }
-    Released released;
     {
         const std::lock_guard lock(launches_);
-        released = release_tensors();
         if (!on_device) {
             for (auto& argument : exchange.arguments) argument.to_host();
         }
@@ -264,7 +299,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
         job->work = c10::make_intrusive<DeviceWork>(caller.rank, job->exchange.type, job->exchange.results,
                                                     caller.sequence_number, signal);
         work = job->work;
-        if (signal.group && !signal.step) holders_.push_back(job);
+        if (signal.group && !signal.step) Holders::instance().add(job);
         job->serial = runtime::encoder().submit();
         TORCH_CHECK(thread_.push([this, job] { serve(job); }), "The process group was aborted.");
         segments_[rank_].ring();

@@ -51,7 +51,7 @@ class LocalGroup {
     using Clock = std::chrono::steady_clock;
     static constexpr int kPhases = SharedSegment::kPhases;
     struct Job;
-    struct Released;
+    class Holders;
     struct Chunk;
     // Counts that a phase waits for in all ranks; of small chunks beside their own numbering.
     struct Need {
@@ -65,7 +65,6 @@ class LocalGroup {
     };
 
     void open(std::chrono::milliseconds timeout);
-    Released release_tensors();
     void write_in_stream(Job& job);
 
     // The thread's own.
@@ -94,10 +93,9 @@ class LocalGroup {
     std::once_flag opened_;
     std::unique_ptr<StepExecutor> executor_;
     std::shared_ptr<GroupSignals> signals_;
-    std::mutex launches_;                       // guards the order of calls
-    uint64_t calls_ = 0;                        // under launches_: what the semaphores are raised to
-    uint32_t small_calls_ = 0;                  // under launches_
-    std::deque<std::shared_ptr<Job>> holders_;  // under launches_: whose tensors the stream may wait for
+    std::mutex launches_;       // guards the order of calls
+    uint64_t calls_ = 0;        // under launches_: what the semaphores are raised to
+    uint32_t small_calls_ = 0;  // under launches_
 
     std::deque<std::shared_ptr<Job>> jobs_;           // that run, in order
     uint32_t numbered_ = 0;                           // chunks that have a number

@@ -378,6 +378,8 @@ WorkPtr MpsBackend::message(const char* name, Type type, Tensors& tensors, Acces
 
 WorkPtr MpsBackend::send(Tensors& tensors, int destination, int tag) {
     check_root("send", destination, getSize());
+    if (destination == getRank())
+        return started(self_messages_.send(single("send", tensors), getRank(), tag));
     return message(
         "send", Type::SEND, tensors, Access::Read,
         [host = host_, destination, tag](Tensors& bytes) { return host->send(bytes, destination, tag); });
@@ -385,6 +387,10 @@ WorkPtr MpsBackend::send(Tensors& tensors, int destination, int tag) {
 
 WorkPtr MpsBackend::recv(Tensors& tensors, int source, int tag) {
     check_root("recv", source, getSize());
+    if (source == getRank()) {
+        const auto timeout = host_->getBackendOptions()->timeout;
+        return started(self_messages_.receive(single("recv", tensors), getRank(), tag, timeout));
+    }
     return message("recv", Type::RECV, tensors, Access::Write,
                    [host = host_, source, tag](Tensors& bytes) { return host->recv(bytes, source, tag); });
 }

@@ -10,6 +10,7 @@
 #include "distributed/device_work.h"
 #include "distributed/local_group.h"
 #include "distributed/reduction.h"
+#include "distributed/self_messages.h"
 
 namespace anymps::distributed {
 
@@ -89,6 +90,7 @@ class MpsBackend final : public c10d::Backend {
 
     c10::intrusive_ptr<c10d::Backend> host_;
     std::unique_ptr<LocalGroup> local_;
+    SelfMessages self_messages_;
     AbortAtExit abort_at_exit_;
     std::atomic<uint64_t> calls_{0};
     bool coalescing_ = false;

@@ -131,6 +131,7 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     const c10::Device where(c10::DeviceType::MPS, 0);
     check_not_forked();
     if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
+    let_go();
     StackContext context = history_.context();
     const bool reports = profiler_is_told();
     Block* block;
@@ -367,7 +368,8 @@ void Allocator::count_inactive_split(const Segment& segment, const SplitChange& 
 }
 
 Allocator::Totals Allocator::totals() const {
-    return {allocated_bytes(), reserved_bytes()};
+    const auto& allocated = stats_.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)];
+    return {static_cast<size_t>(allocated.current), reserved_bytes()};
 }
 
 void Allocator::record_history(int64_t max_entries, bool stacks) {
@@ -376,6 +378,7 @@ void Allocator::record_history(int64_t max_entries, bool stacks) {
 }
 
 std::pair<std::vector<SegmentState>, std::vector<MemoryEvent>> Allocator::snapshot() {
+    let_go();
     std::lock_guard lock(mutex_);
     history_.add("snapshot", 0, 0);
     std::vector<SegmentState> result;
@@ -397,15 +400,16 @@ std::pair<std::vector<SegmentState>, std::vector<MemoryEvent>> Allocator::snapsh
 void Allocator::raise_out_of_memory(size_t requested) {
     ++stats_.num_ooms;
     history_.add("oom", device().free_memory(), requested);
-    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(requested), allocated_bytes(), reserved_bytes(),
+    const auto [allocated, reserved] = totals();
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(requested), allocated, reserved,
                                      c10::Device(c10::DeviceType::MPS, 0));
     // A driver may give more than this in one piece, so that it was asked first.
     const uint64_t most = device_info().max_allocation_bytes;
     if (const size_t limit = limit_bytes(); requested > most && (limit == 0 || requested <= limit))
         raise_invalid_size(requested, "maxMemoryAllocationSize", most);
     std::string text =
-        "MPS backend out of memory (MPS allocated: " + human(double(allocated_bytes())) +
-        ", other allocations: " + human(double(reserved_bytes() - allocated_bytes())) +
+        "MPS backend out of memory (MPS allocated: " + human(double(allocated)) +
+        ", other allocations: " + human(double(reserved - allocated)) +
         ", max allowed: " + human(double(limit_bytes())) + "). Tried to allocate " +
         human(double(requested)) +
         " on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
@@ -429,11 +433,13 @@ bool Allocator::initialized() {
 
 void Allocator::emptyCache(c10::MempoolId_t) {
     if (!device_created()) return;
+    let_go();
     std::lock_guard lock(mutex_);
     free_cached_segments();
 }
 
 c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(c10::DeviceIndex) {
+    let_go();
     std::lock_guard lock(mutex_);
     return stats_;
 }
@@ -455,6 +461,7 @@ void Allocator::resetAccumulatedStats(c10::DeviceIndex) {
 }
 
 void Allocator::resetPeakStats(c10::DeviceIndex) {
+    let_go();
     std::lock_guard lock(mutex_);
     for (auto* stat : all_stats()) {
         for (auto& s : *stat) s.reset_peak();
@@ -470,7 +477,8 @@ size_t Allocator::max_allocation_bytes() const {
 }
 
 size_t Allocator::allocated_bytes() const {
-    return static_cast<size_t>(stats_.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current);
+    let_go();
+    return totals().allocated;
 }
 
 size_t Allocator::reserved_bytes() const {

@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -55,6 +56,9 @@ class Allocator final : public c10::DeviceAllocator {
     void record_history(int64_t max_entries, bool stacks);
     // What is where, and the events noted so far.
     std::pair<std::vector<SegmentState>, std::vector<MemoryEvent>> snapshot();
+    // What is called before memory is taken or counted, without a lock of ours: lets go of what is held for
+    // others without need. At most one, which stays.
+    void set_let_go(void (*let_go)()) { let_go_ = let_go; }
     // Limits reserved_bytes to fraction * recommended_bytes(); 0 < fraction <= 2.
     void set_memory_fraction(double fraction);
 
@@ -78,6 +82,9 @@ class Allocator final : public c10::DeviceAllocator {
         size_t allocated, reserved;
     };
 
+    void let_go() const {
+        if (const auto call = let_go_.load(std::memory_order_relaxed)) call();
+    }
     static void delete_block(void* block);
     static void delete_address(void* address);
     Block* take(size_t rounded, size_t requested, PrivatePool* owner);
@@ -95,6 +102,7 @@ class Allocator final : public c10::DeviceAllocator {
     Pool& pool_of(const Segment& segment);
 
     mutable std::mutex mutex_;
+    std::atomic<void (*)()> let_go_{nullptr};
     Pools shared_;
     std::map<c10::MempoolId_t, PrivatePool> private_;
     c10::CaptureId_t next_pool_ = 1;

@@ -274,6 +274,52 @@ def test_refusals(ranks):
         assert refused == expected
 
 
+def messages_to_oneself():
+    """In a batch and alone, received before they are sent and after."""
+    rank, found = dist.get_rank(), []
+    for order in (1, -1):
+        x = torch.arange(6, device="mps").view(2, 3) + 10 * rank
+        y = torch.full((3, 2), -1, device="mps").t()
+        batch = [dist.P2POp(dist.irecv, y, rank), dist.P2POp(dist.isend, x, rank)][::order]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+        x.zero_()
+        found.append((y - 10 * rank).tolist())
+    a, b = torch.zeros(2, device="mps"), torch.zeros(2, device="mps")
+    second = dist.irecv(a, rank, tag=2)
+    for number in range(3):
+        dist.isend(torch.full((2,), float(number), device="mps"), rank, tag=1 + number % 2)
+    dist.irecv(b, rank, tag=1).wait()
+    second.wait()
+    late = refusal(lambda: dist.irecv(torch.zeros(3, device="mps"), rank, tag=1).wait())
+    never = dist.irecv(b, rank, tag=7).is_completed()
+    return found, a.tolist(), b.tolist(), late, never
+
+
+def test_messages_to_oneself(ranks):
+    error = "RuntimeError: recv: expected the sent tensor's 2 elements of Float, got a tensor of 3 elements of Float"
+    expected = ([[[0, 1, 2], [3, 4, 5]]] * 2, [1.0, 1.0], [0.0, 0.0], error, False)
+    assert ranks.run(messages_to_oneself) == [expected] * 2
+
+
+def generators_in_step(difference: int):
+    """PyTorch's check of generators, which says where the ranks' states differ."""
+    from torch.distributed.collective_utils import _check_rng_sync
+
+    found = []
+    for generator in (torch.Generator("mps"), torch.mps.default_generators[0]):
+        generator.manual_seed(3 + difference * dist.get_rank())
+        found.append(_check_rng_sync(generator, dist.group.WORLD))
+        torch.rand(5 + 4000 * difference * dist.get_rank(), device="mps", generator=generator)
+        found.append(_check_rng_sync(generator, dist.group.WORLD))
+    return [text and "desync" in text for text in found]
+
+
+def test_generators_in_step(pair):
+    assert pair.run(generators_in_step, 0) == [[None] * 4] * 2
+    assert pair.run(generators_in_step, 1) == [[True] * 4] * 2
+
+
 def works_in_flight():
     from torch.distributed._functional_collectives import allow_inflight_collective_as_graph_input_ctx as in_flight
 

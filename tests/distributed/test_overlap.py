@@ -207,6 +207,38 @@ def test_memory_that_was_waited_for_is_reused(ranks, beside):
         assert total == [sum(2.0 * number + 1 for number in range(30))]
 
 
+def memory_after_wait(key: str, beside: bool):
+    """MiB that are in use once the stream waits, beside the result, while the other rank has not come yet."""
+    side, current = torch.mps.Stream(), torch.mps.current_stream()
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    torch.mps.synchronize()
+    before = torch.accelerator.memory_allocated()
+    if dist.get_rank() == 1:
+        store.wait([key])
+    out = torch.empty(1 << 18, device="mps")
+    x = torch.ones(1 << 19, device="mps")
+    side.wait_stream(current)
+    with torch.mps.stream(side if beside else current):
+        dist.reduce_scatter_tensor(out, x)
+        event = torch.mps.current_stream().record_event()
+    held = torch.accelerator.memory_allocated() - before
+    current.wait_event(event)
+    del x
+    torch.accelerator.reset_peak_memory_stats()
+    y = torch.empty(1 << 18, device="mps")
+    taken = torch.accelerator.max_memory_allocated() - before
+    if dist.get_rank() == 0:
+        store.set(key, "1")
+    return held >> 20, taken >> 20, out.unique().tolist(), y.numel()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_memory_is_free_once_the_stream_waits(pair, tmp_path, beside):
+    first, _ = pair.run(memory_after_wait, f"{tmp_path}", beside)
+    assert first[:3] == (3, 2, [2.0])
+
+
 def small_ones():
     """More than there are small slots for, waited for at once, late, never, and in the order of the calls or not."""
     rank, xs, works = dist.get_rank(), [], []

@@ -207,3 +207,73 @@ def causal_attention_of_sharded_heads():
 def test_causal_attention_of_sharded_heads(pair):
     for differences in pair.run(causal_attention_of_sharded_heads):
         assert max(differences) < 1e-5
+
+
+def split_sequences(causal: bool, balanced: bool, rotation: str, heads: int, dropout: float):
+    """Results of context_parallel and of one process, and their gradients, in the order of the sequence."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import _attention, context_parallel
+
+    attention, mesh = torch.nn.functional, init_device_mesh("mps", (2,))
+    options = {"is_causal": causal, "enable_gqa": heads != 4, "dropout_p": dropout}
+    torch.manual_seed(6)
+    whole = [torch.randn(2, count, 16, 8).to("mps").requires_grad_() for count in (4, heads, heads)]
+    grad = torch.randn(2, 4, 16, 8).to("mps")
+    y = attention.scaled_dot_product_attention(*whole, **options)
+    y.backward(grad)
+    parts = [x.detach().clone() for x in (*whole, grad)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attention._cp_options, "enable_load_balance", balanced)
+        _attention.set_rotate_method(rotation)
+        with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2] * 4):
+            q, k, v = (x.detach().clone().requires_grad_() for x in parts[:3])
+            z = attention.scaled_dot_product_attention(q, k, v, **options)
+            z.backward(parts[3])
+            found = [z.detach(), q.grad, k.grad, v.grad]
+            found = _attention.context_parallel_unshard(mesh, found, [2] * 4)
+    return found, [y, *(x.grad for x in whole)], whole, grad
+
+
+def compare_split_sequences(*how):
+    found, expected, _, _ = split_sequences(*how, 0.0)
+    return [(a - b).abs().max().item() for a, b in zip(found, expected, strict=True)]
+
+
+@pytest.mark.parametrize("rotation", ["allgather", "alltoall"])
+@pytest.mark.parametrize(
+    ("causal", "balanced", "heads"), [(True, True, 4), (True, True, 2), (True, False, 4), (False, False, 4)]
+)
+def test_context_parallel(pair, causal, balanced, rotation, heads):
+    for differences in pair.run(compare_split_sequences, causal, balanced, rotation, heads):
+        assert max(differences) < 3e-6
+
+
+def drop_of_split_sequences():
+    """The result is linear in the values: with one mask for both directions the two sums are the same."""
+    (y, _, _, grad_of_values), _, (_, _, values), grad = split_sequences(True, True, "allgather", 4, 0.5)
+    return (y * grad).sum().item(), (values * grad_of_values).sum().item()
+
+
+def test_context_parallel_drops_the_same_in_both_directions(pair):
+    for forward, backward in pair.run(drop_of_split_sequences):
+        assert abs(forward - backward) < 1e-4
+
+
+def refused_of_split_sequences():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import _attention, context_parallel
+
+    mesh, x = init_device_mesh("mps", (2,)), torch.randn(1, 1, 8, 8, device="mps")
+    found = []
+    with context_parallel(mesh, buffers=[x], buffer_seq_dims=[2]):
+        with pytest.raises(NotImplementedError, match="attn_bias is not supported yet"):
+            torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=x[0, 0] > 0)
+        plan = _attention._ContextParallel(2, _attention._ContextParallel.AttentionType.SDPA)
+        found.append(plan._apply(nn.Identity(), mesh))
+        with pytest.raises(NotImplementedError, match="context_parallel"):
+            found[0](x)
+    return len(found)
+
+
+def test_context_parallel_refuses_what_would_be_wrong(pair):
+    assert pair.run(refused_of_split_sequences) == [1, 1]

@@ -60,6 +60,7 @@ EXPECTED_FAILURE = re.compile(r"TestFailure\(.*?\)", re.DOTALL)
 
 # Of torch.distributed: what names CUDA stands for DEVICE, whose process groups are those of gloo.
 ADAPTED_DISTRIBUTED = [
+    (r"\bcpu:gloo,cuda:nccl\b", "gloo"),
     (r"\bcuda:nccl\b", "DEVICE:gloo"),
     (r"((?:backend ?= ?|return |init_process_group\(\s*|\{)[\"'])nccl(?=[\"'])", r"\1gloo"),
     (r"([\"'])nccl\1(?= if )", r"\1gloo\1"),
@@ -67,9 +68,12 @@ ADAPTED_DISTRIBUTED = [
     # The profiler has no events of gloo's names for other tensors than the CPU's; what follows compares results.
     (r"(PROFILING_SUPPORTED_BACKENDS = )\[", r"\1[] and ["),
     (r"([\"'])cuda(:\d|:)?(?=[\"'{])", r"\1DEVICE\2"),
-    (r"import torch\.cuda\b", "import torch"),
-    (r"\btorch\.cuda\.(?!amp\b)", "torch.DEVICE."),
+    (r"import torch\.cuda\b(?!\.)", "import torch"),
+    (r"\btorch\.cuda\.(?!(?:amp|nccl)\b)", "torch.DEVICE."),
 ]
+# Of single files: tests of compiled collectives, which ask for NCCL where any backend would do.
+OPENED = [(r"@requires_(?:nccl\(\)|cuda)\n", "")]
+ADAPTED_DISTRIBUTED_FILES = {"test_compute_comm_reordering.py": OPENED, "test_inductor_collectives.py": OPENED}
 # The suite of the wheel is a base class, which PyTorch's repository has a file for.
 WHEEL_SUITE = "distributed_test.py"
 WHEEL_CLASS = """
@@ -88,7 +92,7 @@ def adapted(name: str, text: str, device: str) -> str:
 
 
 def adapted_distributed(name: str, text: str, device: str) -> str:
-    for pattern, replacement in ADAPTED_DISTRIBUTED:
+    for pattern, replacement in [*ADAPTED_DISTRIBUTED, *ADAPTED_DISTRIBUTED_FILES.get(name, ())]:
         text = re.sub(pattern, replacement.replace("DEVICE", device), text)
     return text + WHEEL_CLASS if name == WHEEL_SUITE else text
 

@@ -30,6 +30,7 @@ from torch.testing._internal import (  # noqa: E402
     common_distributed,
     common_fsdp,
     common_utils,
+    inductor_utils,
 )
 from torch.testing._internal.distributed._tensor import common_dtensor  # noqa: E402
 
@@ -77,6 +78,7 @@ def _open_for_device() -> None:
     common_fsdp.DEVICE_TYPE = DEVICE
     common_fsdp.DISTRIBUTED_BACKEND = "gloo"
     common_fsdp.DEVICE_COUNT = common_fsdp.FSDPTestContinuous.world_size = RANKS
+    inductor_utils.HAS_GPU = inductor_utils.HAS_GPU_AND_TRITON = True  # has a compiler
     common_utils.TEST_CUDA = True  # for the test modules: the harnesses have taken theirs
 
 

@@ -33,6 +33,7 @@ NAMES = (
     "torch_distributed",
     "torch_ddp",
     "torch_fsdp",
+    "torch_context_parallel",
     "torch_mps_module",
     "torch_sync_batch_norm",
     "accelerate",

@@ -6,11 +6,14 @@ import sys
 import warnings
 
 WHY = "Process groups of gloo, and those made without a name, move tensors of mps as well as those of the CPU."
-TARGETS = ("torch.distributed.distributed_c10d",)
+TARGETS = ("torch.distributed.distributed_c10d", "torch.distributed.collective_utils")
 NAME = "anymps"
 
 
 def apply(module, replace):
+    if module.__name__.endswith("collective_utils"):
+        replace(module, "_check_rng_sync_internal", _with_own_generators(module))
+        return
     if not module.is_gloo_available():
         raise RuntimeError("This build of PyTorch has no gloo.")
     backend = module.Backend
@@ -42,6 +45,17 @@ def _create(c10d, store, rank, size, timeout):
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, host)
     torch.ops.anymps.attach_backend(group.boxed())
     return group._get_backend(torch.device("mps"))
+
+
+def _with_own_generators(utils):
+    """The states of mps are a seed and an offset, as CUDA's."""
+    check = utils._check_rng_sync_internal
+
+    @functools.wraps(check)
+    def _check_rng_sync_internal(generator, group):
+        return (utils._check_philox_rng_sync if generator.device.type == "mps" else check)(generator, group)
+
+    return _check_rng_sync_internal
 
 
 def _sparse_operators():

@@ -2,11 +2,12 @@
 
 import functools
 
-WHY = "fully_shard's operators, moves of inputs and gradient scaler, which PyTorch has by device name, serve mps too."
+WHY = "FSDP's operators, moves of inputs, scaler and device_id=LOCAL_RANK serve mps, whose name PyTorch's own lack."
 OPERATORS = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 SCALER = "torch.distributed.fsdp.sharded_grad_scaler"
-TARGETS = (OPERATORS, STATE, SCALER)
+INIT = "torch.distributed.fsdp._init_utils"
+TARGETS = (OPERATORS, STATE, SCALER, INIT)
 # Its operators, and the functions that are their kernels on other devices.
 KERNELS = {
     "all_gather_copy_in": "all_gather_copy_in_cuda",
@@ -21,6 +22,8 @@ def apply(module, replace):
     elif module.__name__ == STATE:
         state = module.FSDPState
         replace(state, "_root_pre_forward", _with_inputs_on_device(module, state._root_pre_forward))
+    elif module.__name__ == INIT:
+        replace(module, "_get_device_from_device_id", _with_own_index(module._get_device_from_device_id))
     else:
         replace(module, "_is_supported_device", _or_mps(module._is_supported_device))
         scaler = module.ShardedGradScaler
@@ -49,6 +52,25 @@ def _with_inputs_on_device(module, root_pre_forward):
         return args, kwargs
 
     return root_pre_forward_on_device
+
+
+def _with_own_index(from_device_id):
+    """mps:LOCAL_RANK is mps:0, as tensors of this process say; any other number stays for PyTorch's own error."""
+
+    @functools.wraps(from_device_id)
+    def _get_device_from_device_id(*args, **kwargs):
+        import torch
+
+        device = from_device_id(*args, **kwargs)
+        if device is None or device.type != "mps" or not device.index:
+            return device
+        try:
+            torch.accelerator.set_device_index(device.index)
+        except RuntimeError:
+            return device
+        return torch.device("mps", 0)
+
+    return _get_device_from_device_id
 
 
 def _or_mps(is_supported):

@@ -5,6 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 from report import report
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 rank = int(os.environ["LOCAL_RANK"])
 torch.accelerator.set_device_index(rank)
@@ -22,7 +23,12 @@ try:
     other = "no error"
 except Exception as error:
     other = type(error).__name__
-devices = [str(t.device) for t in (x, total, next(model.parameters()))]
+sharded = FullyShardedDataParallel(torch.nn.Linear(2, 2), device_id=rank)
+try:
+    FullyShardedDataParallel(torch.nn.Linear(2, 2, device=device), device_id=rank + 2)
+except Exception as error:
+    other += f", {type(error).__name__}"
+devices = [str(t.device) for t in (x, total, next(model.parameters()), next(sharded.parameters()))]
 result = {"gradient": model.module.weight.grad.item(), "sum": total.item(), "devices": devices, "other": other}
 report(rank, **result)
 dist.destroy_process_group()

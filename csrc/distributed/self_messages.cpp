@@ -1,0 +1,84 @@
+#include "distributed/self_messages.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace anymps::distributed {
+
+// Completed when the copy is recorded: what is recorded next comes behind it, in any stream.
+class SelfMessages::Message final : public c10d::Work {
+  public:
+    Message(int rank, c10d::OpType type, Tensor tensor, std::chrono::milliseconds timeout)
+        : Work(rank, type), tensor_(std::move(tensor)), timeout_(timeout) {}
+
+    // nullptr: what was sent is elsewhere already.
+    void complete(const Tensor* sent = nullptr) {
+        try {
+            if (sent) take(*sent);
+            finish();
+        } catch (...) {
+            finish(std::current_exception());
+        }
+    }
+
+    bool wait(std::chrono::milliseconds timeout) override {
+        return Work::wait(timeout == kNoTimeout ? timeout_ : timeout);
+    }
+    int sourceRank() const override { return rank_; }
+    Tensors result() override { return {tensor_}; }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+        TORCH_CHECK_NOT_IMPLEMENTED(false, "A message on mps has no Future, as with gloo: call wait().");
+    }
+
+  private:
+    void take(const Tensor& sent) {
+        TORCH_CHECK(sent.scalar_type() == tensor_.scalar_type() && sent.numel() == tensor_.numel(),
+                    "recv: expected the sent tensor's ", sent.numel(), " elements of ", sent.scalar_type(),
+                    ", got a tensor of ", tensor_.numel(), " elements of ", tensor_.scalar_type());
+        const at::AutoDispatchBelowADInplaceOrView below_autograd;
+        tensor_.copy_(sent.reshape(tensor_.sizes()));
+    }
+
+    Tensor tensor_;
+    const std::chrono::milliseconds timeout_;
+};
+
+WorkPtr SelfMessages::send(const Tensor& tensor, int rank, int tag) {
+    auto work = c10::make_intrusive<Message>(rank, c10d::OpType::SEND, tensor, kNoTimeout);
+    c10::intrusive_ptr<Message> awaited;
+    {
+        const std::lock_guard lock(mutex_);
+        auto& messages = tags_[tag];
+        if (messages.awaited.empty()) {
+            const at::AutoDispatchBelowADInplaceOrView below_autograd;
+            messages.sent.push_back(tensor.clone());
+        } else {
+            awaited = std::move(messages.awaited.front());
+            messages.awaited.pop_front();
+        }
+    }
+    if (awaited) awaited->complete(&tensor);
+    work->complete();
+    return work;
+}
+
+WorkPtr SelfMessages::receive(const Tensor& tensor, int rank, int tag, std::chrono::milliseconds timeout) {
+    auto work = c10::make_intrusive<Message>(rank, c10d::OpType::RECV, tensor, timeout);
+    Tensor sent;
+    {
+        const std::lock_guard lock(mutex_);
+        auto& messages = tags_[tag];
+        if (messages.sent.empty()) {
+            messages.awaited.push_back(work);
+            return work;
+        }
+        sent = std::move(messages.sent.front());
+        messages.sent.pop_front();
+    }
+    work->complete(&sent);
+    return work;
+}
+
+}  // namespace anymps::distributed
