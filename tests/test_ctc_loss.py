@@ -76,6 +76,14 @@ def test_nan_is_not_an_infinite_loss(zero_infinity, mps):
     assert loss.isnan().tolist() == [True, True, False]
 
 
+def test_lengths_of_the_cpu_in_transforms(mps, no_fallback):
+    """torch.func hands lengths to the kernel as tensors, from wherever they are."""
+    lengths = torch.tensor([11, 9, 11, 7]), torch.tensor(LENGTHS)
+    agree(lambda p, t: torch.func.grad(lambda q: F.ctc_loss(q, t, *lengths))(p), log_probs(), TARGETS, tolerance=1e-4)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch._ctc_loss(log_probs().to(mps), TARGETS, *lengths)
+
+
 def test_wrong_arguments(mps):
     p, t = log_probs().to(mps), TARGETS.to(mps)
     for call, words in [

@@ -226,9 +226,11 @@ def test_ldexp_of_every_kind(mps, flushes):
     whole = torch.tensor([1, 2], device=mps)
     for exponent in (whole, torch.tensor(2), torch.tensor(1.5)):  # of the CPU, too
         torch.testing.assert_close(torch.ldexp(whole, exponent).cpu(), torch.ldexp(whole.cpu(), exponent.cpu()))
+    for number in (torch.tensor(2.5), torch.tensor(3), torch.tensor(1 + 2j)):  # of the CPU as well
+        torch.testing.assert_close(torch.ldexp(number, whole).cpu(), torch.ldexp(number, whole.cpu()))
     y = torch.ones(2, device=mps)
     assert torch.equal(y.ldexp_(whole).cpu(), torch.tensor([2.0, 4.0]))
-    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Int"):
+    with pytest.raises(RuntimeError, match="ldexp can't be cast to the desired output type Int"):
         torch.ldexp(y, whole, out=torch.ones(2, dtype=torch.int32, device=mps))
 
 

@@ -279,6 +279,7 @@ def test_batch_norm_spellings():
             yield from stats
         yield from aten._native_batch_norm_legit.no_stats(*t, True, 0.1, 1e-5)
         yield from aten._batch_norm_with_update(*t, *stats, 0.1, 1e-5)[:3]
+        yield from aten._batch_norm_no_update(*t, *stats, 0.1, 1e-5)[:3]
         yield from aten.batch_norm_update_stats(t[0], *stats, 0.1)
         yield from stats
 

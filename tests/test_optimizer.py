@@ -102,6 +102,12 @@ def test_gradient_scaler_skips_steps_with_infinite_gradients(fused):
     assert scaler.get_scale() == 512.0
 
 
+def test_complex_gradients_are_not_unscaled(mps):
+    scaler = [torch.zeros(1, device=mps), torch.ones(1, device=mps)]
+    with pytest.raises(NotImplementedError, match="unscale_cpu\" not implemented for 'ComplexFloat'"):
+        torch._amp_foreach_non_finite_check_and_unscale_([torch.ones(2, dtype=torch.cfloat, device=mps)], *scaler)
+
+
 def test_many_tensors_of_mixed_dtypes_unscale_at_once():
     grads = [
         torch.full((n,), 8.0, dtype=d, device="mps") for n in (1, 300, 5000) for d in (torch.float32, torch.float16)

@@ -23,11 +23,11 @@ namespace {
 
 // Integer exponents are exact for all of them; others, and integers, go by PyTorch's definition.
 Tensor& ldexp_into(const Tensor& self, const Tensor& other, Tensor& out) {
+    const auto type = at::result_type(self, other);
+    TORCH_CHECK(at::isComplexType(type) || !at::isIntegralType(out.scalar_type(), true),
+                "ldexp can't be cast to the desired output type ", out.scalar_type());
     if (!at::isFloatingType(self.scalar_type()) || !at::isIntegralType(other.scalar_type(), false))
         return at::mul_out(out, self, at::pow(2.0, other));
-    const auto type = at::result_type(self, other);
-    TORCH_CHECK(at::canCast(type, out.scalar_type()), "result type ", type,
-                " can't be cast to the desired output type ", out.scalar_type());
     auto iter = at::TensorIteratorConfig()
                     .add_output(out)
                     .add_const_input(self)
@@ -66,7 +66,9 @@ ANYMPS_ROW(__irshift___Tensor, self.bitwise_right_shift_(other))
 Tensor ANYMPS_FUNC(ldexp_Tensor)(const Tensor& self, const Tensor& other) {
     const auto type = at::result_type(self, other);
     const bool floats = at::isFloatingType(type) || at::isComplexType(type);
-    Tensor out = at::empty({0}, self.options().dtype(floats ? type : at::get_default_dtype_as_scalartype()));
+    const Tensor& on_device = self.is_mps() ? self : other;  // a number may lie on the CPU
+    Tensor out =
+        at::empty({0}, on_device.options().dtype(floats ? type : at::get_default_dtype_as_scalartype()));
     return ldexp_into(self, other, out);
 }
 ANYMPS_ROW(ldexp_, ldexp_into(self, other, self))

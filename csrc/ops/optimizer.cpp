@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "kernels/check_dtype.h"
 #include "kernels/multi_tensor_launcher.h"
 
 namespace anymps::ops {
@@ -219,6 +220,9 @@ void ANYMPS_FUNC(_amp_foreach_non_finite_check_and_unscale_)(TensorList self, Te
     TORCH_CHECK(inv_scale.scalar_type() == at::kFloat, "inv_scale must be a float tensor.");
     TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
     if (self.empty()) return;
+    for (const Tensor& gradient : self) {
+        kernels::check_floating(gradient.scalar_type(), "_amp_foreach_non_finite_check_and_unscale_cpu");
+    }
     Lists lists{self};
     const auto constants = [&](size_t row) {
         return shader::Constants{.grad_type = kernels::code(lists[0][row].scalar_type())};

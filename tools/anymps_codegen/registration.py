@@ -39,6 +39,8 @@ from .schema import CodegenError, Schema, pytorch_schema
 NAMESPACE = "anymps::ops"
 FOLDER = "anymps/ops"
 REGISTRATIONS = 8
+# Their kernels check devices, as lengths may lie on the CPU.
+OF_HOST_LENGTHS = ("_ctc_loss.Tensor", "_ctc_loss_backward.Tensor")
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def _target(entry: Entry, schema: Schema) -> NativeFunction | NativeFunctionsGro
     if not entry.structured:
         # PyTorch's own kernel for all devices leaves the check to TensorIterator, which lets numbers on the CPU pass.
         by_iterator = "pointwise" in function.tags and schema.is_composite(function)
-        return replace(function, device_check=DeviceCheckType.NoCheck) if by_iterator else function
+        unchecked = by_iterator or entry.op in OF_HOST_LENGTHS
+        return replace(function, device_check=DeviceCheckType.NoCheck) if unchecked else function
     group = schema.structured_group(entry.op)
     if group is None:
         raise CodegenError(f"{_place(entry)}: '{entry.op}' is not the out overload of a structured operator.")

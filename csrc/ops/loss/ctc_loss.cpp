@@ -13,6 +13,7 @@
 
 #include "kernels/check_dtype.h"
 #include "kernels/flat_grid.h"
+#include "ops/same_device.h"
 #include "ops/same_dtype.h"
 
 namespace anymps::ops {
@@ -50,6 +51,7 @@ Sequences::Sequences(const Tensor& log_probs, const Tensor& targets, IntArrayRef
     : log_probs_(log_probs), targets_(targets), blank_(blank) {
     const char* where = "ctc_loss_allocate_outputs";
     const at::TensorArg probs_arg(log_probs, "log_probs", 1), targets_arg(targets, "targets", 2);
+    check_same_device("_ctc_loss", {{"log_probs", log_probs}, {"targets", targets}});
     TORCH_CHECK(log_probs.numel() > 0, "log_probs tensor must not be empty");
     kernels::check_implemented(log_probs.scalar_type() == at::kFloat, log_probs.scalar_type(),
                                "ctc_loss_cpu");
@@ -155,6 +157,10 @@ Tensor ANYMPS_FUNC(_ctc_loss_backward)(const Tensor& grad, const Tensor& log_pro
                                        const Tensor& neg_log_likelihood, const Tensor& log_alpha,
                                        int64_t blank, bool zero_infinity) {
     check_same_dtype_as(log_probs, grad);
+    check_same_device("_ctc_loss_backward", {{"grad", grad},
+                                             {"log_probs", log_probs},
+                                             {"neg_log_likelihood", neg_log_likelihood},
+                                             {"log_alpha", log_alpha}});
     const Sequences sequences(log_probs, targets, input_lengths, target_lengths, blank);
     const Tensor gradient =
         at::full(log_probs.sizes(), -std::numeric_limits<float>::infinity(), log_probs.options());

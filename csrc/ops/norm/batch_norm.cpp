@@ -309,6 +309,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(_batch_norm_with_update)(
     return {out, mean, rstd, Tensor(at::detail::empty_mps({0}, input.options().dtype(at::kByte)))};
 }
 
+// PyTorch's own for all devices calls the CPU's kernel.
+std::tuple<Tensor, Tensor, Tensor, Tensor> ANYMPS_FUNC(_batch_norm_no_update)(
+    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var, double momentum,
+    double eps) {
+    auto [out, mean, rstd] = batch_norm(
+        input, {weight, bias, running_mean, running_var, false, momentum, eps}, input.scalar_type());
+    return {out, mean, rstd, Tensor(at::detail::empty_mps({0}, input.options().dtype(at::kByte)))};
+}
+
 std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> ANYMPS_FUNC(_batch_norm_with_update_out)(
     const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
     Tensor& running_mean, Tensor& running_var, double momentum, double eps, Tensor& out, Tensor& save_mean,

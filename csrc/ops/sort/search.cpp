@@ -126,10 +126,10 @@ Tensor& ANYMPS_FUNC(searchsorted_Tensor_out)(const Tensor& sorted_sequence, cons
                                              const std::optional<Tensor>& sorter, Tensor& out) {
     const Tensor order = sorter.value_or(Tensor());
     at::native::searchsorted_pre_check(sorted_sequence, self, out, out_int32, right, side, order);
-    kernels::check_real(sorted_sequence.scalar_type(), "searchsorted_out_cpu");
+    const auto common = at::result_type(sorted_sequence, self);
+    kernels::check_real(common, "searchsorted_out_cpu");
     at::native::resize_output(out, self.sizes());
     if (self.numel() == 0) return out;
-    const auto common = at::result_type(sorted_sequence, self);
     const Tensor found = out.is_contiguous() ? out : at::empty_like(out, at::MemoryFormat::Contiguous);
     search(found, self.to(common).contiguous(), sorted_sequence.to(common).contiguous(),
            order.defined() ? order.contiguous() : order, right || (side && *side == "right"));
