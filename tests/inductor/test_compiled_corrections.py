@@ -73,6 +73,13 @@ def test_bits_of_dynamic_numbers_are_integers(mps):
     compiled_agrees(function, torch.randn(9), torch.arange(9), 5, dynamic=True)
 
 
+def test_powers_of_integers_and_dynamic_numbers(mps):
+    def function(i, number):
+        return i**number, number**i, *torch._foreach_pow([i, i + 1], number)
+
+    compiled_agrees(function, torch.arange(5), 3, dynamic=True)
+
+
 @pytest.mark.parametrize("dynamic", (None, True))
 def test_rows_in_random_order(mps, dynamic):
     def function(x, y):

@@ -155,6 +155,18 @@ def _whole_numbers_of_bits() -> None:
         _prepare_class_assumptions(function)
 
 
+def _with_dynamic_numbers(original):
+    """Powers of integers are called: with dynamic numbers those of a number, which PyTorch takes for tensors."""
+    from torch._inductor import lowering
+
+    def fallback_pow_tensor_tensor(a, b):
+        if isinstance(a, sympy.Expr):
+            return lowering.fallback_pow_scalar(a, b)
+        return (lowering.fallback_pow_tensor_scalar if isinstance(b, sympy.Expr) else original)(a, b)
+
+    return fallback_pow_tensor_tensor
+
+
 def _with_parts_of_permutations(original):
     """x[torch.randperm(n)[:2]] as a pattern, as 2.14 has it: the example of 2.13 is shorter than its part, all of it.
 
@@ -184,6 +196,7 @@ def register_corrections() -> None:
 
     for op in (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default):
         lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
+    lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
     op = aten.fractional_max_pool3d.default
     lowering.lowerings[op] = _called(op, lowering.lowerings[op])
     # PyTorch's own is at the key Autograd of every device, which that of mps comes before.
