@@ -73,6 +73,25 @@ def test_bits_of_dynamic_numbers_are_integers(mps):
     compiled_agrees(function, torch.randn(9), torch.arange(9), 5, dynamic=True)
 
 
+def test_dynamic_strides_without_an_order(mps):
+    """The gradient of a convolution in channels-last, whose sizes are quotients."""
+
+    def function(x, inner, outer):
+        return torch.conv2d(torch.conv2d(x, inner, padding=1, groups=2), outer, stride=2, padding=1)
+
+    x, inner, outer = torch.randn(2, 4, 6, 5), torch.randn(4, 2, 3, 3), torch.randn(4, 4, 3, 3)
+    inner = inner.to(memory_format=torch.channels_last)
+    inputs = (t.requires_grad_() for t in (x, inner, outer))
+    compiled_agrees(function, *inputs, dynamic=True, backward=True, tolerance=1e-3)
+
+
+def test_powers_of_integers_and_dynamic_numbers(mps):
+    def function(i, number):
+        return i**number, number**i, *torch._foreach_pow([i, i + 1], number)
+
+    compiled_agrees(function, torch.arange(5), 3, dynamic=True)
+
+
 @pytest.mark.parametrize("dynamic", (None, True))
 def test_rows_in_random_order(mps, dynamic):
     def function(x, y):

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import TOLERANCE, calls, kernel_count
+from compiled import TOLERANCE, calls, compiled_agrees, kernel_count
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
@@ -286,3 +286,20 @@ def test_sizes_as_summands_and_factors(convolution):
 
     for got, want in zip(torch.compile(function, dynamic=True)(*inputs), function(*inputs), strict=True):
         assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_operands_that_were_reshaped():
+    """As many dimensions as the results, and other sizes."""
+    x, w, y, v = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 4, 9), torch.randn(2, 4, 1, 1)
+    image = lambda x, w, y, v: F.conv2d(F.relu(F.conv2d(x, w, padding=1) + y.view(2, 4, 6, 6)), v)
+    assert calls(compiled_agrees(image, x, w, y, v, tolerance=1e-4), "convolution_epilogue")
+    x, w, y, v = torch.randn(5, 6), torch.randn(6, 8), torch.randn(8, 5), torch.randn(8, 4)
+    product = lambda x, w, y, v: F.relu(x @ w + y.view(5, 8)) @ v
+    assert calls(compiled_agrees(product, x, w, y, v), "addmm_epilogue")
+
+
+def test_summands_of_a_wider_dtype():
+    """A bias of float32 behind a product of 16 bits, whose sum is float32."""
+    x, w, v = torch.randn(5, 6).bfloat16(), torch.randn(6, 8).bfloat16(), torch.randn(8, 4)
+    function = lambda x, w, bias, v: F.relu(x @ w + bias) @ v
+    compiled_agrees(function, x, w, torch.randn(8), v, tolerance=TOLERANCE[torch.bfloat16] * 2)

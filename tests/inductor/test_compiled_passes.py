@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from compiled import calls
+from compiled import calls, compiled_agrees
 from torch import nn
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing import assert_close
@@ -128,6 +128,18 @@ def test_what_is_nearly_the_formula_of_gelu_is_kept(formula):
         result, codes = run_and_get_code(lambda: torch.compile(formula, fullgraph=True)(x))
     assert_close(result, formula(x))
     assert calls(codes, "gelu") == 0
+
+
+@pytest.mark.parametrize("changed", ["x", "half", "last"])
+def test_gelu_that_is_written_out_with_writes_between(changed):
+    def function(x):
+        half = 0.5 * x
+        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
+        last = 1.0 + torch.tanh(inner)
+        {"x": x, "half": half, "last": last}[changed][0].zero_()
+        return half * last
+
+    compiled_agrees(function, torch.randn(4, 16))
 
 
 @pytest.mark.filterwarnings("error:Raw SymInt value")

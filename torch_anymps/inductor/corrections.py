@@ -7,6 +7,7 @@ import functools
 import sympy
 import torch
 from torch._inductor.virtualized import V
+from torch.utils._sympy.value_ranges import ValueRangeError
 
 aten = torch.ops.aten
 
@@ -155,6 +156,34 @@ def _whole_numbers_of_bits() -> None:
         _prepare_class_assumptions(function)
 
 
+def _with_dynamic_numbers(original):
+    """Powers of integers are called: with dynamic numbers those of a number, which PyTorch takes for tensors."""
+    from torch._inductor import lowering
+
+    def fallback_pow_tensor_tensor(a, b):
+        if isinstance(a, sympy.Expr):
+            return lowering.fallback_pow_scalar(a, b)
+        return (lowering.fallback_pow_tensor_scalar if isinstance(b, sympy.Expr) else original)(a, b)
+
+    return fallback_pow_tensor_tensor
+
+
+def _known_or_false(original):
+    """Of dynamic strides, whether one is not less than another: false, too, where their remainder has no bounds.
+
+    Sympy divides by what both have in common, and may leave a negative power, which PyTorch raises an error for.
+    """
+
+    @functools.wraps(original)
+    def is_ge(left, right):
+        try:
+            return original(left, right)
+        except ValueRangeError:
+            return False
+
+    return staticmethod(is_ge)
+
+
 def _with_parts_of_permutations(original):
     """x[torch.randperm(n)[:2]] as a pattern, as 2.14 has it: the example of 2.13 is shorter than its part, all of it.
 
@@ -171,7 +200,7 @@ def _with_parts_of_permutations(original):
 
 
 def register_corrections() -> None:
-    from torch._inductor import graph, lowering
+    from torch._inductor import graph, ir, lowering
     from torch._inductor.fx_passes import misc_patterns
     from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
 
@@ -184,6 +213,8 @@ def register_corrections() -> None:
 
     for op in (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default):
         lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
+    ir.Layout._stride_expr_ge_or_false = _known_or_false(ir.Layout._stride_expr_ge_or_false)
+    lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
     op = aten.fractional_max_pool3d.default
     lowering.lowerings[op] = _called(op, lowering.lowerings[op])
     # PyTorch's own is at the key Autograd of every device, which that of mps comes before.

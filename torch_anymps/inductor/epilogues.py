@@ -102,11 +102,13 @@ def _source_of(node: fx.Node) -> Source | None:
 
 
 def _is_summand(node: fx.Node, product: fx.Node) -> bool:
-    """Whether a sum of a product adds what broadcasts over its rows, or lies as it does."""
+    """Whether a sum of a product, in its dtype, adds what broadcasts over its rows, or lies as it does."""
     summand = next((a for a in node.args if a is not product), None)
     if not isinstance(summand, fx.Node) or not isinstance(summand.meta.get("val"), torch.Tensor):
         return False
     shape, of = summand.meta["val"].shape, product.meta["val"].shape
+    if node.meta["val"].dtype != product.meta["val"].dtype:
+        return False
     if node.meta["val"].dim() != 2 or len(shape) not in (1, 2):
         return False
     return all(statically_known_true(a == b) for a, b in zip(shape, of[-len(shape) :]))
@@ -158,6 +160,8 @@ def _longest(source: Source, branches: dict[fx.Node, Branch]) -> Found | None:
             if has_operand:
                 break
             has_operand = True
+            if not (_is_of_shape(step.operand, source.node) or _sizes(source.node)):
+                break
             if not _is_operand(step, source, keep):
                 branch = _open_branch(branches, step.operand, dtype)
                 if branch is None:
@@ -232,6 +236,11 @@ def _is_operand(step: Step, source: Source, keep: bool) -> bool:
     return not keep or operand < source.node
 
 
+def _is_of_shape(node: fx.Node, like: fx.Node) -> bool:
+    sizes, wanted = (n.meta["val"].shape for n in (node, like))
+    return len(sizes) == len(wanted) and all(statically_known_true(a == b) for a, b in zip(sizes, wanted))
+
+
 def _sizes(node: fx.Node) -> list[int]:
     """The sizes of a node for a reshape, of which one may be dynamic; [] where more are."""
     sizes = [size if isinstance(size, int) else -1 for size in node.meta["val"].shape]
@@ -269,7 +278,7 @@ def _call(graph: fx.Graph, source: Source, found: Found) -> fx.Node:
     node = source.node
     names = " ".join(step.name for step in found.steps)
     operand = next((step.operand for step in found.steps if step.operand is not None), None)
-    if operand is not None and operand.meta["val"].dim() != node.meta["val"].dim():
+    if operand is not None and not _is_of_shape(operand, node):
         shaped = graph.call_function(aten.reshape.default, (operand, _sizes(node)))
         shaped.meta["val"] = operand.meta["val"].reshape(node.meta["val"].shape)
         operand = shaped

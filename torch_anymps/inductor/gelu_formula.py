@@ -25,8 +25,8 @@ class GeluFormula(OfThisGenerator, CustomGraphPass):
     def __call__(self, graph: fx.Graph) -> None:
         changed = False
         for node in list(graph.nodes):
-            x = _argument_of_gelu(node)
-            if x is None or not _is_mps(x):
+            found = _formula_at(node)
+            if found is None or not _is_mps(x := found[0]) or not _are_last(found[1], node):
                 continue
             result = node.meta["example_value"]
             with graph.inserting_before(node):
@@ -42,21 +42,32 @@ class GeluFormula(OfThisGenerator, CustomGraphPass):
             graph.eliminate_dead_code()
 
 
-def _argument_of_gelu(node: fx.Node) -> fx.Node | None:
-    """x, where a node is the formula."""
+def _formula_at(node: fx.Node) -> tuple[fx.Node, set[fx.Node]] | None:
+    """x and the nodes of the formula, where a node is its result."""
     if (factors := _nodes(node, "mul", 2)) is None:
         return None
     for half, rest in (factors, factors[::-1]):
         x = _with_number(half, "mul", 0.5)
         tanh = _with_number(rest, "add", 1.0)
         inner = _nodes(tanh, "tanh", 1)
-        terms = _nodes(_with_number(inner[0] if inner else None, "mul", math.sqrt(2 / math.pi)), "add", 2)
+        total = _with_number(inner[0] if inner else None, "mul", math.sqrt(2 / math.pi))
+        terms = _nodes(total, "add", 2)
         if x is None or terms is None or x not in terms:
             continue
-        power = _with_number(terms[1 - terms.index(x)], "mul", 0.044715)
+        term = terms[1 - terms.index(x)]
+        power = _with_number(term, "mul", 0.044715)
         if _with_number(power, "pow", 3.0) is x:
-            return x
+            return x, {node, half, rest, tanh, inner[0], total, term, power}
     return None
+
+
+def _are_last(nodes: set[fx.Node], last: fx.Node) -> bool:
+    """Whether nothing stands between them: it might write to one of them, or to what they read."""
+    for _ in nodes:
+        if last not in nodes:
+            return False
+        last = last.prev
+    return True
 
 
 def _nodes(node: fx.Node | None, name: str, count: int) -> tuple[fx.Node, ...] | None:
