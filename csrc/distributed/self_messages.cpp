@@ -45,6 +45,9 @@ class SelfMessages::Message final : public c10d::Work {
     const std::chrono::milliseconds timeout_;
 };
 
+SelfMessages::SelfMessages() = default;
+SelfMessages::~SelfMessages() = default;
+
 WorkPtr SelfMessages::send(const Tensor& tensor, int rank, int tag) {
     auto work = c10::make_intrusive<Message>(rank, c10d::OpType::SEND, tensor, kNoTimeout);
     c10::intrusive_ptr<Message> awaited;

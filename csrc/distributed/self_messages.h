@@ -16,6 +16,8 @@ namespace anymps::distributed {
 // device. Messages of a tag arrive in the order in which they were sent. Thread-safe.
 class SelfMessages {
   public:
+    SelfMessages();
+    ~SelfMessages();
     // Completed at once: a message that nobody receives yet is kept.
     WorkPtr send(const Tensor& tensor, int rank, int tag);
     // timeout: of a wait() that names none.
