@@ -55,6 +55,16 @@ def test_host_ops_out_and_list(mps):
     assert_same_error(torch.linalg.svd, torch.full((2, 2), float("nan")))
 
 
+def test_eigenvalues_of_what_is_not_finite(mps):
+    """The CPU's eigvals ends the process."""
+    out = torch.empty(0, dtype=torch.complex64, device=mps)
+    for value in (float("nan"), float("inf")):
+        x = torch.full((2, 2), value, device=mps)
+        for op in (torch.linalg.eig, torch.linalg.eigvals, lambda t: torch.linalg.eigvals(t, out=out)):
+            with pytest.raises(RuntimeError, match="input tensor should not contain infs or NaNs"):
+                op(x)
+
+
 def test_every_row_is_an_operator_of_pytorch():
     for name in torch_anymps.host_ops():
         operator, _, overload = name.partition(".")

@@ -17,16 +17,18 @@ namespace {
 
 // An operator a row: its overloads by their names in native_functions.yaml, and the dtypes of the results: as
 // the first argument (A), its complex (C) or real (R) one, or int32 (I). An optional row is left out where
-// PyTorch is older than its operator.
+// PyTorch is older than its operator. What LAPACK does with numbers that are not finite may end the process:
+// rows that ask for finite ones raise.
 struct HostOp {
     const char* functional;
     const char* out;
     std::string_view dtypes;
     bool optional = false;
+    bool finite = false;
 };
 constexpr HostOp kHostOps[] = {
     {"_linalg_eigh", "_linalg_eigh.eigenvalues", "RA"},
-    {"_linalg_eigvals", "linalg_eigvals.out", "C"},
+    {"_linalg_eigvals", "linalg_eigvals.out", "C", false, /*finite=*/true},
     {"_linalg_svd", "_linalg_svd.U", "ARA"},
     {"geqrf", "geqrf.a", "AA"},
     {"linalg_eig", "linalg_eig.out", "CC"},
@@ -81,13 +83,28 @@ void run_functional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     run_on_cpu(*find(row->out), stack);
 }
 
+using Boxed = void(const c10::OperatorHandle&, torch::jit::Stack*);
+
+// A kernel behind the question that ATen's linalg_eig asks, in its words.
+template <Boxed* run>
+void run_finite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    const at::Tensor argument = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
+    TORCH_CHECK(argument.isfinite().all().item<bool>(),
+                "torch.linalg.eig: input tensor should not contain infs or NaNs.");
+    run(op, stack);
+}
+
+template <Boxed* run>
+torch::CppFunction kernel_of(const HostOp& row) {
+    return row.finite ? torch::CppFunction::makeFromBoxedFunction<&run_finite<run>>()
+                      : torch::CppFunction::makeFromBoxedFunction<run>();
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
     for (const auto& row : kHostOps) {
         if (!present(row)) continue;
-        m.impl(row.out, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
-        if (row.functional != nullptr) {
-            m.impl(row.functional, torch::CppFunction::makeFromBoxedFunction<&run_functional>());
-        }
+        m.impl(row.out, kernel_of<&run_on_cpu>(row));
+        if (row.functional != nullptr) m.impl(row.functional, kernel_of<&run_functional>(row));
     }
 }
 
