@@ -57,9 +57,9 @@ def test_host_ops_out_and_list(mps):
 
 def test_eigenvalues_of_what_is_not_finite(mps):
     """The CPU's eigvals ends the process."""
+    out = torch.empty(0, dtype=torch.complex64, device=mps)
     for value in (float("nan"), float("inf")):
         x = torch.full((2, 2), value, device=mps)
-        out = torch.empty(0, dtype=torch.complex64, device=mps)
         for op in (torch.linalg.eig, torch.linalg.eigvals, lambda t: torch.linalg.eigvals(t, out=out)):
             with pytest.raises(RuntimeError, match="input tensor should not contain infs or NaNs"):
                 op(x)

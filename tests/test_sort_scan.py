@@ -56,6 +56,8 @@ def test_topk_and_kthvalue(dtype):
                 same(got.indices, wanted.indices)
         same(torch.kthvalue(x.to("mps"), k, dim).values, torch.kthvalue(x, k, dim).values)
     assert torch.topk(torch.ones(3, device="mps"), 0)[0].shape == (0,)
+    outs = torch.full((), 9.0, device="mps"), torch.full((), 9, device="mps")
+    assert [t.item() for t in torch.topk(torch.tensor(3.0, device="mps"), 0, out=outs)] == [3.0, 0]
     with pytest.raises(IndexError, match="Expected reduction dim 1 to have non-zero size"):
         torch.kthvalue(torch.ones(3, 0, device="mps"), 1)
 
