@@ -152,6 +152,10 @@ std::exception_ptr explained(std::exception_ptr error, const char* name, const C
 // exchanges start in the order of the calls.
 c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller);
 
+// The same in a group of one rank, on the stream: what is written gets what is read, in the order of the
+// arguments, and what is both stays. The Work is completed.
+c10::intrusive_ptr<DeviceWork> launch_alone(Exchange exchange, Caller caller);
+
 // The same for messages, whose host side makes progress by itself but tells its end only to who waits: the
 // Work completes in wait(). Its Future is refused.
 c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller);

@@ -47,6 +47,7 @@ class HostArgument {
     // Records the copy from exchanged() to the tensor, where the two are not the same. Below autograd and
     // without a new version of the tensor, as PyTorch's own backends write.
     void to_tensor();
+    Access access() const { return access_; }
     bool written() const { return access_ != Access::Read; }
     // Whether to_tensor() has something to do.
     bool copied() const;

@@ -74,6 +74,8 @@ c10::intrusive_ptr<c10d::Backend::Options> MpsBackend::getBackendOptions() {
 }
 
 WorkPtr MpsBackend::run(Exchange exchange, std::chrono::milliseconds timeout) {
+    if (getSize() == 1 && !exchange.arguments.empty())
+        return started(launch_alone(std::move(exchange), caller()));
     if (!local_) return started(launch(std::move(exchange), caller()));
     if (timeout == c10d::kUnsetTimeout) timeout = host_->getBackendOptions()->timeout;
     return started(local_->launch(std::move(exchange), caller(), timeout));
