@@ -1,11 +1,13 @@
 #include "ops/attention/call.h"
 
 #include <ATen/ops/empty_like.h>
+#include <anymps/ops/reduction_rows.h>
 
 #include <initializer_list>
 #include <limits>
 
 #include "kernels/kernel_call.h"
+#include "kernels/reduction_launcher.h"
 #include "runtime/dispatch_time.h"
 
 namespace anymps::ops {
@@ -59,6 +61,14 @@ CallArgs call_args(const Attention& a, const Tensor& lse) {
     args.scale = static_cast<float>(a.scale);
     args.keep_scale = a.keep_scale();
     return args;
+}
+
+uint32_t bias_code(const Attention& a) {
+    return kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
+}
+
+void write_delta(const Tensor& grad, const Tensor& out, const Tensor& delta) {
+    kernels::reduce(rows::dot, {grad, out}, kernels::dim_mask(out, 3), {delta});
 }
 
 void note_products(const Attention& a, int matrices) {

@@ -23,6 +23,12 @@ at::Tensor with_rows(const at::Tensor& t);
 // Of the tensors that a call has: out, the gradients, delta and the workspace are left 0.
 CallArgs call_args(const Attention& a, const at::Tensor& lse);
 
+// The code of the bias's dtype for kernels; that of f32 without one.
+uint32_t bias_code(const Attention& a);
+
+// delta [batch, heads, l] f32: the sum of grad * out [batch, heads, l, v] of each row, of any strides.
+void write_delta(const at::Tensor& grad, const at::Tensor& out, const at::Tensor& delta);
+
 // Of the next dispatch, which multiplies each tile of scores by as many matrices of a head.
 void note_products(const Attention& a, int matrices);
 

@@ -3,7 +3,6 @@
 // flash kernels do not take.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
-#include <anymps/ops/reduction_rows.h>
 #include <anymps/shaders/attention/attention.h>
 #include <anymps/shaders/attention/attention_keep.h>
 
@@ -12,8 +11,7 @@
 #include "gemm/gemm.h"
 #include "kernels/flat_grid.h"
 #include "kernels/launch_config.h"
-#include "kernels/reduction_launcher.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/call.h"
 #include "runtime/device.h"
 
 namespace anymps::ops {
@@ -114,9 +112,7 @@ void run_rows(bool backward, const Attention& a, int64_t first, const Tensor& sc
     args.columns = static_cast<uint32_t>(a.s());
     args.first_batch = static_cast<uint32_t>(first);
     args.heads = static_cast<uint32_t>(a.heads);
-    uint32_t bias_type = kernels::code(at::kFloat);
     if (a.bias.defined()) {
-        bias_type = kernels::code(a.bias.scalar_type());
         uint32_t* strides[] = {&args.bias_batch, &args.bias_head, &args.bias_row, &args.bias_column};
         for (int d = 0; d < 4; ++d) *strides[d] = static_cast<uint32_t>(a.bias.stride(d));
     }
@@ -131,7 +127,7 @@ void run_rows(bool backward, const Attention& a, int64_t first, const Tensor& sc
     auto call = kKernels(backward, lanes != 0)
                     .call({.workgroup = workgroup,
                            .subgroup = info.subgroup_size,
-                           .bias_type = bias_type,
+                           .bias_type = bias_code(a),
                            .has_bias = a.bias.defined(),
                            .causal = a.causal,
                            .dropout = keep.defined(),
@@ -175,7 +171,7 @@ void chunked_attention_backward(const Attention& a, const Tensor& grad_out, cons
     const Tensor grad = merged(grad_out, 1);
     const Tensor lse = logsumexp.flatten(0, 1);
     const Tensor delta = at::empty({a.batch, a.heads, a.l()}, lse.options());
-    kernels::reduce(rows::dot, {grad_out, out}, kernels::dim_mask(out, 3), {delta});
+    write_delta(grad_out, out, delta);
     // Several query heads add up in one key head: in float.
     const auto wide = a.groups > 1 ? m.query.options().dtype(at::kFloat) : m.query.options();
     const auto target = [](const Tensor& gradient, const Tensor& like, const at::TensorOptions& options) {

@@ -68,10 +68,9 @@ void decode_attention(const Attention& attention, const Tensor& out, const Tenso
     const uint64_t wanted = ceil_div(kGroupsPerComputeUnit * info.compute_units(), blocks);
     args.part = static_cast<uint32_t>(ceil_div(ceil_div(keys, wanted), step) * step);
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
-    const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     const shader::Constants constants{.workgroup = kThreads,
                                       .subgroup = info.subgroup_size,
-                                      .bias_type = bias,
+                                      .bias_type = bias_code(a),
                                       .has_bias = a.bias.defined(),
                                       .causal = a.causal,
                                       .wide = forward.wide,

@@ -129,11 +129,10 @@ KernelCall call(const FlashTile& tile, const Attention& a, bool wide, bool grad_
     const auto type = a.query.scalar_type();
     const gemm::FragmentLayout layout =
         tile.fragments == Fragments::Known ? gemm::fragment_layout(type) : gemm::FragmentLayout{};
-    const uint32_t bias = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat);
     return call(tile.kernel, a,
                 {.workgroup = tile.workgroup,
                  .subgroup = gemm::matrix_subgroup(runtime::device().info()),
-                 .bias_type = bias,
+                 .bias_type = bias_code(a),
                  .has_bias = a.bias.defined(),
                  .causal = a.causal,
                  .dropout = a.dropout > 0.0,

@@ -38,7 +38,7 @@ bool has_fast_chunks(const AttentionProblem& p, const kernels::RouteDevice& t) {
 template <class Kernel>
 auto prepared(const Kernel& kernel, const Attention& a, bool wide, bool bias_gradient = false) {
     auto call = kernel.call({.subgroup = kernels::launch_config_of(kernel.name).subgroup,
-                             .bias_type = kernels::code(a.bias.defined() ? a.bias.scalar_type() : at::kFloat),
+                             .bias_type = bias_code(a),
                              .has_bias = a.bias.defined(),
                              .causal = a.causal,
                              .dropout = a.dropout > 0.0,
@@ -84,12 +84,7 @@ void flash_simt_attention_backward(const Attention& attention, const Tensor& gra
                                    const Tensor& lse, const AttentionGradients& gradients) {
     const BackwardCall backward(attention, grad, out, lse, gradients);
     const Attention& a = backward.a;
-    prepared(bwd::flash_simt_delta, a, backward.wide)
-        .read(backward.out)
-        .read(backward.grad)
-        .write(backward.delta)
-        .dispatch(backward.args,
-                  Grid::linear(ceil_div(a.z() * a.l() * bwd::kDeltaLanes, bwd::kDeltaThreads)));
+    write_delta(backward.grad, backward.out, backward.delta);
     const auto launch = [&](const auto& kernel, bool bias_gradient) {
         auto call = prepared(kernel, a, backward.wide, bias_gradient);
         call.read(backward.grad).read(lse).read(backward.delta);
