@@ -307,7 +307,9 @@ def _registration_block(key: str, batches: list[_Batch]) -> str:
 
 
 def _one_line_each(registrations: list[str]) -> str:
-    return "\n".join("    " + re.sub(r",\n", ", ", text.strip()) for text in registrations)
+    """Function pointers instead of TORCH_FN: functions of one type share what PyTorch instantiates for boxed calls."""
+    calls = (re.sub(r"TORCH_FN\((\w+)\)", r"&\1", re.sub(r",\n", ", ", text.strip())) for text in registrations)
+    return "\n".join(f"    {call}" for call in calls)
 
 
 def _run(target: Target, ops: list[NativeFunction | NativeFunctionsGroup], batch: _Batch) -> list[str]:
