@@ -8,7 +8,9 @@
 #include "gemm/tiles.h"
 #include "kernels/launch_config.h"
 #include "ops/attention/call.h"
+#include "runtime/command_graph.h"
 #include "runtime/device.h"
+#include "runtime/zeroed_words.h"
 
 namespace anymps::ops {
 namespace {
@@ -44,6 +46,15 @@ int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
 const DecodeKernel& decode_kernel(int64_t size, uint64_t sharing, const vulkan::DeviceInfo& device) {
     if (pieces_of_lane(size, device) > 1) return kLong;
     return sharing > 2 ? kFour : sharing == 2 ? kTwo : kOne;
+}
+
+// Counters of the workgroups that have left their part; every dispatch leaves them zero for the next one.
+uint64_t arrivals() {
+    static const auto& counters = *[] {
+        const runtime::OutsideCapture outside;
+        return new runtime::ZeroedWords(runtime::ZeroedWords::kMaxSlots);  // never freed
+    }();
+    return counters.address();
 }
 
 }  // namespace
@@ -84,18 +95,14 @@ void decode_attention(const Attention& attention, const Tensor& out, const Tenso
     }
     auto launch = decode.kernel.call(constants);
     launch.read(a.query).read(a.key).read(a.value).read(a.bias);
-    if (args.parts > 1)
-        launch.write(workspace);
-    else
-        launch.write(forward.out).write(lse);
-    launch.dispatch(args, Grid::linear(blocks * args.parts));
+    launch.write(forward.out).write(lse);
     if (args.parts > 1) {
-        shader::attention_join.call(constants)
-            .read(workspace)
-            .write(forward.out)
-            .write(lse)
-            .dispatch(args, Grid::linear(ceil_div(rows * args.value_size, kThreads)));
+        using runtime::ZeroedWords;  // kGroupsPerComputeUnit blocks a compute unit at most have parts
+        TORCH_INTERNAL_ASSERT(blocks * sizeof(uint32_t) <= ZeroedWords::kMaxSlots * ZeroedWords::kSlotBytes);
+        args.arrivals = arrivals();
+        launch.write(workspace).write(args.arrivals, blocks * sizeof(uint32_t));
     }
+    launch.dispatch(args, Grid::linear(blocks * args.parts));
     forward.finish(out);
 }
 
