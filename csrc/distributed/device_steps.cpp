@@ -23,8 +23,8 @@ namespace {
 namespace shader = shaders::exchange;
 using Op = c10d::ReduceOp;
 
-// Groups of a grid: what keeps a bus of 64 GB/s busy in one direction. More only take occupancy from the kernels of
-// the model: with 96 a step of BERT by two H200 took 42 to 44 ms, with 32 it takes 40.
+// Groups of a grid: what keeps a bus of 64 GB/s busy in one direction. More only take occupancy from the
+// kernels of the model: with 96 a step of BERT by two H200 took 42 to 44 ms, with 32 it takes 40.
 constexpr uint64_t kGroups = 32;
 constexpr uint64_t kGroupsOfSoftware = 8;
 constexpr uint32_t kWord = 16;

@@ -46,15 +46,6 @@ uint64_t address_of(const Matrices& matrices) {
     return address_of(matrices.tensor);
 }
 
-// True where rows of the results store as vec4, and what lies as they do can be read so.
-bool has_vec4_rows(const GemmArgs& args, const Gemm& g) {
-    const uint64_t item = g.out.tensor->element_size();
-    const auto aligned = [&](uint64_t address) {
-        return aligned4(address, item, args.n, args.out_m, args.out_z);
-    };
-    return args.out_n == 1 && aligned(args.out) && aligned(address_of(g.epilogue.operand));
-}
-
 uint64_t scalar_bits(const at::Scalar& value, Compute compute) {
     if (compute == Compute::F32) return std::bit_cast<uint32_t>(value.to<float>());
     if (compute == Compute::C64) return std::bit_cast<uint64_t>(value.to<c10::complex<float>>());
@@ -141,32 +132,11 @@ class Execution {
     }
 
     GemmArgs gemm_args(const Gemm& g, const Plan& plan) const {
-        const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
-        const bool scales = !g.epilogue.steps;
-        return {.out = address_of(g.out),
-                .self = address_of(g.self),
-                .alpha = scales ? scalar_bits(g.alpha, compute_) : address_of(g.epilogue.first),
-                .beta = scales ? scalar_bits(g.beta, compute_) : address_of(g.epilogue.operand),
-                .fallback_flags = kernels::address_or_0(flags_),
-                .m = u(g.m),
-                .n = u(g.n),
-                .k = u(g.k),
-                .batch = u(g.batch),
-                .k_per_split = plan.k_per_split,
-                .out_m = stride32(g.out.row, g.m),
-                .out_n = stride32(g.out.column, g.n),
-                .out_z = stride32(g.out.batch, plan.split_k > 1 ? 2 : g.batch),
-                .self_m = stride32(g.self.row, g.m),
-                .self_n = stride32(g.self.column, g.n),
-                .self_z = stride32(g.self.batch, g.batch)};
-    }
-
-    // What every kernel of a product reads and writes beside its factors.
-    static void declare_results(KernelCall& call, const Gemm& g) {
-        call.write(*g.out.tensor);
-        if (g.self.tensor != nullptr) call.read(*g.self.tensor);
-        if (g.epilogue.operand != nullptr) call.read(*g.epilogue.operand);
-        if (g.epilogue.first != nullptr) call.write(*g.epilogue.first);
+        GemmArgs args = gemm::gemm_args(g, compute_);
+        args.fallback_flags = kernels::address_or_0(flags_);
+        args.k_per_split = plan.k_per_split;
+        if (plan.split_k > 1) args.out_z = stride32(g.out.batch, 2);
+        return args;
     }
 
     double operations() const { return 2.0 * product_.batch * product_.m * product_.n * product_.k; }
@@ -326,6 +296,41 @@ at::ScalarType accumulator_of(Compute compute) {
            : compute == Compute::C64 ? at::kComplexFloat
            : compute == Compute::I32 ? at::kInt
                                      : at::kLong;
+}
+
+GemmArgs gemm_args(const Gemm& g, Compute compute) {
+    const auto u = [](int64_t size) { return static_cast<uint32_t>(size); };
+    const bool scales = !g.epilogue.steps;
+    return {.out = address_of(g.out),
+            .self = address_of(g.self),
+            .alpha = scales ? scalar_bits(g.alpha, compute) : address_of(g.epilogue.first),
+            .beta = scales ? scalar_bits(g.beta, compute) : address_of(g.epilogue.operand),
+            .m = u(g.m),
+            .n = u(g.n),
+            .k = u(g.k),
+            .batch = u(g.batch),
+            .k_per_split = u(g.k),
+            .out_m = stride32(g.out.row, g.m),
+            .out_n = stride32(g.out.column, g.n),
+            .out_z = stride32(g.out.batch, g.batch),
+            .self_m = stride32(g.self.row, g.m),
+            .self_n = stride32(g.self.column, g.n),
+            .self_z = stride32(g.self.batch, g.batch)};
+}
+
+bool has_vec4_rows(const GemmArgs& args, const Gemm& g) {
+    const uint64_t item = g.out.tensor->element_size();
+    const auto aligned = [&](uint64_t address) {
+        return aligned4(address, item, args.n, args.out_m, args.out_z);
+    };
+    return args.out_n == 1 && aligned(args.out) && aligned(address_of(g.epilogue.operand));
+}
+
+void declare_results(KernelCall& call, const Gemm& g) {
+    call.write(*g.out.tensor);
+    if (g.self.tensor != nullptr) call.read(*g.self.tensor);
+    if (g.epilogue.operand != nullptr) call.read(*g.epilogue.operand);
+    if (g.epilogue.first != nullptr) call.write(*g.epilogue.first);
 }
 
 void execute(const Gemm& g, Compute compute, const GemmPlan& plan) {
