@@ -256,3 +256,23 @@ def test_submissions_are_cut_by_time(device, tmp_path):
     assert graph == 5 and eager >= 5
     graph, eager = counts("0")
     assert graph == 1 and eager <= 4
+
+
+DECODING = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention as attention
+for size, heads, queries in ((64, 3, 1), (64, 6, 1), (96, 3, 1), (200, 3, 2)):
+    q, k, v = (torch.randn(2, h, n, size) for h, n in ((heads, queries), (3, 300), (3, 300)))
+    mask = torch.rand(2, 1, queries, 300) > 0.3
+    result = attention(q.to("mps"), k.to("mps"), v.to("mps"), mask.to("mps"), enable_gqa=True)
+    torch.testing.assert_close(result.cpu(), attention(q, k, v, mask, enable_gqa=True))
+"""
+
+
+def test_kernels_of_few_registers(tmp_path, run_python):
+    """Those of Intel's GPUs before Xe2, which ask for subgroups of 8; lavapipe's have as many."""
+    env = environment("uhd_620", tmp_path, subgroups=True) | {"ANYMPS_LOG": "dispatch"}
+    result = run_python(DECODING, env=env)
+    assert result.returncode == 0, result.stderr[-2000:]
+    for kernel in ("1", "2", "128", "long"):
+        assert f"attention_decode_{kernel}_lean[128,8," in result.stderr

@@ -25,17 +25,32 @@ constexpr int64_t kMaxQueries = 8;
 constexpr int64_t kMaxPieces = 4;              // of eight elements that a lane has of a row
 constexpr uint64_t kGroupsPerComputeUnit = 4;  // enough loads under way
 
-// As attention_decode.slang has them: queries that share keys, keys that a team loads at once.
+// As attention_decode.slang has them: queries that share keys, pieces of eight elements that a lane has of a row, keys
+// that a team loads at once.
 struct DecodeKernel {
     shader::AttentionCallKernel kernel;
-    uint64_t rows, prefetch;
+    uint64_t rows;
+    int64_t pieces;
+    uint64_t prefetch;
 };
-constexpr DecodeKernel kOne{shader::attention_decode_1, 1, 8}, kTwo{shader::attention_decode_2, 2, 8},
-    kFour{shader::attention_decode_4, 4, 4}, kLong{shader::attention_decode_long, 1, 2};
+constexpr DecodeKernel kKernels[] = {{shader::attention_decode_4, 4, 1, 4},
+                                     {shader::attention_decode_2, 2, 1, 8},
+                                     {shader::attention_decode_1, 1, 1, 8},
+                                     {shader::attention_decode_long, 1, kMaxPieces, 2}};
+// Of few registers a thread, with the fewest lanes a subgroup.
+constexpr DecodeKernel kLeanKernels[] = {{shader::attention_decode_2_lean, 2, 1, 2},
+                                         {shader::attention_decode_1_lean, 1, 1, 2},
+                                         {shader::attention_decode_128_lean, 1, 2, 2},
+                                         {shader::attention_decode_long_lean, 1, kMaxPieces, 1}};
+
+uint32_t lanes_of(const vulkan::DeviceInfo& device) {
+    const bool lean = device.subgroup_size_control && device.profile->is_narrow(kKernels[0].kernel.name);
+    return lean ? device.min_subgroup_size : device.subgroup_size;
+}
 
 // Lanes of a row of `size` elements.
 uint32_t team(int64_t size, const vulkan::DeviceInfo& device) {
-    return std::min(std::bit_ceil(static_cast<uint32_t>(ceil_div(size, 8))), device.subgroup_size);
+    return std::min(std::bit_ceil(static_cast<uint32_t>(ceil_div(size, 8))), lanes_of(device));
 }
 
 int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
@@ -44,8 +59,11 @@ int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
 
 // sharing: queries that see the same keys, of all heads of a group.
 const DecodeKernel& decode_kernel(int64_t size, uint64_t sharing, const vulkan::DeviceInfo& device) {
-    if (pieces_of_lane(size, device) > 1) return kLong;
-    return sharing > 2 ? kFour : sharing == 2 ? kTwo : kOne;
+    const int64_t pieces = pieces_of_lane(size, device);
+    const bool lean = lanes_of(device) < device.subgroup_size;
+    for (const DecodeKernel& each : lean ? kLeanKernels : kKernels)
+        if (pieces <= each.pieces && sharing > each.rows / 2) return each;
+    TORCH_INTERNAL_ASSERT(false, "no kernel for rows of ", size);
 }
 
 // Counters of the workgroups that have left their part; every dispatch leaves them zero for the next one.
@@ -80,7 +98,7 @@ void decode_attention(const Attention& attention, const Tensor& out, const Tenso
     args.part = static_cast<uint32_t>(ceil_div(ceil_div(keys, wanted), step) * step);
     args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
     const shader::Constants constants{.workgroup = kThreads,
-                                      .subgroup = info.subgroup_size,
+                                      .subgroup = lanes_of(info),
                                       .bias_type = bias_code(a),
                                       .has_bias = a.bias.defined(),
                                       .causal = a.causal,
