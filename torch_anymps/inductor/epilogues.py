@@ -44,11 +44,11 @@ def add_epilogues(graph: fx.Graph, few_rows_only: bool = False) -> None:
     """
     branches: dict[fx.Node, Branch] = {}
     for node in graph.nodes:
-        if not few_rows_only and (source := _source_of(node)) is not None and source.is_convolution:
+        if not few_rows_only and (source := source_of(node)) is not None and source.is_convolution:
             value, channel_steps = _after_channel_steps(source)
             branches[value] = Branch(source, channel_steps)
     for node in list(graph.nodes):
-        if node._erased or not node.users or (source := _source_of(node)) is None:
+        if node._erased or not node.users or (source := source_of(node)) is None:
             continue
         if few_rows_only and not source.has_few_rows:
             continue
@@ -78,7 +78,7 @@ class Source:
         return self.node.meta["val"].dtype
 
 
-def _source_of(node: fx.Node) -> Source | None:
+def source_of(node: fx.Node) -> Source | None:
     """Products of two matrices without factors alpha and beta; convolutions that are not depthwise or transposed."""
     if node.op != "call_function" or node.kwargs or not is_mps(node) or not node.meta["val"].is_floating_point():
         return None

@@ -15,6 +15,7 @@ from .device import device_config
 from .epilogue_steps import is_conversion
 from .epilogues import add_epilogues
 from .graph_key import OfThisGenerator
+from .norm_prologue import add_norm_prologues
 from .product_passes import is_for_called, is_mps, widen_products
 
 # Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
@@ -29,6 +30,8 @@ class GraphPasses(OfThisGenerator, CustomGraphModulePass):
             # products 2.5 ms a step, and the kernels that they spare take 0.7.
             add_epilogues(gm.graph, few_rows_only=device_config().matrix_units)
             widen_products(gm.graph)
+            if not device_config().software:  # whose dispatches cost nothing beside what they compute
+                add_norm_prologues(gm.graph)
         convert_together(gm.graph)
         join_gradients(gm.graph)
         gm.graph.eliminate_dead_code()
