@@ -40,11 +40,15 @@ def add_norm_prologues(graph: fx.Graph) -> None:
 
     Only of rows that are in memory: a kernel that computes rows does their norm, too. Norms are not rounded to 16 bits.
     """
-    graph.eliminate_dead_code()  # readers are counted
-    found = [(product, norm) for product in _products(graph) if (norm := _norm_before(product)) is not None]
-    for product, norm in _without_other_readers(found):
-        _replace(graph, product, norm)
+    results: dict[fx.Node, fx.Node] = {}
+    for product, norm in _found(graph, _is_in_memory):
+        results[product.node] = _replace(graph, product, norm, results)
     graph.eliminate_dead_code()
+
+
+def rows_to_store(graph: fx.Graph) -> set[fx.Node]:
+    """Rows whose norm products could do if these rows were in memory."""
+    return {norm.source for _, norm in _found(graph, _is_float)}
 
 
 @dataclass(frozen=True)
@@ -141,17 +145,24 @@ def _product(node: fx.Node) -> Product | None:
     return Product(node, source.summand, *source.factors)
 
 
+def _found(graph: fx.Graph, is_source) -> list[tuple[Product, Norm]]:
+    """Products, each with the norm that it can do."""
+    graph.eliminate_dead_code()  # readers are counted
+    norms = ((product, _norm_before(product)) for product in _products(graph))
+    return _without_other_readers([(product, norm) for product, norm in norms if norm and is_source(norm.source)])
+
+
 def _norm_before(product: Product) -> Norm | None:
-    """The norm that a product reads as mat1, where its rows, weight and bias are in memory."""
+    """The norm that a product reads as mat1, whose weight and bias are in memory."""
     rows = product.rows
     for scaled, bias in _without_columns(product.mat1, aten.add.Tensor, rows):
         for normalized, weight in _without_columns(scaled, aten.mul.Tensor, rows):
             if (found := _normalized(normalized, rows)) is None:
                 continue
             source, eps, centered = found
-            inputs = [node for node in (source, weight, bias) if node is not None]
-            if all(map(_is_in_memory, inputs)):
-                return Norm(source, eps, centered, weight, bias, _between(product.mat1, inputs))
+            columns = [node for node in (weight, bias) if node is not None]
+            if all(map(_is_in_memory, columns)):
+                return Norm(source, eps, centered, weight, bias, _between(product.mat1, [source, *columns]))
     return None
 
 
@@ -318,21 +329,27 @@ def _are_read_by(nodes: frozenset[fx.Node], readers: set[fx.Node]) -> bool:
     return all(user in readers for node in nodes for user in node.users)
 
 
-def _replace(graph: fx.Graph, product: Product, norm: Norm) -> None:
+def _replace(graph: fx.Graph, product: Product, norm: Norm, results: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The product with its norm, in its place. results: of products that have been replaced before."""
+
+    def reshaped(node: fx.Node | None, *sizes: int) -> fx.Node | None:
+        node = results.get(node, node)
+        return node if node is None or node.meta["val"].shape == sizes else _reshaped(graph, node, sizes)
+
     rows, node = product.rows, product.node
     with graph.inserting_before(node):
-        mat1 = _reshaped(graph, norm.source, [rows.count, rows.size])
-        weight, bias = (None if n is None else _reshaped(graph, n, [rows.size]) for n in (norm.weight, norm.bias))
-        arguments = (product.summand, mat1, product.mat2, weight, bias, norm.eps, norm.centered)
-        arguments += (product.steps, product.operand, product.dtype)
+        mat1 = reshaped(norm.source, rows.count, rows.size)
+        weight, bias = reshaped(norm.weight, rows.size), reshaped(norm.bias, rows.size)
+        summand, mat2, operand = (results.get(n, n) for n in (product.summand, product.mat2, product.operand))
+        factors = (summand, mat1, mat2, weight, bias)
+        arguments = (*factors, norm.eps, norm.centered, product.steps, operand, product.dtype)
         result = graph.call_function(anymps.addmm_norm.default, arguments)
     result.meta.update(node.meta)
     node.replace_all_uses_with(result)
+    return result
 
 
-def _reshaped(graph: fx.Graph, node: fx.Node, sizes: list[int]) -> fx.Node:
-    if list(node.meta["val"].shape) == sizes:
-        return node
-    reshaped = graph.call_function(aten.reshape.default, (node, sizes))
+def _reshaped(graph: fx.Graph, node: fx.Node, sizes: tuple[int, ...]) -> fx.Node:
+    reshaped = graph.call_function(aten.reshape.default, (node, list(sizes)))
     reshaped.meta["val"] = node.meta["val"].reshape(sizes)
     return reshaped
