@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -35,24 +37,24 @@ POOLS = {
 }
 
 
-def add_epilogues(graph: fx.Graph, few_rows_only: bool = False) -> None:
+def add_epilogues(graph: fx.Graph, few_rows_only: bool = False, stored: Collection[fx.Node] = ()) -> None:
     """Replaces products and convolutions by those that do the next steps, too, where that spares memory traffic.
 
-    few_rows_only: nothing but products of at most FEW_ROWS rows.
+    few_rows_only: nothing but products of at most FEW_ROWS rows. stored: what is worth storing, whoever reads it.
     Results that are in memory in any case, as operators that are called read them, are stored at once; what lies
     between is never stored. Other than without it, it is not rounded to 16 bits either.
     """
     branches: dict[fx.Node, Branch] = {}
     for node in graph.nodes:
-        if not few_rows_only and (source := _source_of(node)) is not None and source.is_convolution:
+        if not few_rows_only and (source := source_of(node)) is not None and source.is_convolution:
             value, channel_steps = _after_channel_steps(source)
             branches[value] = Branch(source, channel_steps)
     for node in list(graph.nodes):
-        if node._erased or not node.users or (source := _source_of(node)) is None:
+        if node._erased or not node.users or (source := source_of(node)) is None:
             continue
         if few_rows_only and not source.has_few_rows:
             continue
-        found = _longest(source, branches)
+        found = _longest(source, branches, stored)
         if found is not None:
             _replace(graph, source, found)
 
@@ -78,7 +80,7 @@ class Source:
         return self.node.meta["val"].dtype
 
 
-def _source_of(node: fx.Node) -> Source | None:
+def source_of(node: fx.Node) -> Source | None:
     """Products of two matrices without factors alpha and beta; convolutions that are not depthwise or transposed."""
     if node.op != "call_function" or node.kwargs or not is_mps(node) or not node.meta["val"].is_floating_point():
         return None
@@ -143,13 +145,14 @@ def _after_channel_steps(source: Source) -> tuple[fx.Node, list[ChannelStep]]:
     return value, steps
 
 
-def _longest(source: Source, branches: dict[fx.Node, Branch]) -> Found | None:
+def _longest(source: Source, branches: dict[fx.Node, Branch], stored: Collection[fx.Node]) -> Found | None:
     """The longest chain of steps whose result is in memory in any case."""
     dtype = source.dtype
     value, channel_steps = _after_channel_steps(source)
     steps: list[Step] = []
     branch = None
-    best = _found(source, value, channel_steps, steps) if channel_steps or _has_bias(source) else None
+    found = functools.partial(_found, source, stored)
+    best = found(value, channel_steps, steps) if channel_steps or _has_bias(source) else None
     keep, has_operand = False, False
     while len(steps) < MAX_STEPS and (step := next_step(value, dtype, source.node)) is not None:
         others = set(uses(value, dtype)) - step.consumed
@@ -168,7 +171,7 @@ def _longest(source: Source, branches: dict[fx.Node, Branch]) -> Found | None:
                     break
         steps.append(step)
         value = step.node
-        best = _found(source, value, channel_steps, list(steps), keep, branch) or best
+        best = found(value, channel_steps, list(steps), keep, branch) or best
     return best
 
 
@@ -183,11 +186,11 @@ def _has_bias(source: Source) -> bool:
     return source.is_convolution and source.node.args[2] is not None
 
 
-def _found(source, value, channel_steps, steps, keep=False, branch=None) -> Found | None:
+def _found(source, stored, value, channel_steps, steps, keep=False, branch=None) -> Found | None:
     readers = _readers(value, source.dtype)
     if not readers or not all(_sizes(reader) for reader in readers):
         return None
-    worth = all(map(is_for_called, readers)) if keep else any(map(_in_memory, readers))
+    worth = all(map(is_for_called, readers)) if keep else value in stored or any(map(_in_memory, readers))
     return Found(channel_steps, steps, readers, keep, branch) if worth else None
 
 

@@ -15,6 +15,7 @@ from .device import device_config
 from .epilogue_steps import is_conversion
 from .epilogues import add_epilogues
 from .graph_key import OfThisGenerator
+from .norm_prologue import add_norm_prologues, rows_to_store
 from .product_passes import is_for_called, is_mps, widen_products
 
 # Bytes that one conversion of many tensors may make: they are all alive from the first of them on.
@@ -27,8 +28,12 @@ class GraphPasses(OfThisGenerator, CustomGraphModulePass):
         if not inductor_config.emulate_precision_casts:  # the others keep results in float32 on the way
             # Elements of cooperative matrices are reached one by one: on an H200 gelu and its gradient cost BERT's
             # products 2.5 ms a step, and the kernels that they spare take 0.7.
-            add_epilogues(gm.graph, few_rows_only=device_config().matrix_units)
+            device = device_config()
+            stored = () if device.software else rows_to_store(gm.graph)
+            add_epilogues(gm.graph, few_rows_only=device.matrix_units, stored=stored)
             widen_products(gm.graph)
+            if not device.software:  # whose dispatches cost nothing beside what they compute
+                add_norm_prologues(gm.graph)
         convert_together(gm.graph)
         join_gradients(gm.graph)
         gm.graph.eliminate_dead_code()

@@ -19,6 +19,7 @@ CALLED = {
     aten.convolution.default,
     anymps.addmm_epilogue.default,
     anymps.addmm_epilogue_and_first.default,
+    anymps.addmm_norm.default,
     anymps.convolution_epilogue.default,
 }
 VIEWS = {*RESHAPES, aten.permute.default, aten.t.default, aten.unsqueeze.default}
