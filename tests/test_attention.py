@@ -121,6 +121,16 @@ def test_rows_without_a_key_are_zero():
     compare([(1, 2, 5, 8), (1, 2, 6, 8), (1, 2, 6, 8)], mask=keep)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_the_least_number_masks(dtype):
+    """Their keys have equal probabilities, as beside such a number no score and no logarithm of a count survives."""
+    for length, size in ((9, 16), (9, 136), (1, 16)):
+        mask = torch.zeros(2, 1, length, 12, dtype=dtype)
+        mask[1, ..., 5:] = mask[0] = torch.finfo(dtype).min
+        mask[0, ..., 7:] = -torch.inf
+        compare([(2, 2, length, size), (2, 2, 12, size), (2, 2, 12, size)], dtype, mask)
+
+
 def test_gradient_of_the_mask():
     q, k, v = (torch.randn(2, 3, 5, 8) for _ in range(3))
     mask = torch.randn(1, 3, 5, 5)
