@@ -37,6 +37,20 @@ def _sums_of_whole_windows(op, original):
     return avg_pool_backward
 
 
+def _inside_the_input(original):
+    """Positions of maxima: of windows that hold nothing above the padding, -inf, Inductor tells that of the padding."""
+
+    @functools.wraps(original)
+    def pool_offsets_to_indices(offsets, kernel_size, input_size, increments_to_index):
+        def index(*args):
+            return [sympy.Max(i, 0) for i in increments_to_index(*args)]
+
+        is_ours = offsets.get_device().type == "mps"
+        return original(offsets, kernel_size, input_size, index if is_ours else increments_to_index)
+
+    return pool_offsets_to_indices
+
+
 def _called(op, original):
     """The eager operator: Inductor's fractional_max_pool3d takes random samples in the order of those of two sizes."""
     from torch._inductor.lowering import fallback_handler
@@ -215,6 +229,7 @@ def register_corrections() -> None:
         lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
     ir.Layout._stride_expr_ge_or_false = _known_or_false(ir.Layout._stride_expr_ge_or_false)
     lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
+    lowering._pool_offsets_to_indices = _inside_the_input(lowering._pool_offsets_to_indices)
     op = aten.fractional_max_pool3d.default
     lowering.lowerings[op] = _called(op, lowering.lowerings[op])
     # PyTorch's own is at the key Autograd of every device, which that of mps comes before.
