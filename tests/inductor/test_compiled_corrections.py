@@ -112,3 +112,27 @@ def test_rows_in_random_order(mps, dynamic):
     order, rows, numbers, some = torch.compile(function, dynamic=dynamic, fullgraph=True)(x, y)
     assert order.sort().values.equal(y) and numbers.equal(order) and rows.equal(x[order] * 2)
     assert some.shape == (7,) and some.unique().numel() == 7
+
+
+def _exchanged(x, y):
+    t = x.clone()
+    x.copy_(y)
+    y.copy_(t)
+
+
+def _exchanged_transposed(x, y):
+    t = x.t().clone()
+    x.copy_(y)
+    y.copy_(t.t())
+
+
+def _passed_on(x, y):
+    rows, other = x[1:].clone(), y.clone()
+    x.copy_(other * 2)
+    y[1:] = rows
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("function", (_exchanged, _exchanged_transposed, _passed_on))
+def test_inputs_get_what_others_were(mps, function, dynamic):
+    compiled_agrees(function, torch.randn(4, 6), torch.randn(4, 6), dynamic=dynamic)
