@@ -18,6 +18,16 @@ def test_gradients_of_averages_over_parts_of_windows(mps):
     compiled_agrees(function, torch.randn(1, 2, 3, 7, 5, requires_grad=True), backward=True)
 
 
+@pytest.mark.parametrize("dynamic", (None, True))
+def test_positions_of_maxima_are_never_those_of_the_padding(mps, dynamic):
+    def function(x):
+        return F.max_pool2d(x, 3, 2, 1, return_indices=True), F.max_pool3d(x[None], 3, 2, 1, return_indices=True)
+
+    x = torch.randn(2, 7, 6)
+    x[0], x[1, :3] = -torch.inf, -torch.inf
+    compiled_agrees(function, x.requires_grad_(), dynamic=dynamic, backward=True)
+
+
 def test_samples_of_fractional_pooling_are_those_of_their_dimension(mps):
     def function(x, samples):
         return F.fractional_max_pool3d(x, 2, output_size=(3, 4, 2), _random_samples=samples, return_indices=True)
@@ -102,3 +112,27 @@ def test_rows_in_random_order(mps, dynamic):
     order, rows, numbers, some = torch.compile(function, dynamic=dynamic, fullgraph=True)(x, y)
     assert order.sort().values.equal(y) and numbers.equal(order) and rows.equal(x[order] * 2)
     assert some.shape == (7,) and some.unique().numel() == 7
+
+
+def _exchanged(x, y):
+    t = x.clone()
+    x.copy_(y)
+    y.copy_(t)
+
+
+def _exchanged_transposed(x, y):
+    t = x.t().clone()
+    x.copy_(y)
+    y.copy_(t.t())
+
+
+def _passed_on(x, y):
+    rows, other = x[1:].clone(), y.clone()
+    x.copy_(other * 2)
+    y[1:] = rows
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("function", (_exchanged, _exchanged_transposed, _passed_on))
+def test_inputs_get_what_others_were(mps, function, dynamic):
+    compiled_agrees(function, torch.randn(4, 6), torch.randn(4, 6), dynamic=dynamic)

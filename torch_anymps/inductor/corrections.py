@@ -37,6 +37,20 @@ def _sums_of_whole_windows(op, original):
     return avg_pool_backward
 
 
+def _inside_the_input(original):
+    """Positions of maxima: of windows that hold nothing above the padding, -inf, Inductor tells that of the padding."""
+
+    @functools.wraps(original)
+    def pool_offsets_to_indices(offsets, kernel_size, input_size, increments_to_index):
+        def index(*args):
+            return [sympy.Max(i, 0) for i in increments_to_index(*args)]
+
+        is_ours = offsets.get_device().type == "mps"
+        return original(offsets, kernel_size, input_size, index if is_ours else increments_to_index)
+
+    return pool_offsets_to_indices
+
+
 def _called(op, original):
     """The eager operator: Inductor's fractional_max_pool3d takes random samples in the order of those of two sizes."""
     from torch._inductor.lowering import fallback_handler
@@ -199,12 +213,40 @@ def _with_parts_of_permutations(original):
     return register_replacement
 
 
+def _with_copies_of_what_is_written(original):
+    """What a graph writes into one of its inputs may be another as it was: copied before that is written.
+
+    Inductor drops clones of inputs, also those of t = x.clone(), x.copy_(y), y.copy_(t).
+    """
+    from torch._inductor.fx_utils import get_node_storage
+
+    @functools.wraps(original)
+    def remove_noop_ops(graph):
+        original(graph)
+        copies = graph.find_nodes(op="call_function", target=aten.copy_.default)
+        order = {node: n for n, node in enumerate(graph.nodes)}
+        first_writes: dict = {}
+        for node in copies:
+            target, source = node.args[:2]
+            first = first_writes.get(get_node_storage(source)) if isinstance(source, torch.fx.Node) else None
+            if first is not None and source.meta["val"].is_mps and order[source] < order[first]:
+                with graph.inserting_before(first):
+                    kept = graph.call_function(aten.clone.default, (source,))
+                with V.fake_mode:
+                    kept.meta["val"] = aten.clone.default(source.meta["val"])
+                node.replace_input_with(source, kept)
+            first_writes.setdefault(get_node_storage(target), node)
+
+    return remove_noop_ops
+
+
 def register_corrections() -> None:
     from torch._inductor import graph, ir, lowering
-    from torch._inductor.fx_passes import misc_patterns
+    from torch._inductor.fx_passes import misc_patterns, post_grad
     from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
 
     misc_patterns.register_replacement = _with_parts_of_permutations(misc_patterns.register_replacement)
+    post_grad.remove_noop_ops = _with_copies_of_what_is_written(post_grad.remove_noop_ops)
     _whole_numbers_of_bits()
     graph.GraphLowering.run_node = _read_by_kernels_of_mps(graph.GraphLowering.run_node)
     Mover.__call__ = _one_dtype_after_another(Mover.__call__)
@@ -215,6 +257,7 @@ def register_corrections() -> None:
         lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
     ir.Layout._stride_expr_ge_or_false = _known_or_false(ir.Layout._stride_expr_ge_or_false)
     lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
+    lowering._pool_offsets_to_indices = _inside_the_input(lowering._pool_offsets_to_indices)
     op = aten.fractional_max_pool3d.default
     lowering.lowerings[op] = _called(op, lowering.lowerings[op])
     # PyTorch's own is at the key Autograd of every device, which that of mps comes before.
