@@ -199,11 +199,22 @@ def test_what_is_left_to_a_kernel(name):
     assert count(compiled_agrees(OTHERS[name], *tensors(2, WIDTH)))[0] == 0
 
 
-@pytest.mark.parametrize("shape, prologues", [((4, 1024), 1), ((4, 1028), 0), ((1, 4096), 1), ((5, WIDTH), 0)])
-def test_sizes(shape, prologues):
+@pytest.mark.parametrize(
+    "shape, expected",
+    [((4, 1024), 1), ((1, 4096), 1), ((2, 1028), 0), ((1, 4100), 0), ((5, WIDTH), 0), ((1, 98), 0)],
+)
+def test_sizes(shape, expected):
     function = lambda x, weight, bias, w, b: F.linear(F.layer_norm(x, x.shape[-1:], weight, bias), w, b)
     codes = compiled_agrees(function, *tensors(*shape, columns=8), tolerance=1e-4)
-    assert count(codes) == (prologues, 1 - prologues)
+    assert count(codes) == (expected, 1 - expected)
+
+
+@pytest.mark.parametrize("columns, expected", [(20, 1), (21, 0)])
+def test_weights_that_are_contiguous_along_columns(columns, expected):
+    function = lambda x, weight, bias, w, b: torch.addmm(b, F.layer_norm(x, x.shape[-1:], weight, bias), w)
+    x, weight, bias, w, b = tensors(3, WIDTH, columns=columns)
+    codes = compiled_agrees(function, x, weight, bias, w.t().contiguous(), b)
+    assert count(codes) == (expected, 1 - expected)
 
 
 @pytest.mark.parametrize("dimension", [0, 1])

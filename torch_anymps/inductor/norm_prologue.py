@@ -19,7 +19,9 @@ from .product_passes import CALLED, is_for_called, is_mps
 
 aten, anymps = torch.ops.aten, torch.ops.anymps
 
-MAX_ELEMENTS = 4096  # of all rows: every workgroup of the product reads them
+# csrc/gemm/norm_prologue.cpp: kInstances, by the number of rows. Others run norm and product apart.
+MAX_SIZES = {1: 4096, FEW_ROWS: 1024}
+VECTOR = 4  # elements of the other factor that are read at once
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Views and copies, which keep the order of elements where they keep their number.
 SAME_ORDER = {
@@ -61,7 +63,7 @@ class Rows:
     def are_few(self) -> bool:
         if not isinstance(self.count, int) or not isinstance(self.size, int):
             return False
-        return 0 < self.count <= FEW_ROWS and 0 < self.count * self.size <= MAX_ELEMENTS
+        return self.count * self.size > 0 and any(self.count <= n and self.size <= k for n, k in MAX_SIZES.items())
 
     def are(self, node) -> bool:
         return _is_of(node, self.count, self.size)
@@ -100,7 +102,8 @@ class Product:
         return Rows(*self.mat1.meta["val"].shape)
 
     def can_have_prologue(self) -> bool:
-        return self.rows.are_few() and all(_is_float(n) for n in (self.node, self.mat1, self.mat2))
+        are_floats = all(_is_float(node) for node in (self.node, self.mat1, self.mat2))
+        return are_floats and self.rows.are_few() and _is_read_by_vectors(self.mat2)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,16 @@ class Norm:
 
 def _is_float(node: fx.Node) -> bool:
     return is_mps(node) and node.meta["val"].dtype in FLOATS
+
+
+def _is_read_by_vectors(factor: fx.Node) -> bool:
+    """Along the dimension that is contiguous."""
+    value = factor.meta["val"]
+    sizes, strides = value.shape, value.stride()
+    if not all(isinstance(n, int) for n in (*sizes, *strides)) or 1 not in strides:
+        return False
+    dimension = strides.index(1)
+    return sizes[dimension] % VECTOR == 0 and strides[1 - dimension] % VECTOR == 0
 
 
 def _products(graph: fx.Graph) -> list[Product]:
