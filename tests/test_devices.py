@@ -274,5 +274,5 @@ def test_kernels_of_few_registers(tmp_path, run_python):
     env = environment("uhd_620", tmp_path, subgroups=True) | {"ANYMPS_LOG": "dispatch"}
     result = run_python(DECODING, env=env)
     assert result.returncode == 0, result.stderr[-2000:]
-    for kernel in ("1", "2", "128", "long"):
+    for kernel in ("1", "2", "pieces_2", "long"):
         assert f"attention_decode_{kernel}_lean[128,8," in result.stderr

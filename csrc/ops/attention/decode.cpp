@@ -25,8 +25,8 @@ constexpr int64_t kMaxQueries = 8;
 constexpr int64_t kMaxPieces = 4;              // of eight elements that a lane has of a row
 constexpr uint64_t kGroupsPerComputeUnit = 4;  // enough loads under way
 
-// As attention_decode.slang has them: queries that share keys, pieces of eight elements that a lane has of a row, keys
-// that a team loads at once.
+// As attention_decode.slang has them: queries that share keys, pieces of eight elements that a lane has of a
+// row, keys that a team loads at once (fewer in those that come as NAME_lean).
 struct DecodeKernel {
     shader::AttentionCallKernel kernel;
     uint64_t rows;
@@ -36,16 +36,12 @@ struct DecodeKernel {
 constexpr DecodeKernel kKernels[] = {{shader::attention_decode_4, 4, 1, 4},
                                      {shader::attention_decode_2, 2, 1, 8},
                                      {shader::attention_decode_1, 1, 1, 8},
+                                     {shader::attention_decode_pieces_2, 1, 2, 4},
                                      {shader::attention_decode_long, 1, kMaxPieces, 2}};
-// Of few registers a thread, with the fewest lanes a subgroup.
-constexpr DecodeKernel kLeanKernels[] = {{shader::attention_decode_2_lean, 2, 1, 2},
-                                         {shader::attention_decode_1_lean, 1, 1, 2},
-                                         {shader::attention_decode_128_lean, 1, 2, 2},
-                                         {shader::attention_decode_long_lean, 1, kMaxPieces, 1}};
 
 uint32_t lanes_of(const vulkan::DeviceInfo& device) {
-    const bool lean = device.subgroup_size_control && device.profile->is_narrow(kKernels[0].kernel.name);
-    return lean ? device.min_subgroup_size : device.subgroup_size;
+    const bool narrow = device.subgroup_size_control && device.profile->is_narrow(kKernels[0].kernel.name);
+    return narrow ? device.min_subgroup_size : device.subgroup_size;
 }
 
 // Lanes of a row of `size` elements.
@@ -60,9 +56,9 @@ int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
 // sharing: queries that see the same keys, of all heads of a group.
 const DecodeKernel& decode_kernel(int64_t size, uint64_t sharing, const vulkan::DeviceInfo& device) {
     const int64_t pieces = pieces_of_lane(size, device);
-    const bool lean = lanes_of(device) < device.subgroup_size;
-    for (const DecodeKernel& each : lean ? kLeanKernels : kKernels)
-        if (pieces <= each.pieces && sharing > each.rows / 2) return each;
+    const uint64_t rows = device.profile->lean ? 2 : 4;  // four spill where registers are few
+    for (const DecodeKernel& each : kKernels)
+        if (pieces <= each.pieces && each.rows <= rows && sharing > each.rows / 2) return each;
     TORCH_INTERNAL_ASSERT(false, "no kernel for rows of ", size);
 }
 
