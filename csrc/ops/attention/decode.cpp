@@ -56,9 +56,10 @@ int64_t pieces_of_lane(int64_t size, const vulkan::DeviceInfo& device) {
 // sharing: queries that see the same keys, of all heads of a group.
 const DecodeKernel& decode_kernel(int64_t size, uint64_t sharing, const vulkan::DeviceInfo& device) {
     const int64_t pieces = pieces_of_lane(size, device);
-    const uint64_t rows = device.profile->lean ? 2 : 4;  // four spill where registers are few
-    for (const DecodeKernel& each : kKernels)
-        if (pieces <= each.pieces && each.rows <= rows && sharing > each.rows / 2) return each;
+    for (const DecodeKernel& each : kKernels) {
+        const bool fits = pieces <= each.pieces && sharing > each.rows / 2;
+        if (fits && !device.profile->excludes(each.kernel.name)) return each;
+    }
     TORCH_INTERNAL_ASSERT(false, "no kernel for rows of ", size);
 }
 
