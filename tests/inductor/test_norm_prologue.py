@@ -51,6 +51,10 @@ def layer_norm_by_variance(x, weight, bias):
     return bias + weight * ((wide - wide.mean(-1, True)) / (wide.var(-1, unbiased=False) + 1e-6).sqrt().unsqueeze(-1))
 
 
+def rms_norm_of_float_means(x, weight, bias):
+    return x * (x.pow(2).mean(-1, True, dtype=torch.float32) + 1e-6).rsqrt() * weight + bias
+
+
 NORMS = {
     "layer_norm": lambda x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias),
     "layer_norm, no bias": lambda x, weight, bias: F.layer_norm(x, x.shape[-1:], weight),
@@ -63,6 +67,7 @@ NORMS = {
             rms_norm_written,
             rms_norm_of_wide_statistics,
             rms_norm_by_power,
+            rms_norm_of_float_means,
             layer_norm_written,
             layer_norm_by_variance,
         )
@@ -215,6 +220,30 @@ def test_weights_that_are_contiguous_along_columns(columns, expected):
     x, weight, bias, w, b = tensors(3, WIDTH, columns=columns)
     codes = compiled_agrees(function, x, weight, bias, w.t().contiguous(), b)
     assert count(codes) == (expected, 1 - expected)
+
+
+SQUARES = {
+    "numbers of rows as those of columns": lambda x, w: F.linear(x * (x.pow(2).mean(-1) + 0.1).rsqrt(), w),
+    "numbers of columns": lambda x, w: F.linear(x * (x.pow(2).mean(0) + 0.1).rsqrt()[:, None], w),
+    "a norm that is the other factor, too": lambda x, w: (y := F.rms_norm(x, (4,))) @ y.t() + w,
+    "a norm that is the summand, too": lambda x, w: torch.addmm(y := F.rms_norm(x, (4,)), y, w),
+}
+
+
+@pytest.mark.parametrize("name", SQUARES)
+def test_as_many_rows_as_columns(name):
+    torch.manual_seed(0)
+    assert count(compiled_agrees(SQUARES[name], torch.rand(4, 4) + 0.5, torch.randn(4, 4)))[0] == 0
+
+
+def test_rows_and_weights_that_change_afterwards():
+    def function(x, weight, bias, w, b):
+        before = F.linear(F.rms_norm(x, x.shape[-1:], weight), w)
+        x.add_(1)
+        weight.mul_(2)
+        return before, F.linear(F.rms_norm(x, x.shape[-1:], weight), w)
+
+    assert count(compiled_agrees(function, *tensors(2, WIDTH), tolerance=1e-4))[0] == 1
 
 
 @pytest.mark.parametrize("dimension", [0, 1])

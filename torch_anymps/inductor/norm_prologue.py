@@ -322,7 +322,7 @@ def _is_part(node, index: int, target) -> bool:
 def _reduced(node: fx.Node, rows: Rows, options: dict) -> fx.Node | None:
     """What a reduction over the last dimension of rows reads, which has these options."""
     source, dims = (*node.args, None)[:2]
-    given = {key: value for key, value in node.kwargs.items() if key != "keepdim"}
+    given = {key: value for key, value in node.kwargs.items() if key not in ("keepdim", "dtype")}
     is_last = rows.are(source) and dims is not None and list(dims) in ([-1], [source.meta["val"].dim() - 1])
     return _stripped(source) if is_last and given == options else None
 
