@@ -1,5 +1,5 @@
 // What most sources of the backend include, parsed once. A source still includes all that it names itself.
-// Not torch/library.h: what it leaves to be instantiated costs every source half a second.
+// Not torch/library.h, of which every source would instantiate what few use.
 #pragma once
 
 #include <algorithm>
@@ -15,3 +15,4 @@
 #include <ATen/Context.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
