@@ -121,12 +121,15 @@ def test_rows_without_a_key_are_zero():
     compare([(1, 2, 5, 8), (1, 2, 6, 8), (1, 2, 6, 8)], mask=keep)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_that_the_least_number_masks(dtype):
+@pytest.mark.parametrize(
+    "dtype, mask_dtype",
+    [(torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)],
+)
+def test_rows_that_the_least_number_masks(dtype, mask_dtype):
     """Their keys have equal probabilities, as beside such a number no score and no logarithm of a count survives."""
     for length, size in ((9, 16), (9, 136), (1, 16)):
-        mask = torch.zeros(2, 1, length, 12, dtype=dtype)
-        mask[1, ..., 5:] = mask[0] = torch.finfo(dtype).min
+        mask = torch.zeros(2, 1, length, 12, dtype=mask_dtype)
+        mask[1, ..., 5:] = mask[0] = torch.finfo(mask_dtype).min
         mask[0, ..., 7:] = -torch.inf
         compare([(2, 2, length, size), (2, 2, 12, size), (2, 2, 12, size)], dtype, mask)
 
