@@ -136,3 +136,29 @@ def _passed_on(x, y):
 @pytest.mark.parametrize("function", (_exchanged, _exchanged_transposed, _passed_on))
 def test_inputs_get_what_others_were(mps, function, dynamic):
     compiled_agrees(function, torch.randn(4, 6), torch.randn(4, 6), dynamic=dynamic)
+
+
+def _filled(x):
+    x[0] = 3
+    return x.clone()
+
+
+def _filled_transposed(x):
+    x.index_fill_(0, torch.tensor([1], device=x.device), 2)
+    return x.t().clone(), x[0] + 1
+
+
+def _written_with_a_result(x):
+    y = x.index_fill(0, torch.tensor([1], device=x.device), 2)
+    x.copy_(y)
+    return y
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("function", (_filled, _filled_transposed, _written_with_a_result))
+def test_results_are_no_inputs_that_are_written(mps, function, dynamic):
+    """PyTorch's pass that computes in place takes the input for the result of its clone."""
+    compiled_agrees(function, torch.randn(4, 6), dynamic=dynamic)
+    x = torch.randn(4, 6, device=mps)
+    for result in tensors_in(torch.compile(function, dynamic=dynamic)(x)):
+        assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

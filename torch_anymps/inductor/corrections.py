@@ -240,6 +240,33 @@ def _with_copies_of_what_is_written(original):
     return remove_noop_ops
 
 
+def _with_results_of_their_own(original):
+    """What a graph writes into an input and returns as well: returned as a copy, as the input may be computed in place.
+
+    x[0] = 3, x.clone() was x itself.
+    """
+    from torch._inductor.fx_utils import get_node_storage
+
+    def reinplace_inplaceable_ops(updater, graph):
+        written = graph.find_nodes(op="call_function", target=aten.copy_.default)
+        sources = (node.args[1] for node in written if node.args[0].op == "placeholder")
+        storages = {get_node_storage(node) for node in sources if isinstance(node, torch.fx.Node)} - {None}
+        output = graph.output_node()
+        results = list(output.args[0])
+        for n in output.meta.get("user_visible_output_idxs", ()):  # others are kept for gradients
+            node = results[n]
+            is_tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+            if is_tensor and node.meta["val"].is_mps and get_node_storage(node) in storages:
+                with graph.inserting_before(output):
+                    results[n] = graph.call_function(aten.clone.default, (node,))
+                with V.fake_mode:
+                    results[n].meta["val"] = aten.clone.default(node.meta["val"])
+        output.args = (tuple(results),)
+        original(updater, graph)
+
+    return reinplace_inplaceable_ops
+
+
 def register_corrections() -> None:
     from torch._inductor import graph, ir, lowering
     from torch._inductor.fx_passes import misc_patterns, post_grad
@@ -247,6 +274,7 @@ def register_corrections() -> None:
 
     misc_patterns.register_replacement = _with_parts_of_permutations(misc_patterns.register_replacement)
     post_grad.remove_noop_ops = _with_copies_of_what_is_written(post_grad.remove_noop_ops)
+    post_grad.reinplace_inplaceable_ops = _with_results_of_their_own(post_grad.reinplace_inplaceable_ops)
     _whole_numbers_of_bits()
     graph.GraphLowering.run_node = _read_by_kernels_of_mps(graph.GraphLowering.run_node)
     Mover.__call__ = _one_dtype_after_another(Mover.__call__)
