@@ -267,7 +267,19 @@ def _with_results_of_their_own(original):
     return reinplace_inplaceable_ops
 
 
+def _of_its_dtype(original):
+    """torch.bernoulli(x, p) has the dtype of x; PyTorch's decomposition gives truth values."""
+
+    @functools.wraps(original)
+    def bernoulli_p(x, *args, **kwargs):
+        drawn = original(x, *args, **kwargs)
+        return drawn.to(x.dtype) if x.is_mps else drawn
+
+    return bernoulli_p
+
+
 def register_corrections() -> None:
+    from torch._decomp.decompositions_for_rng import extra_random_decomps
     from torch._inductor import graph, ir, lowering
     from torch._inductor.fx_passes import misc_patterns, post_grad
     from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
@@ -286,6 +298,8 @@ def register_corrections() -> None:
     ir.Layout._stride_expr_ge_or_false = _known_or_false(ir.Layout._stride_expr_ge_or_false)
     lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
     lowering._pool_offsets_to_indices = _inside_the_input(lowering._pool_offsets_to_indices)
+    op = aten.bernoulli.p
+    extra_random_decomps[op] = _of_its_dtype(extra_random_decomps[op])
     op = aten.fractional_max_pool3d.default
     lowering.lowerings[op] = _called(op, lowering.lowerings[op])
     # PyTorch's own is at the key Autograd of every device, which that of mps comes before.
