@@ -252,8 +252,10 @@ def _with_results_of_their_own(original):
         sources = (node.args[1] for node in written if node.args[0].op == "placeholder")
         storages = {get_node_storage(node) for node in sources if isinstance(node, torch.fx.Node)} - {None}
         output = graph.output_node()
-        results = list(output.args[0])
-        for n in output.meta.get("user_visible_output_idxs", ()):  # others are kept for gradients
+        is_list = isinstance(output.args[0], (list, tuple))
+        results = list(output.args[0]) if is_list else []  # of a branch it may be one alone
+        visible = output.meta.get("user_visible_output_idxs", ())  # others are kept for gradients
+        for n in visible if is_list and storages else ():
             node = results[n]
             is_tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
             if is_tensor and node.meta["val"].is_mps and get_node_storage(node) in storages:
@@ -261,7 +263,8 @@ def _with_results_of_their_own(original):
                     results[n] = graph.call_function(aten.clone.default, (node,))
                 with V.fake_mode:
                     results[n].meta["val"] = aten.clone.default(node.meta["val"])
-        output.args = (tuple(results),)
+        if is_list:
+            output.args = (tuple(results),)
         original(updater, graph)
 
     return reinplace_inplaceable_ops
