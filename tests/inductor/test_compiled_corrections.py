@@ -162,3 +162,14 @@ def test_results_are_no_inputs_that_are_written(mps, function, dynamic):
     x = torch.randn(4, 6, device=mps)
     for result in tensors_in(torch.compile(function, dynamic=dynamic)(x)):
         assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def test_draws_of_one_probability_have_the_dtype_of_their_argument(mps):
+    def function(x):
+        dropped = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(x)
+        return torch.bernoulli(x.half(), 0.5), torch.bernoulli(x, 0.5).div_(0.5), dropped
+
+    results = torch.compile(function, fullgraph=True)(torch.ones(40, 50, device=mps))
+    assert [result.dtype for result in results] == [torch.float16, torch.float32, torch.float32]
+    for result, most in zip(results, (1, 2, 2)):
+        assert result.unique().tolist() == [0, most] and abs(result.float().mean().item() / most - 0.5) < 0.1

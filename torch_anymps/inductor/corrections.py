@@ -252,8 +252,10 @@ def _with_results_of_their_own(original):
         sources = (node.args[1] for node in written if node.args[0].op == "placeholder")
         storages = {get_node_storage(node) for node in sources if isinstance(node, torch.fx.Node)} - {None}
         output = graph.output_node()
-        results = list(output.args[0])
-        for n in output.meta.get("user_visible_output_idxs", ()):  # others are kept for gradients
+        is_list = isinstance(output.args[0], (list, tuple))
+        results = list(output.args[0]) if is_list else []  # of a branch it may be one alone
+        visible = output.meta.get("user_visible_output_idxs", ())  # others are kept for gradients
+        for n in visible if is_list and storages else ():
             node = results[n]
             is_tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
             if is_tensor and node.meta["val"].is_mps and get_node_storage(node) in storages:
@@ -261,13 +263,26 @@ def _with_results_of_their_own(original):
                     results[n] = graph.call_function(aten.clone.default, (node,))
                 with V.fake_mode:
                     results[n].meta["val"] = aten.clone.default(node.meta["val"])
-        output.args = (tuple(results),)
+        if is_list:
+            output.args = (tuple(results),)
         original(updater, graph)
 
     return reinplace_inplaceable_ops
 
 
+def _of_its_dtype(original):
+    """torch.bernoulli(x, p) has the dtype of x; PyTorch's decomposition gives truth values."""
+
+    @functools.wraps(original)
+    def bernoulli_p(x, *args, **kwargs):
+        drawn = original(x, *args, **kwargs)
+        return drawn.to(x.dtype) if x.is_mps else drawn
+
+    return bernoulli_p
+
+
 def register_corrections() -> None:
+    from torch._decomp.decompositions_for_rng import extra_random_decomps
     from torch._inductor import graph, ir, lowering
     from torch._inductor.fx_passes import misc_patterns, post_grad
     from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
@@ -286,6 +301,8 @@ def register_corrections() -> None:
     ir.Layout._stride_expr_ge_or_false = _known_or_false(ir.Layout._stride_expr_ge_or_false)
     lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
     lowering._pool_offsets_to_indices = _inside_the_input(lowering._pool_offsets_to_indices)
+    op = aten.bernoulli.p
+    extra_random_decomps[op] = _of_its_dtype(extra_random_decomps[op])
     op = aten.fractional_max_pool3d.default
     lowering.lowerings[op] = _called(op, lowering.lowerings[op])
     # PyTorch's own is at the key Autograd of every device, which that of mps comes before.

@@ -310,8 +310,8 @@ def register_decompositions() -> None:
         (aten.multilabel_margin_loss_forward.default, multilabel_margin_loss_forward),
     ):
         table[op] = _of_mps(ours, table.get(op))
-    decomposition.fast_random_decomps.cache_clear()  # a copy of the table
+    register_corrections()
+    decomposition.fast_random_decomps.cache_clear()  # a copy of the tables
     # Our kernel at autograd's key hands traced tensors to a composite that stores the mask as floats.
     aten.dropout.default.py_impl(torch._C.DispatchKey.AutogradMPS)(decompositions.dropout)
-    register_corrections()
     register_rows()
