@@ -87,17 +87,24 @@ def test_wait_completes_the_future(ranks):
     assert ranks.run(future_after_wait) == [[[3.0], [3.0]]] * 2
 
 
-def collective_in_callback():
-    """As the PowerSGD hooks of DistributedDataParallel."""
-    x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
-    for _ in range(3):
-        first = dist.all_reduce(x, async_op=True).get_future()
-        x = first.then(lambda done: dist.all_reduce(done.value()[0] + 1, async_op=True).get_future().wait()[0]).wait()
-    return x.tolist()
+def collective_in_callback(rounds):
+    """As the PowerSGD hooks of DistributedDataParallel. On one core a collective may end before its caller looks."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[dist.get_rank() % len(cores)]})
+    values = []
+    for _ in range(rounds):
+        x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
+        for _ in range(3):
+            first = dist.all_reduce(x, async_op=True).get_future()
+            second = lambda done: dist.all_reduce(done.value()[0] + 1, async_op=True).get_future().wait()[0]  # noqa: E731
+            x = first.then(second).wait()
+        values.append(x.tolist())
+    os.sched_setaffinity(0, cores)
+    return values
 
 
 def test_callbacks_may_wait_for_collectives(ranks):
-    assert ranks.run(collective_in_callback, patience=100) == [[138.0] * 3] * 2
+    assert ranks.run(collective_in_callback, 100, patience=100) == [[[138.0] * 3] * 100] * 2
 
 
 def coalesced():
