@@ -96,8 +96,8 @@ def collective_in_callback(rounds):
         x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
         for _ in range(3):
             first = dist.all_reduce(x, async_op=True).get_future()
-            second = lambda done: dist.all_reduce(done.value()[0] + 1, async_op=True).get_future().wait()[0]  # noqa: E731
-            x = first.then(second).wait()
+            x = first.then(lambda done: dist.all_reduce(done.value()[0] + 1, async_op=True).get_future().wait()[0])
+            x = x.wait()
         values.append(x.tolist())
     os.sched_setaffinity(0, cores)
     return values
