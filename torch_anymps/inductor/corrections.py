@@ -213,6 +213,14 @@ def _with_parts_of_permutations(original):
     return register_replacement
 
 
+def _copy_before(graph, where, node):
+    with graph.inserting_before(where):
+        copy = graph.call_function(aten.clone.default, (node,))
+    with V.fake_mode:
+        copy.meta["val"] = aten.clone.default(node.meta["val"])
+    return copy
+
+
 def _with_copies_of_what_is_written(original):
     """What a graph writes into one of its inputs may be another as it was: copied before that is written.
 
@@ -230,11 +238,7 @@ def _with_copies_of_what_is_written(original):
             target, source = node.args[:2]
             first = first_writes.get(get_node_storage(source)) if isinstance(source, torch.fx.Node) else None
             if first is not None and source.meta["val"].is_mps and order[source] < order[first]:
-                with graph.inserting_before(first):
-                    kept = graph.call_function(aten.clone.default, (source,))
-                with V.fake_mode:
-                    kept.meta["val"] = aten.clone.default(source.meta["val"])
-                node.replace_input_with(source, kept)
+                node.replace_input_with(source, _copy_before(graph, first, source))
             first_writes.setdefault(get_node_storage(target), node)
 
     return remove_noop_ops
@@ -247,23 +251,19 @@ def _with_results_of_their_own(original):
     """
     from torch._inductor.fx_utils import get_node_storage
 
+    @functools.wraps(original)
     def reinplace_inplaceable_ops(updater, graph):
         written = graph.find_nodes(op="call_function", target=aten.copy_.default)
         sources = (node.args[1] for node in written if node.args[0].op == "placeholder")
         storages = {get_node_storage(node) for node in sources if isinstance(node, torch.fx.Node)} - {None}
         output = graph.output_node()
-        is_list = isinstance(output.args[0], (list, tuple))
-        results = list(output.args[0]) if is_list else []  # of a branch it may be one alone
-        visible = output.meta.get("user_visible_output_idxs", ())  # others are kept for gradients
-        for n in visible if is_list and storages else ():
-            node = results[n]
-            is_tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
-            if is_tensor and node.meta["val"].is_mps and get_node_storage(node) in storages:
-                with graph.inserting_before(output):
-                    results[n] = graph.call_function(aten.clone.default, (node,))
-                with V.fake_mode:
-                    results[n].meta["val"] = aten.clone.default(node.meta["val"])
-        if is_list:
+        if storages and isinstance(output.args[0], (list, tuple)):  # of a branch it may be one alone
+            results = list(output.args[0])
+            for n in output.meta.get("user_visible_output_idxs", ()):  # others are kept for gradients
+                node = results[n]
+                is_tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+                if is_tensor and node.meta["val"].is_mps and get_node_storage(node) in storages:
+                    results[n] = _copy_before(graph, output, node)
             output.args = (tuple(results),)
         original(updater, graph)
 
