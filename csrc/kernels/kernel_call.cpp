@@ -1,15 +1,11 @@
 #include "kernels/kernel_call.h"
 
-#include "runtime/command_graph.h"
 #include "runtime/zeroed_words.h"
 
 namespace anymps::kernels {
 
 uint64_t address_of_nothing() {
-    static const auto& zeros = *[] {
-        const runtime::OutsideCapture outside;
-        return new runtime::ZeroedWords(runtime::ZeroedWords::kMaxSlots);  // never freed
-    }();
+    static const auto& zeros = runtime::ZeroedWords::leaked(runtime::ZeroedWords::kMaxSlots);
     return zeros.address();
 }
 

@@ -5,11 +5,15 @@
 #include <string_view>
 
 #include "kernels/launch_config.h"
+#include "vulkan/instance.h"
 
 namespace anymps::kernels {
 
-// launch_config() for a kernel: with the fewest lanes of a subgroup where the profile says so
-// (vulkan::DeviceProfile::narrow), so that each has more registers.
+// Lanes of a kernel's subgroups: the fewest where the profile says so (vulkan::DeviceProfile::narrow), so
+// that each has more registers.
+uint32_t subgroup_of(std::string_view kernel, const vulkan::DeviceInfo& device);
+
+// launch_config() for a kernel, with its subgroup size.
 LaunchConfig launch_config_of(std::string_view kernel);
 
 // threads_per_row of launch_config.h by such a configuration.

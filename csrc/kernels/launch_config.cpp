@@ -51,11 +51,14 @@ uint32_t power_of_two(uint64_t n, uint32_t at_most) {
     return static_cast<uint32_t>(std::bit_ceil(std::clamp<uint64_t>(n, 1, at_most)));
 }
 
+uint32_t subgroup_of(std::string_view kernel, const vulkan::DeviceInfo& device) {
+    const bool narrow = device.subgroup_size_control && device.profile->is_narrow(kernel);
+    return narrow ? device.min_subgroup_size : device.subgroup_size;
+}
+
 LaunchConfig launch_config_of(std::string_view kernel) {
     LaunchConfig result = launch_config();
-    const vulkan::DeviceInfo& info = runtime::device_info();
-    if (info.subgroup_size_control && info.profile->is_narrow(kernel))
-        result.subgroup = info.min_subgroup_size;
+    result.subgroup = subgroup_of(kernel, runtime::device_info());
     return result;
 }
 

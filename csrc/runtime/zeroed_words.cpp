@@ -64,4 +64,9 @@ ZeroedWords::ZeroedWords(uint64_t slots) {
     pool.used += slots;
 }
 
+const ZeroedWords& ZeroedWords::leaked(uint64_t slots) {
+    const OutsideCapture outside;
+    return *new ZeroedWords(slots);
+}
+
 }  // namespace anymps::runtime

@@ -22,6 +22,9 @@ class ZeroedWords {
     // slots: at least 1, at most kMaxSlots, and few where they are taken often.
     explicit ZeroedWords(uint64_t slots);
 
+    // Slots that are never freed, outside of any graph that this thread captures.
+    static const ZeroedWords& leaked(uint64_t slots);
+
     uint64_t address() const { return address_; }
 
   private:

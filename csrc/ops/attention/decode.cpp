@@ -6,9 +6,8 @@
 #include <bit>
 
 #include "gemm/tiles.h"
-#include "kernels/launch_config.h"
+#include "kernels/kernel_lanes.h"
 #include "ops/attention/call.h"
-#include "runtime/command_graph.h"
 #include "runtime/device.h"
 #include "runtime/zeroed_words.h"
 
@@ -18,6 +17,7 @@ namespace {
 using at::Tensor;
 using kernels::ceil_div;
 using kernels::Grid;
+using runtime::ZeroedWords;
 namespace shader = shaders::attention_decode;
 using shader::kThreads;
 
@@ -40,8 +40,7 @@ constexpr DecodeKernel kKernels[] = {{shader::attention_decode_4, 4, 1, 4},
                                      {shader::attention_decode_long, 1, kMaxPieces, 2}};
 
 uint32_t lanes_of(const vulkan::DeviceInfo& device) {
-    const bool narrow = device.subgroup_size_control && device.profile->is_narrow(kKernels[0].kernel.name);
-    return narrow ? device.min_subgroup_size : device.subgroup_size;
+    return kernels::subgroup_of(kKernels[0].kernel.name, device);
 }
 
 // Lanes of a row of `size` elements.
@@ -65,10 +64,7 @@ const DecodeKernel& decode_kernel(int64_t size, uint64_t sharing, const vulkan::
 
 // Counters of the workgroups that have left their part; every dispatch leaves them zero for the next one.
 uint64_t arrivals() {
-    static const auto& counters = *[] {
-        const runtime::OutsideCapture outside;
-        return new runtime::ZeroedWords(runtime::ZeroedWords::kMaxSlots);  // never freed
-    }();
+    static const auto& counters = ZeroedWords::leaked(ZeroedWords::kMaxSlots);
     return counters.address();
 }
 
@@ -112,7 +108,7 @@ void decode_attention(const Attention& attention, const Tensor& out, const Tenso
     launch.read(a.query).read(a.key).read(a.value).read(a.bias);
     launch.write(forward.out).write(lse);
     if (args.parts > 1) {
-        using runtime::ZeroedWords;  // kGroupsPerComputeUnit blocks a compute unit at most have parts
+        // kGroupsPerComputeUnit blocks a compute unit at most have parts.
         TORCH_INTERNAL_ASSERT(blocks * sizeof(uint32_t) <= ZeroedWords::kMaxSlots * ZeroedWords::kSlotBytes);
         args.arrivals = arrivals();
         launch.write(workspace).write(args.arrivals, blocks * sizeof(uint32_t));
