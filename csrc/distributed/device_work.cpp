@@ -96,8 +96,8 @@ class Starter {
 
     // job is called, on the thread, when the serial has completed, or with what was thrown by waiting for it.
     void push(uint64_t serial, Job job) {
-        thread_.hand_over();  // a Future's callback, which ends here what ended early, may wait for what it
-                              // launches
+        // A Future's callback runs here where its exchange ended early, and may wait for what it launches.
+        thread_.hand_over();
         const bool taken = thread_.push([serial, job = std::move(job)] {
             std::exception_ptr error;
             try {

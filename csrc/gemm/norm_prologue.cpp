@@ -1,8 +1,7 @@
 #include "gemm/norm_prologue.h"
 
+#include <anymps/shaders/gemm/gemv.h>
 #include <anymps/shaders/gemm/matmul_norm.h>
-
-#include <bit>
 
 #include "gemm/gemm_execution.h"
 #include "gemm/operand_layout.h"
@@ -19,7 +18,7 @@ namespace shader = shaders::matmul_norm;
 using kernels::ceil_div;
 using kernels::Grid;
 
-constexpr uint32_t kThreads = 256, kVectorColumns = 16;
+constexpr uint32_t kThreads = shader::kNormThreads;
 
 // As matmul_norm.slang has them: rows, and k that their shared memory holds.
 struct Instance {
@@ -85,7 +84,7 @@ bool run_with_norm(const Gemm& g, const NormPrologue& norm) {
     call.read(*g.a.tensor).read(*g.b.tensor).read(norm.weight).read(norm.bias);
     declare_results(call, g);
     runtime::note_dispatch({.operations = 2.0 * g.m * g.n * g.k});
-    const uint32_t columns = dot ? kThreads / lanes * shader::kDotColumns : kVectorColumns;
+    const uint32_t columns = dot ? kThreads / lanes * shader::kDotColumns : shaders::gemv::kVectorColumns;
     call.dispatch_pointer(args, Grid::linear(ceil_div(static_cast<uint64_t>(g.n), columns)));
     return true;
 }

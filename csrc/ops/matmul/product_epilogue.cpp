@@ -58,8 +58,7 @@ Tensor run(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& 
     TORCH_CHECK(norm || mat1.dtype() == mat2.dtype(), "expected tensors of one dtype, but got ", mat1.dtype(),
                 " and ", mat2.dtype());
     const Tensor out = empty_product(mat1, mat2, dtype);
-    gemm::GemmEpilogue epilogue;
-    if (!norm || !steps.empty()) epilogue.steps = gemm::epilogue_steps(steps);
+    gemm::GemmEpilogue epilogue{gemm::epilogue_steps(steps)};
     TORCH_CHECK(norm || epilogue.steps, "expected steps of an epilogue");
     const Tensor placed = gemm::epilogue_operand(epilogue.steps, operand, out);
     if (placed.defined()) epilogue.operand = &placed;
@@ -151,9 +150,8 @@ TORCH_LIBRARY_FRAGMENT(anymps, m) {
         "-> "
         "(Tensor, Tensor)");
     m.def(
-        "addmm_norm(Tensor? self, Tensor mat1, Tensor mat2, Tensor? weight, Tensor? bias, float eps, bool "
-        "centered, "
-        "str steps=\"\", Tensor? operand=None, ScalarType? dtype=None) -> Tensor");
+        "addmm_norm(Tensor? self, Tensor mat1, Tensor mat2, Tensor? weight, Tensor? bias, float eps, "
+        "bool centered, str steps=\"\", Tensor? operand=None, ScalarType? dtype=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(anymps, MPS, m) {
     m.impl("addmm_epilogue", TORCH_FN(addmm_epilogue));
