@@ -97,7 +97,7 @@ struct LocalGroup::Job {
     std::vector<uint64_t> addresses;  // of the arguments
     bool staged = false;              // the results lie in staging memory
     c10::intrusive_ptr<DeviceWork> work;
-    std::optional<runtime::SideWork> trace;      // where one is being taken
+    std::shared_ptr<runtime::SideWork> trace;    // where one is being taken
     std::vector<std::optional<uint32_t>> small;  // of schedules with small chunks, the chunks' own numbers
     std::shared_ptr<StreamStep> in_stream;       // of who was written by the stream
 
@@ -278,7 +278,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     if (runtime::taking_side_works()) {
         uint64_t bytes = 0;
         for (const auto& argument : exchange.arguments) bytes += argument.exchanged().nbytes();
-        job->trace = {std::string("anymps:") + exchange.name, runtime::command_origin(), 0, 0, bytes};
+        job->trace = runtime::note_side_work(std::string("anymps:") + exchange.name, bytes);
     }
     {
         const std::lock_guard lock(launches_);
@@ -541,10 +541,7 @@ void LocalGroup::settle(const std::shared_ptr<Job>& job, const std::exception_pt
     }
     job->work->settle(error);
     raise(signals_->completed, job->value);
-    if (job->trace && job->deadline) {
-        job->trace->end = runtime::host_time();
-        runtime::note_side_work(*job->trace);
-    }
+    if (job->trace) job->trace->end = runtime::host_time();
     ends_.push([job, error] { job->end_work(error); });
 }
 
