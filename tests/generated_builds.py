@@ -39,6 +39,10 @@ def indices(most, *shape):
     return lambda: torch.randint(0, most, shape, device="mps")
 
 
+def channels_last(t):
+    return t.contiguous(memory_format=torch.channels_last)
+
+
 HALF = torch.bfloat16
 CASES = {
     "activation": (with_gradients(lambda a, b: F.gelu(a + b) * torch.sigmoid(a)), random(512, 768), random(768)),
@@ -70,6 +74,56 @@ CASES = {
         random(8, 64, 28, 28),
         random(64),
         random(64),
+    ),
+    "batch_norm, channels last": (
+        with_gradients(lambda a, w, b: F.relu(F.batch_norm(channels_last(a), None, None, w, b, True))),
+        random(32, 64, 56, 56),
+        random(64),
+        random(64),
+    ),
+    "group_norm": (
+        with_gradients(lambda a, w, b: F.silu(F.group_norm(a, 32, w, b))),
+        random(4, 320, 32, 32),
+        random(320),
+        random(320),
+    ),
+    "layer_norm of long rows": (
+        with_gradients(lambda a, w, b: F.gelu(F.layer_norm(a, (4096,), w, b))),
+        random(2048, 4096),
+        random(4096),
+        random(4096),
+    ),
+    "dropout, residual, layer_norm": (
+        with_gradients(lambda a, c, w, b: F.layer_norm(F.dropout(a, 0.1) + c, (1024,), w, b)),
+        random(4096, 1024, dtype=HALF),
+        random(4096, 1024, dtype=HALF),
+        random(1024),
+        random(1024),
+    ),
+    "cross_entropy of a vocabulary": (
+        with_gradients(F.cross_entropy),
+        random(512, 50257, dtype=HALF),
+        indices(50257, 512),
+    ),
+    "softmax behind a mask": (
+        with_gradients(lambda a, m: torch.softmax(a.masked_fill(m > 0, -1e9) / 8, -1)),
+        random(8, 12, 512, 512),
+        indices(2, 512, 512),
+    ),
+    "rotary embedding": (
+        with_gradients(lambda q, c, s: q * c + torch.cat([-q[..., 32:], q[..., :32]], -1) * s),
+        random(2, 16, 512, 64, dtype=HALF),
+        random(512, 64),
+        random(512, 64),
+    ),
+    "standardized rows": (
+        with_gradients(lambda a: (a - a.mean(-1, keepdim=True)) / a.std(-1, keepdim=True)),
+        random(2048, 1536),
+    ),
+    "pooling": (with_gradients(lambda a: F.max_pool2d(a, 3, 2, 1)), random(8, 64, 56, 56)),
+    "interpolation": (
+        with_gradients(lambda a: F.interpolate(a, scale_factor=2.0, mode="bilinear")),
+        random(4, 64, 32, 32),
     ),
 }
 

@@ -46,6 +46,7 @@ std::string profile_json(const vulkan::DeviceProfile& profile) {
         .text("name", profile.name)
         .boolean("measured", &profile != &vulkan::find_profile(device_info()))
         .text("rates", vulkan::rates_text(profile.rates))
+        .number("registers", profile.registers)
         .raw("excluded",
              json_list(profile.excluded,
                        [](const vulkan::Exclusion& e) {

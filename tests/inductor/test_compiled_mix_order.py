@@ -1,5 +1,7 @@
 """Row and column reductions of the same tensors as one kernel, as GPUs get it: torch_anymps/inductor/mix_order.py."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -150,7 +152,8 @@ def test_columns_of_what_rows_give(as_a_gpu, small_tensors):
 def test_two_kernels(as_a_gpu, monkeypatch, reason):
     monkeypatch.setattr(mix_order, "MIN_ELEMENTS", 1 << 20 if reason == "little to read" else 1)
     if reason == "long rows":
-        monkeypatch.setattr(mix_order, "MAX_REGISTERS", 4)
+        few = dataclasses.replace(as_a_gpu, registers=8)
+        monkeypatch.setattr(mix_order, "device_config", lambda: few)
     rows = 63 if reason == "few rows" else 600
     with config.patch("triton.mix_order_reduction", reason != "configuration"):
         check(NORMS["layer_norm"], norm_inputs(rows, 96))
@@ -168,10 +171,15 @@ def test_software_drivers_keep_two_kernels(mps, small_tensors):
 
 def test_teams(monkeypatch):
     """Threads of a row on a large GPU: as many as have the registers for it."""
-    gpu = DeviceConfig("", "", False, 256, 32, 4, 132, True, True)
+    gpu = DeviceConfig("", "", False, 256, 32, 4, 132, 255, True, True)
     monkeypatch.setattr(mix_order, "device_config", lambda: gpu)
     teams = {n: mix_order.team_geometry(n, 5) for n in (64, 768, 1023, 1024, 4096, 8192)}
     threads = {n: team and team.threads_per_row for n, team in teams.items()}
     assert threads == {64: 16, 768: 64, 1023: 64, 1024: 64, 4096: 256, 8192: None}
     assert mix_order.group_count(8192, teams[768]) == 256
     assert mix_order.group_count(3, teams[768]) == 1
+    small = dataclasses.replace(gpu, registers=64)
+    monkeypatch.setattr(mix_order, "device_config", lambda: small)
+    teams = {n: mix_order.team_geometry(n, 5) for n in (64, 768, 1024, 4096)}
+    threads = {n: team and team.threads_per_row for n, team in teams.items()}
+    assert threads == {64: 16, 768: 256, 1024: 256, 4096: None}

@@ -20,6 +20,7 @@ class DeviceConfig:
     subgroup: int
     vector: int
     compute_units: int
+    registers: int  # of 32 bits, that a thread has at most
     float_atomics: bool  # it adds to floats in memory by itself
     matrix_units: bool  # products are made of cooperative matrices
 
@@ -37,6 +38,7 @@ def device_config() -> DeviceConfig:
         subgroup=subgroup,
         vector=1 if software else 4,
         compute_units=info["planned_compute_units"],
+        registers=info["profile"]["registers"],
         float_atomics=info["features"]["atomics"],
         matrix_units=info["features"]["coopmat"],
     )

@@ -13,6 +13,8 @@ from .device import device_config
 MAX_PERSISTENT_LOADS = 8
 MAX_PERSISTENT_ELEMENTS = 32
 MAX_UNROLLED_LINES = 2000
+# Registers of a thread that hold no element: addresses of 64 bits, accumulators, what a store is made of.
+OTHER_REGISTERS = 40
 # Lines of the body of a loop over a long row, times its copies that read ahead of their use.
 MAX_REPEATED_LINES = 160
 
@@ -76,7 +78,8 @@ def reduction_geometry(kernel, tree, hints: RowHints) -> Geometry:
         return _columns(device, rows, size)
     loads = max(size // device.vector, 1)
     fill = 4 * device.compute_units * device.workgroup  # threads that keep the device busy
-    if loads <= device.subgroup * MAX_PERSISTENT_LOADS and rows * min(loads, device.subgroup) >= fill // 4:
+    most = min(MAX_PERSISTENT_LOADS, device.registers // 16)
+    if loads <= device.subgroup * most and rows * min(loads, device.subgroup) >= fill // 4:
         return Geometry(device.workgroup, min(power_of_two(2 * loads - 1), device.subgroup))
     if loads <= device.subgroup // 2:
         return Geometry(device.workgroup, power_of_two(2 * loads - 1))

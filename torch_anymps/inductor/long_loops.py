@@ -93,7 +93,9 @@ class LongLoops:
         ahead = [
             load
             for load in phase.loads
-            if load.pointer not in stored and (self.width == 1 or wide[id(load)] or kernel.is_broadcast(along, load))
+            if load.pointer not in stored
+            and load.key not in self.of_rows
+            and (self.width == 1 or wide[id(load)] or kernel.is_broadcast(along, load))
         ]
         for load in ahead:
             kind = vector_type(load.dtype) if wide[id(load)] else REGISTER[load.dtype]

@@ -11,11 +11,8 @@ from torch._inductor.virtualized import V
 from .access import vector_type
 from .arguments import declare_arguments
 from .device import device_config
-from .dtypes import REGISTER
 from .geometry import (
     MAX_PERSISTENT_ELEMENTS,
-    MAX_PERSISTENT_LOADS,
-    MAX_UNROLLED_LINES,
     RowHints,
     column_geometry,
     pointwise_geometry,
@@ -23,12 +20,13 @@ from .geometry import (
 )
 from .long_loops import LongLoops
 from .mix_order import PartialSumLoops
+from .row_registers import RowRegisters
 from .shared_values import SharedValues
 
 TILE = 32  # elements of x, and of y, of a workgroup that transposes
 
 
-class LoopWriter(LongLoops, PartialSumLoops):
+class LoopWriter(LongLoops, PartialSumLoops, RowRegisters):
     def __init__(self, kernel):
         self.kernel = kernel
         self.code = IndentedBuffer()
@@ -60,7 +58,7 @@ class LoopWriter(LongLoops, PartialSumLoops):
             self.rows_per_group = self.geometry.rows * (self.width if self.by_columns else 1)
         self.persistent = self._persistent_loads() if self.is_reduction else 0
         self.in_registers: dict = {}
-        self.reused = SharedValues(kernel.phases, self.persistent) if self.persistent else None
+        self.reused = SharedValues(self, self.persistent) if self.persistent else None
 
     # --- decisions
 
@@ -106,24 +104,6 @@ class LoopWriter(LongLoops, PartialSumLoops):
         most = MAX_PERSISTENT_ELEMENTS * self.geometry.step
         return self.kernel.partial_sums is None and isinstance(size, sympy.Integer) and int(size) > most
 
-    def _persistent_loads(self) -> int:
-        """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
-        kernel = self.kernel
-        loops = [p for p in kernel.phases if p.in_loop]
-        if not isinstance(self.tree.numel, sympy.Integer):
-            return 0
-        step = self.geometry.step * self.row_width
-        count = -(-int(self.tree.numel) // step)
-        if kernel.partial_sums is not None:
-            return count
-        if self.ragged or device_config().software or kernel.is_heavy:
-            return 0
-        lines = sum(len(p.compute) + len(p.loads) for p in loops)
-        most = MAX_PERSISTENT_ELEMENTS // self.row_width if self.geometry.threads_per_row else MAX_PERSISTENT_LOADS
-        if count > most or count * self.width * lines > MAX_UNROLLED_LINES:
-            return 0
-        return count
-
     # --- text
 
     def text(self, part: int | None = None) -> str:
@@ -149,6 +129,8 @@ class LoopWriter(LongLoops, PartialSumLoops):
     def _row_phases(self) -> None:
         kernel = self.kernel
         self.code.writelines(kernel.row_indexing)
+        if not self.by_columns:
+            self._load_row_values()
         self._declare_persistent()
         if self.by_columns:
             self._columns(kernel.phases)
@@ -284,31 +266,6 @@ class LoopWriter(LongLoops, PartialSumLoops):
 
     # --- loops over a row
 
-    def _declare_persistent(self) -> None:
-        """Registers for what more than one loop reads."""
-        if not self.persistent:
-            return
-        kernel = self.kernel
-        loops = [p for p in kernel.phases if p.in_loop]
-        stored = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
-        seen: dict = {}
-        for phase in loops:
-            for load in phase.loads:
-                seen.setdefault(load.key, []).append(load)
-        self.row_arrays: dict = {key: [name, True] for key, name in self.of_all_rows.items()}
-        for key, loads in seen.items():
-            load = loads[0]
-            if len(loads) < 2 or load.pointer in stored or key in self.of_all_rows:
-                continue
-            if self.width > 1 and not (kernel.is_vectorized(self.tree, load) or kernel.is_broadcast(self.tree, load)):
-                continue
-            name = f"row_{load.var}"
-            vectorized = self.width > 1 and kernel.is_vectorized(self.tree, load)
-            kind = vector_type(load.dtype) if vectorized else REGISTER[load.dtype]
-            self.code.writeline(f"{kind} {name}[{self.persistent}];")
-            self.row_arrays[key] = [name, False]
-        self.code.writelines(self.reused.declarations(self.width))
-
     def _loop(self, phase) -> None:
         code, tree, geometry = self.code, self.tree, self.geometry
         step = geometry.step * self.row_width
@@ -364,7 +321,7 @@ class LoopWriter(LongLoops, PartialSumLoops):
         code, tree = self.code, self.tree
         code.writeline(f"let {tree.name} = {name};")
         code.writelines(phase.indexing)
-        self.in_registers = loaded or {}
+        self.in_registers = self.of_rows | (loaded or {})
         for load in phase.loads:
             if self.persistent and (keep := self.row_arrays.get(load.key)) is not None:
                 if not keep[1]:

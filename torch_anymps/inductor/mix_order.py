@@ -25,9 +25,9 @@ from .device import device_config, on_mps
 from .dtypes import REGISTER
 from .geometry import Geometry, power_of_two
 
-# Registers of a thread for its part of a row and of the columns' sums: with these, two workgroups share a core's.
+# Registers of a thread for its part of a row and of the columns' sums: with these, two workgroups share a core's. At
+# most half of what a thread has.
 GOOD_REGISTERS = 80
-MAX_REGISTERS = 128
 GROUPS_PER_COMPUTE_UNIT = 2
 # A workgroup writes one partial sum a column, which is read again: that has to be little beside what it spares.
 MIN_ROWS_PER_GROUP = 8
@@ -52,9 +52,10 @@ def team_geometry(columns: int, values: int) -> Geometry | None:
     device = device_config()
     width = device.vector if columns % device.vector == 0 else 1
     threads = min(device.subgroup, power_of_two(2 * -(-columns // width) - 1))
-    while threads < device.workgroup and _registers(columns, values, width, threads) > GOOD_REGISTERS:
+    most = (device.registers + 1) // 2
+    while threads < device.workgroup and _registers(columns, values, width, threads) > min(GOOD_REGISTERS, most):
         threads *= 2
-    fits = _registers(columns, values, width, threads) <= MAX_REGISTERS
+    fits = _registers(columns, values, width, threads) <= most
     return Geometry(device.workgroup, threads) if fits else None
 
 

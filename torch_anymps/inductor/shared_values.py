@@ -16,20 +16,25 @@ class SharedValues:
     A name in the text of a loop stands for a load, an expression of the same loop, or something outside of all loops.
     """
 
-    def __init__(self, phases: list, iterations: int) -> None:
+    def __init__(self, writer, iterations: int) -> None:
+        """writer: a LoopWriter. What is the same for a whole row is not kept: compilers move it out of the loops."""
         self.iterations = iterations
         self.keeps: dict[str, str] = {}  # a variable -> the array that keeps it
         self.uses: dict[str, str] = {}  # a variable of a later loop -> the array that has its value
         first: dict[str, str] = {}  # a costly expression in terms of values -> the variable that had it first
-        for phase in (p for p in phases if p.in_loop):
+        of_elements = re.compile(rf"\b{writer.tree.prefix}")
+        for phase in (p for p in writer.kernel.phases if p.in_loop):
             values = {load.var: f"<{load.pointer} {load.index}>" for load in phase.loads}
+            differ = {load.var for load in phase.loads if not writer.is_of_row(load.index)}
             for line in phase.compute:
                 match = _DEFINITION.fullmatch(line)  # not those that are indented: a condition decides about them
                 if match is None:
                     continue
                 name, text = match.groups()
                 values[name] = _NAME.sub(lambda m, v=values: f"({v[m[0]]})" if m[0] in v else m[0], text)
-                if not _COSTLY.search(text) or len(values[name]) > 2000:
+                if of_elements.search(text) or differ.intersection(_NAME.findall(text)):
+                    differ.add(name)
+                if name not in differ or not _COSTLY.search(text) or len(values[name]) > 2000:
                     continue
                 other = first.setdefault(values[name], name)
                 if other != name and (other in self.keeps or len(self.keeps) < MAX_KEPT):
