@@ -20,7 +20,7 @@ else()
     add_executable(shader_headers ${SHADER_HEADERS_SOURCES} tools/shader_compiler/files.cpp
         tools/shader_compiler/kernel_rows.cpp tools/shader_compiler/slang_compiler.cpp
         tools/shader_compiler/spirv_patch.cpp)
-    target_include_directories(shader_headers PRIVATE tools/shader_compiler)
+    target_include_directories(shader_headers PRIVATE csrc tools/shader_compiler)
     foreach(tool shader_compiler shader_headers)
         target_include_directories(${tool} SYSTEM PRIVATE ${SLANG_INCLUDE_DIR})
         target_link_libraries(${tool} PRIVATE ${SLANG_LIBRARY})

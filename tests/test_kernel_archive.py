@@ -35,6 +35,29 @@ def test_names_are_unique_and_every_kernel_is_spirv(kernels):
         assert capabilities(words), name
 
 
+POINTER, STRUCT, VARIABLE, MEMBER_DECORATE, PUSH_CONSTANT, NON_WRITABLE = 32, 30, 59, 72, 9, 24
+
+
+def test_arguments_are_read_only(kernels):
+    """Structs behind pointers among the push constants: drivers may load them once a workgroup, and again."""
+    seen = 0
+    for name, words in kernels.items():
+        structs, pointees, pushed, marked = {}, {}, None, set()
+        for opcode, operands in instructions(words):
+            if opcode == STRUCT:
+                structs[operands[0]] = operands[1:]
+            elif opcode == POINTER:
+                pointees[operands[0]] = operands[2]
+            elif opcode == VARIABLE and operands[2] == PUSH_CONSTANT:
+                pushed = structs[pointees[operands[0]]]
+            elif opcode == MEMBER_DECORATE and operands[2] == NON_WRITABLE:
+                marked.add(tuple(operands[:2]))
+        arguments = [pointees[t] for t in pushed or () if pointees.get(t) in structs]
+        seen += len(arguments)
+        assert marked == {(struct, m) for struct in arguments for m in range(len(structs[struct]))}, name
+    assert seen > 200
+
+
 def test_an_unknown_kernel_is_an_error_that_names_it():
     with pytest.raises(RuntimeError, match="no_such_kernel"):
         torch.ops.anymps.kernel_spirv("no_such_kernel")

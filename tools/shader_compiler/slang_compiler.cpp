@@ -84,7 +84,7 @@ std::vector<uint32_t> SlangCompiler::generate(slang::IModule* module, slang::ICo
     std::vector<uint32_t> words(code->getBufferSize() / sizeof(uint32_t));
     std::memcpy(words.data(), code->getBufferPointer(), words.size() * sizeof(uint32_t));
     try {
-        return patch_spirv(words);
+        return with_read_only_arguments(patch_spirv(words));
     } catch (const std::runtime_error& error) {
         throw CompileError(where + ": " + error.what());
     }
