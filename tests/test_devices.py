@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from device_profiles import PROFILES, environment, layer_folder, load
 from test_validation import SCRIPT, validation_folder
@@ -276,3 +278,37 @@ def test_kernels_of_few_registers(tmp_path, run_python):
     assert result.returncode == 0, result.stderr[-2000:]
     for kernel in ("1", "2", "pieces_2", "long"):
         assert f"attention_decode_{kernel}_lean[128,8," in result.stderr
+
+
+ATTENTION = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention as attention
+for size, heads, dtype, causal, masked in (
+    (64, 2, torch.float32, True, False), (40, 4, torch.float16, False, True), (80, 2, torch.float32, False, True),
+    (128, 4, torch.float32, True, False), (128, 2, torch.float16, False, False)):
+    inputs = [torch.randn(2, h, n, size).to(dtype) for h, n in ((heads, 190), (2, 170), (2, 170))]
+    mask = torch.randn(2, 1, 190, 170) if masked else None
+    results = []
+    for device in "cpu", "mps":
+        kept = torch.float32 if device == "cpu" else dtype
+        q, k, v = (t.to(device, kept, copy=True).requires_grad_() for t in inputs)
+        bias = None if mask is None else mask.to(device, kept)
+        out = attention(q, k, v, bias, is_causal=causal, enable_gqa=True)
+        out.backward(torch.ones_like(out) + q.detach())
+        results.append([out, q.grad, k.grad, v.grad])
+    for expected, actual in zip(*results):
+        error = (actual.cpu().float() - expected).abs().max() / expected.abs().max()
+        assert error < (2e-6 if dtype == torch.float32 else 2e-3), (size, dtype, causal, float(error))
+"""
+
+
+def test_attention_with_few_registers(tmp_path, run_python):
+    """Tiles whose loops stay loops, and gradients of long heads' keys and values in a dispatch each."""
+    env = environment("uhd_620", tmp_path) | {"ANYMPS_LOG": "dispatch"}
+    result = run_python(ATTENTION, env=env)
+    assert result.returncode == 0, result.stderr[-2000:]
+    for kernel in ("forward", "query_gradient", "key_gradient"):
+        for size in (64, 128):
+            assert f"flash_simt_{kernel}_{size}_lean[128,8," in result.stderr
+    gradients = re.findall(r"flash_simt_key_gradient_(\d+)_lean\[[\d,]*,(\d)\]", result.stderr)
+    assert set(gradients) == {("64", "3"), ("128", "1"), ("128", "2")}

@@ -96,7 +96,6 @@ constexpr Exclusion kOnIntel[] = {
 
 // By turnip's compiler, Mesa 25.0.
 constexpr Exclusion kOnAdreno[] = {
-    {"attention_decode_2", "190 registers in memory; a row of its own has none"},
     {"attention_decode_4", "257 to 639 registers in memory"},
 };
 
@@ -185,10 +184,10 @@ constexpr auto kProfiles = with_defaults({
      .lean = true,
      .excluded = kOnIntel,
      .narrow = kNarrowOnIntel},
-    {.name = "Qualcomm Adreno", .match = {.vendor_id = kQualcomm}, .excluded = kOnAdreno},
-    {.name = "Arm Mali", .match = {.vendor_id = kArm}},
+    {.name = "Qualcomm Adreno", .match = {.vendor_id = kQualcomm}, .lean = true, .excluded = kOnAdreno},
+    {.name = "Arm Mali", .match = {.vendor_id = kArm}, .lean = true},
     {.name = "Apple", .match = {.vendor_id = kApple}, .registers = 128, .lean = true},
-    {.name = "other", .match = {}},
+    {.name = "other", .match = {}, .lean = true},
 });
 
 // * stands for any characters, ? for one.

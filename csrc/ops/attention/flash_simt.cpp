@@ -4,10 +4,15 @@
 #include <anymps/shaders/attention/flash_simt_backward.h>
 #include <anymps/shaders/attention/flash_simt_forward.h>
 
+#include <string_view>
+#include <vector>
+
 #include "gemm/tiles.h"
 #include "kernels/kernel_lanes.h"
 #include "kernels/launch_config.h"
 #include "ops/attention/call.h"
+#include "runtime/device.h"
+#include "vulkan/device_profile.h"
 
 namespace anymps::ops {
 namespace {
@@ -22,6 +27,8 @@ namespace bwd = shaders::flash_simt_backward;
 
 constexpr int64_t kSmallSize = 64, kLargestSize = 128;  // of a head
 constexpr uint32_t kSharedBytes = 17 << 10;
+// What flash_simt_key_gradient computes gradients of.
+constexpr uint32_t kOfValues = 1, kOfKeys = 2, kOfBoth = kOfValues | kOfKeys;
 
 bool fits(const AttentionProblem& p, const kernels::RouteDevice& t) {
     return gemm::uses_shared_memory(*t.info) && p.size <= kLargestSize && p.strides_fit &&
@@ -35,16 +42,20 @@ bool has_fast_chunks(const AttentionProblem& p, const kernels::RouteDevice& t) {
     return arithmetic != gemm::Arithmetic::Simt && !t.info->is_integrated;
 }
 
-template <class Kernel>
-auto prepared(const Kernel& kernel, const Attention& a, bool wide, bool bias_gradient = false) {
-    auto call = kernel.call({.subgroup = kernels::launch_config_of(kernel.name).subgroup,
-                             .bias_type = bias_code(a),
-                             .has_bias = a.bias.defined(),
-                             .causal = a.causal,
-                             .dropout = a.dropout > 0.0,
-                             .wide = wide,
-                             .bias_gradient = bias_gradient,
-                             .type = kernels::code(a.query.scalar_type())});
+template <class Constants>
+Constants constants_of(const Attention& a, std::string_view kernel, bool wide) {
+    return {.subgroup = kernels::launch_config_of(kernel).subgroup,
+            .bias_type = bias_code(a),
+            .has_bias = a.bias.defined(),
+            .causal = a.causal,
+            .dropout = a.dropout > 0.0,
+            .wide = wide,
+            .type = kernels::code(a.query.scalar_type())};
+}
+
+template <class Kernel, class Constants>
+auto prepared(const Kernel& kernel, const Attention& a, const Constants& constants) {
+    auto call = kernel.call(constants);
     call.read(a.query).read(a.key).read(a.value).read(a.bias);
     return call;
 }
@@ -73,7 +84,8 @@ void flash_simt_attention(const Attention& attention, const Tensor& out, const T
     const ForwardCall forward(attention, out, lse);
     const Attention& a = forward.a;
     note_products(a, 2);
-    prepared(is_small(a) ? fwd::flash_simt_forward_64 : fwd::flash_simt_forward_128, a, forward.wide)
+    const auto& kernel = is_small(a) ? fwd::flash_simt_forward_64 : fwd::flash_simt_forward_128;
+    prepared(kernel, a, constants_of<fwd::Constants>(a, kernel.name, forward.wide))
         .write(forward.out)
         .write(lse)
         .dispatch(forward.args, tiles(a.l(), a.z()));
@@ -85,18 +97,26 @@ void flash_simt_attention_backward(const Attention& attention, const Tensor& gra
     const BackwardCall backward(attention, grad, out, lse, gradients);
     const Attention& a = backward.a;
     write_delta(backward.grad, backward.out, backward.delta);
-    const auto launch = [&](const auto& kernel, bool bias_gradient) {
-        auto call = prepared(kernel, a, backward.wide, bias_gradient);
+    const auto launch = [&](const auto& kernel, uint32_t of, bool bias_gradient) {
+        auto constants = constants_of<bwd::Constants>(a, kernel.name, backward.wide);
+        constants.gradients = of;
+        constants.bias_gradient = bias_gradient;
+        auto call = prepared(kernel, a, constants);
         call.read(backward.grad).read(lse).read(backward.delta);
         return call;
     };
-    note_products(a, 4);
-    launch(is_small(a) ? bwd::flash_simt_key_gradient_64 : bwd::flash_simt_key_gradient_128, false)
-        .write(backward.gradients.key)
-        .write(backward.gradients.value)
-        .dispatch(backward.args, tiles(a.s(), a.z() / a.groups));
+    // Results of both kinds and tiles of scores are more than threads of few registers have.
+    const bool apart = !is_small(a) && runtime::device_info().profile->lean;
+    for (const uint32_t of : apart ? std::vector{kOfValues, kOfKeys} : std::vector{kOfBoth}) {
+        note_products(a, of == kOfBoth ? 4 : of == kOfKeys ? 3 : 2);
+        const auto& kernel = is_small(a) ? bwd::flash_simt_key_gradient_64 : bwd::flash_simt_key_gradient_128;
+        auto call = launch(kernel, of, false);
+        if (of & kOfKeys) call.write(backward.gradients.key);
+        if (of & kOfValues) call.write(backward.gradients.value);
+        call.dispatch(backward.args, tiles(a.s(), a.z() / a.groups));
+    }
     note_products(a, 3);
-    launch(is_small(a) ? bwd::flash_simt_query_gradient_64 : bwd::flash_simt_query_gradient_128,
+    launch(is_small(a) ? bwd::flash_simt_query_gradient_64 : bwd::flash_simt_query_gradient_128, kOfBoth,
            gradients.bias.defined())
         .write(backward.gradients.query)
         .write(gradients.bias)
