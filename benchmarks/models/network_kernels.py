@@ -7,7 +7,7 @@ Training steps of the zoo, at full size, in fp32 and with AMP, are launched on a
 device, as `ANYMPS_LOG=dispatch` tells, averaged over the steps. What takes 0.01 % or more is compiled again for its
 statistics. Those of most weight, and any that spill, go to benchmarks/results/<gpu>/models/network_kernels.json, with
 which tests/test_compilers.py compares later builds. Mesa's shims have 4 GiB of memory: for this, raise SHIM_MEM_SIZE
-and the sizes of heaps in its source. ANYMPS_NETWORKS="BERT-base,LSTM" chooses networks of the zoo.
+(to 1,000 GiB) and the sizes of heaps (64) in its source. ANYMPS_NETWORKS="BERT-base,LSTM" chooses networks of the zoo.
 """
 
 from __future__ import annotations
