@@ -14,7 +14,7 @@ PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesse
 # The versions of PyTorch that `make wheel` serves, the oldest first.
 VERSIONS ?= 2.13 2.14 2.15
 
-.PHONY: demo test test-full test-sweep soak test-exit build wheel wheel-aarch64 sdist release release-check lint bench chart zoo profile test-compilers test-cuda-wheel test-ecosystem
+.PHONY: demo test test-full test-sweep soak test-exit build wheel wheel-aarch64 sdist release release-check lint bench chart zoo profile test-compilers test-lanes test-cuda-wheel test-ecosystem
 
 demo:
 	@tools/setup.sh system
@@ -149,6 +149,14 @@ test-compilers:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@$(VENV)/bin/pytest -m compilers tests/test_compilers.py
+
+# The kernels of GPUs with subgroups of 16, 32 and 64 lanes, on a lavapipe that is built for it: hours.
+test-lanes:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@tools/wide_lavapipe.sh build/wide_lavapipe
+	@ANYMPS_WIDE_LAVAPIPE=$(CURDIR)/build/wide_lavapipe/wide.json $(VENV)/bin/pytest -m lanes tests/test_lanes.py
 
 # The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
 test-cuda-wheel:

@@ -185,9 +185,9 @@ def run_python(_template):
 def passes(run_python):
     """Checks that tests of another file, chosen by -k, pass in a process with other variables."""
 
-    def check(file: str, tests: str, **env: str) -> None:
-        arguments = ["-q", "-x", os.path.join(os.path.dirname(__file__), file), "-k", tests]
-        result = run_python(f"import sys, pytest; sys.exit(pytest.main({arguments!r}))", env=env, timeout=600)
+    def check(file: str, tests: str, timeout: float = 600, **env: str) -> None:
+        arguments = ["-q", "-x", "--timeout", str(timeout), os.path.join(os.path.dirname(__file__), file), "-k", tests]
+        result = run_python(f"import sys, pytest; sys.exit(pytest.main({arguments!r}))", env=env, timeout=timeout)
         assert result.returncode == 0 and " passed" in result.stdout, result.stdout + result.stderr
 
     return check
