@@ -263,6 +263,18 @@ def test_running_statistics(momentum):
     check(modules[1](x.to("mps")).detach(), modules[0](x).detach())
 
 
+@pytest.mark.parametrize("shape", [(5, 3, 7), (4, 3), (2, 3, 4, 4)])
+def test_running_statistics_of_views(shape, mps):
+    x, table = torch.randn(shape), torch.rand(3, 4) + 0.5
+    expected, actual = table.clone(), table.to(mps)
+    for stats in (expected, actual):
+        F.batch_norm(x.to(stats.device), stats[:, 1], stats[:, 3], training=True)
+    check(actual, expected)
+    for stats in (expected, actual):
+        torch.batch_norm_update_stats(x.to(stats.device), stats[:, 0], stats[:, 2], 0.1)
+    check(actual, expected)
+
+
 def test_batch_norm_spellings():
     x, w, b = torch.randn(4, 6, 3, 3), torch.randn(6), torch.randn(6)
 

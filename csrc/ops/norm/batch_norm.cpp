@@ -106,12 +106,19 @@ constexpr kernels::Route<BatchNormProblem, const FindStatistics> kStatistics[] =
 };
 
 // Mean and biased variance of every channel, and what follows from them, into what `statistics` has.
-void find_statistics(const Tensor& input, const kernels::ChannelStatistics& statistics) {
+void find_statistics(const Tensor& input, kernels::ChannelStatistics statistics) {
+    const at::TensorBase mean = statistics.running_mean, variance = statistics.running_variance;
     // The schema does not say that these are written.
-    materialize(statistics.running_mean);
-    materialize(statistics.running_variance);
+    materialize(mean);
+    materialize(variance);
+    // Kernels take dense ones; what moved in a copy goes back.
+    if (mean.defined()) statistics.running_mean = mean.contiguous();
+    if (variance.defined()) statistics.running_variance = variance.contiguous();
     const FindStatistics call{input, statistics};
     kernels::launch_first("batch_norm", kStatistics, problem_of(input), call);
+    if (!statistics.running_mean.is_same(mean)) Tensor(mean).copy_(Tensor(statistics.running_mean));
+    if (!statistics.running_variance.is_same(variance))
+        Tensor(variance).copy_(Tensor(statistics.running_variance));
 }
 
 // PyTorch checks them before it calls native_batch_norm, which others call, too.
