@@ -359,3 +359,25 @@ def test_distances_without_elements(shape, mps):
         (gradient,) = torch.autograd.grad(distances, x, torch.ones_like(distances))
         assert gradient.shape == x.shape
     torch.mps.synchronize()
+
+
+# Any byte but 0 is true, as in a mask that is a view of uint8.
+OF_BOOL = {
+    "sort": lambda a, b, i: a.sort(dim=0, stable=True)[1],
+    "argsort of a long row": lambda a, b, i: a.repeat(1000, 1).flatten().argsort(stable=True),
+    "sort descending": lambda a, b, i: a.sort(dim=1, stable=True, descending=True)[1],
+    "scatter_add": lambda a, b, i: a.scatter_add(0, i, b).int(),
+    "scatter_reduce prod": lambda a, b, i: a.scatter_reduce(0, i, b, "prod").int(),
+    "scatter_reduce amax": lambda a, b, i: a.scatter_reduce(0, i, b, "amax").int(),
+    "scatter_reduce amin": lambda a, b, i: a.scatter_reduce(0, i, b, "amin").int(),
+    "index_add": lambda a, b, i: a.index_add(0, i[:, 0], b).int(),
+    "index_put accumulate": lambda a, b, i: a.index_put((i[:, 0],), b, accumulate=True).int(),
+}
+
+
+@pytest.mark.parametrize("name", OF_BOOL)
+def test_bool_of_other_bytes_than_1(name):
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randint(0, 6, (3, 6, 5), generator=generator)
+    a, b = torch.tensor([0, 0, 1, 2, 128, 255], dtype=torch.uint8)[draws[:2]]
+    agree(lambda a, b, i: OF_BOOL[name](a.view(torch.bool), b.view(torch.bool), i), a, b, draws[2], backward=False)
