@@ -213,3 +213,34 @@ def test_cached_graphs_differ_by_the_memory_that_arguments_share(mps):
             actual = wanted.to(mps)
             assert_close(torch.compile(function)(*views(actual)).cpu(), function(*views(wanted)))
             assert_close(actual.cpu(), wanted)
+
+
+def _onto_itself(x, i):
+    return x.index_put_((i,), x.clone(), accumulate=True) * 2
+
+
+def _onto_its_transpose(x, i):
+    return x[i.sort()[0]].index_put_((i,), x.t().clone()), x.index_put_((i,), x.t().clone())
+
+
+def _onto_a_result(x, i):
+    y = x * 2
+    y[1:].index_add_(0, i[:-1] % (x.shape[0] - 1), y[:-1].clone())
+    y.index_put_((i,), y.clone())
+    return y
+
+
+def _positions_of_itself(x, i):
+    j = i * 1
+    j.index_put_((j.clone(),), torch.ones_like(j), accumulate=True)
+    i[i.clone()] = i.flip(0)
+    return i.clone(), j
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.int64))
+@pytest.mark.parametrize("function", (_onto_itself, _onto_its_transpose, _onto_a_result, _positions_of_itself))
+def test_what_is_indexed_is_written_with_what_it_was(mps, function, dtype):
+    """Inductor drops the clones, and kernels would read elements that others have written."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(67, 67, generator=generator).mul(4).to(dtype)
+    compiled_agrees(function, x, torch.randperm(67, generator=generator))

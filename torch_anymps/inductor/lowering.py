@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import sympy
 import torch
 from torch._decomp import decompositions
@@ -268,6 +270,28 @@ def _from_a_copy_of_itself(original):
     return realize_into
 
 
+def _indexed_by_what_it_was(original):
+    """x[i] = x.clone(), x[x] = y: Inductor drops the clone, and one kernel would read what it writes."""
+    from torch._inductor import ir
+
+    @functools.wraps(original)
+    def index_put_impl_(self, indices, values, *args, **kwargs):
+        if self.get_device().type == "mps":
+            self.realize()  # as the original does: it has a name then
+            name = self.get_name()
+
+            def apart(x):
+                is_read = name == ir.try_get_name(x) or name in x.get_read_names()
+                return ir.ExternKernel.copy_input(x) if is_read else x
+
+            indices = [i if i is None else apart(i) for i in indices]
+            computed = isinstance(values.data, ir.StorageBox) and isinstance(values.data.data, ir.Loops)
+            values = values if computed else apart(values)  # the original stores what is computed
+        return original(self, indices, values, *args, **kwargs)
+
+    return index_put_impl_
+
+
 def register_decompositions() -> None:
     from torch._inductor import decomposition, ir, lowering, utils
     from torch._inductor.fx_passes import joint_graph, post_grad
@@ -276,6 +300,7 @@ def register_decompositions() -> None:
     folder._add_peephole_patterns = _zero_times_integers(folder._add_peephole_patterns)
     layout = ir.MutationLayoutSHOULDREMOVE
     layout.realize_into = staticmethod(_from_a_copy_of_itself(layout.realize_into))
+    lowering.index_put_impl_ = _indexed_by_what_it_was(lowering.index_put_impl_)
     post_grad.prepare_softmax_extra_check = _with_online_softmax(post_grad.prepare_softmax_extra_check)
     op = torch._prims.rng_prims.graphsafe_run_with_rng_state
     lowering.lowerings[op] = _with_generators(lowering.lowerings[op])
