@@ -164,6 +164,51 @@ def test_results_are_no_inputs_that_are_written(mps, function, dynamic):
         assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
+def _rest_of_an_input(x):
+    x.add_(1)
+    return x[x.shape[0] // 2 :], x[1:].t(), x
+
+
+def _rest_of_what_is_written(x):
+    y = x * 2
+    x.copy_(y)
+    return y[x.shape[0] // 2 :], y, y[1:].t()
+
+
+def _rest_of_two(x):
+    rest, y = x[2:], x * 3
+    rest.mul_(2)
+    x[0] = y[0]
+    y.add_(x)
+    return rest.chunk(2, 0)[-1], y[1:], x.clone()[x.shape[0] // 2 :]
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("backward", (False, True))
+@pytest.mark.parametrize("function", (_rest_of_an_input, _rest_of_what_is_written, _rest_of_two))
+def test_parts_of_inputs_that_are_written(mps, function, backward, dynamic):
+    """AOTAutograd makes a view of the input by the offset of the graph's result, which a copy has not."""
+
+    def applied(x, weight):
+        return function(x * weight) if backward else function(x)
+
+    x, weight = torch.randn(8, 6), torch.randn(6, requires_grad=backward)
+    compiled_agrees(applied, x, weight, dynamic=dynamic, backward=backward)
+    if backward:
+        return
+    x = x.to(mps)
+    for mode in ("default", "reduce-overhead"):
+        compiled = torch.compile(function, dynamic=dynamic, mode=mode)
+        for _ in range(3):
+            ours, theirs = x.clone(), x.clone()
+            for got, want in zip(compiled(ours), function(theirs), strict=True):
+                torch.testing.assert_close(got, want)
+                assert got.stride() == want.stride()
+                is_view = want.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
+                assert (got.untyped_storage().data_ptr() == ours.untyped_storage().data_ptr()) == is_view
+            torch.testing.assert_close(ours, theirs)
+
+
 def test_draws_of_one_probability_have_the_dtype_of_their_argument(mps):
     def function(x):
         dropped = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(x)

@@ -244,6 +244,22 @@ def _with_copies_of_what_is_written(original):
     return remove_noop_ops
 
 
+def _results(graph) -> list[int]:
+    """Which outputs of a graph are results: not those of which AOTAutograd takes the geometry alone.
+
+    Of views it makes the like of their inputs, or of intermediates, which follow the results, and offsets count then.
+    """
+    context = torch._guards.TracingContext.try_get()
+    metadata = context and context.fw_metadata
+    visible = graph.output_node().meta.get("user_visible_output_idxs", ())  # others are kept for gradients
+    if metadata is None or any("tangents" in node.name for node in graph.find_nodes(op="placeholder")):
+        return list(visible)
+    start, infos = metadata.num_mutated_inp_runtime_indices, metadata.output_info
+    end = start + len(infos)
+    regenerated = {n for n, info in enumerate(infos, start) if info.output_type.name.startswith(("alias_of", "is_in"))}
+    return [*(n for n in visible if n not in regenerated), *range(end, end + metadata.num_intermediate_bases)]
+
+
 def _with_results_of_their_own(original):
     """What a graph writes into an input and returns as well: returned as a copy, as the input may be computed in place.
 
@@ -259,7 +275,7 @@ def _with_results_of_their_own(original):
         output = graph.output_node()
         if storages and isinstance(output.args[0], (list, tuple)):  # of a branch it may be one alone
             results = list(output.args[0])
-            for n in output.meta.get("user_visible_output_idxs", ()):  # others are kept for gradients
+            for n in _results(graph):
                 node = results[n]
                 is_tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
                 if is_tensor and node.meta["val"].is_mps and get_node_storage(node) in storages:
