@@ -30,7 +30,7 @@ std::string archive_path() {
 std::vector<KernelId> variants(const ArchiveReader& archive) {
     const vulkan::DeviceInfo& info = runtime::device_info();
     const std::pair<bool, const char*> suffixes[] = {{info.float32_atomic_add, "_native"},
-                                                     {info.profile->lean, "_lean"}};
+                                                     {info.profile->lean(), "_lean"}};
     std::vector<KernelId> chosen(archive.size());
     for (KernelId id = 0; id < archive.size(); ++id) {
         chosen[id] = id;

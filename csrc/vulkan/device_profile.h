@@ -109,7 +109,6 @@ struct DeviceProfile {
         0;  // that kernels in subgroups ask for where there is a choice; 0: the driver's own
     uint32_t registers = 64;     // 32-bit registers of a thread, at most
     bool watchdog = true;        // the kernel driver resets the device after a dispatch of seconds
-    bool lean = false;           // takes NAME_lean of kernels that come so, too: with fewer registers
     uint32_t row_threads = 512;  // threads that may keep a row in registers without spilling them
     const PlanCosts* costs;
     RowCosts rows = {};
@@ -119,6 +118,9 @@ struct DeviceProfile {
     SlowRates slow_integrated = {.bytes = 25e9, .operations = 400e9};
     std::span<const Exclusion> excluded = {};
     std::span<const Exclusion> narrow = {};  // kernels that ask for the fewest lanes, where there is a choice
+
+    // Whether NAME_lean is taken of kernels that come so, too: with fewer registers.
+    bool lean() const { return registers <= 128; }
 
     // True where a kernel of this name is left out.
     bool excludes(std::string_view kernel) const;

@@ -106,7 +106,7 @@ void flash_simt_attention_backward(const Attention& attention, const Tensor& gra
         return call;
     };
     // Results of both kinds and tiles of scores are more than threads of few registers have.
-    const bool apart = !is_small(a) && runtime::device_info().profile->lean;
+    const bool apart = !is_small(a) && runtime::device_info().profile->lean();
     for (const uint32_t of : apart ? std::vector{kOfValues, kOfKeys} : std::vector{kOfBoth}) {
         note_products(a, of == kOfBoth ? 4 : of == kOfKeys ? 3 : 2);
         const auto& kernel = is_small(a) ? bwd::flash_simt_key_gradient_64 : bwd::flash_simt_key_gradient_128;

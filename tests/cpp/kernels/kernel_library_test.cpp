@@ -26,7 +26,7 @@ TEST(KernelLibrary, EveryKernelIsFoundByItsName) {
         const KernelId found = kernel_id(names[id]);
         // Where the device can, the variant with the device's own atomics stands in for a kernel, and where
         // its profile says so, the one of few registers.
-        const bool lean = runtime::device_info().profile->lean && names[found] == names[id] + "_lean";
+        const bool lean = runtime::device_info().profile->lean() && names[found] == names[id] + "_lean";
         EXPECT_TRUE(found == id || names[found] == names[id] + "_native" || lean) << names[id];
         ASSERT_GT(kernel_spirv(id).size(), 5u);
         EXPECT_EQ(kernel_spirv(id)[0], kSpirvMagic) << names[id];
