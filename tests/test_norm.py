@@ -275,6 +275,10 @@ def test_running_statistics_of_views(shape, mps):
     check(actual, expected)
 
 
+def test_statistics_of_nothing(raises_as_on_the_cpu):
+    raises_as_on_the_cpu(lambda ones: torch.batch_norm_update_stats(ones(0, 3), ones(3), ones(3), 0.1))
+
+
 def test_batch_norm_spellings():
     x, w, b = torch.randn(4, 6, 3, 3), torch.randn(6), torch.randn(6)
 

@@ -340,6 +340,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(batch_norm_update_stats)(const Tensor& in
                                                                 const std::optional<Tensor>& running_mean,
                                                                 const std::optional<Tensor>& running_var,
                                                                 double momentum) {
+    TORCH_CHECK(input.numel() > 0,
+                "input tensor must have at least one element, but got input_sizes = ", input.sizes());
     Tensor mean = empty_floats(input, input.size(1)), variance = empty_floats(input, input.size(1));
     const auto n = static_cast<double>(samples(input));
     find_statistics(input, {mean, variance, Tensor(), optional(running_mean), optional(running_var), 0,
