@@ -1,5 +1,7 @@
 """searchsorted and bucketize of many values in one row, which are sought in a tree of it, and of few."""
 
+from bisect import bisect_left, bisect_right
+
 import pytest
 import torch
 
@@ -60,3 +62,13 @@ def test_numbers(row, value):
         got = torch.searchsorted(row.to("mps"), value, right=right)
         assert got.shape == () and got.item() == torch.searchsorted(row, value, right=right).item()
         assert torch.bucketize(value, row.to("mps"), right=right).item() == torch.bucketize(value, row, right=right)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_numbers_beyond_int64(right):
+    """The CPU has no kernel for uint64."""
+    row = [0, 1, 2**62, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
+    values = [2**64 - 1, 3, 2**63, 2**63 + 1, 0]
+    sorted_row, sought = (torch.tensor(numbers, dtype=torch.uint64, device="mps") for numbers in (row, values))
+    wanted = [(bisect_right if right else bisect_left)(row, value) for value in values]
+    assert torch.searchsorted(sorted_row, sought, right=right).tolist() == wanted
