@@ -27,3 +27,28 @@ def test_products_of_momenta_after_another_learning_rate(mps, foreach):
     expected = _steps(torch.optim.NAdam, "cpu", False, foreach=foreach)
     actual = _steps(torch.optim.NAdam, mps, True, foreach=foreach)
     torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("foreach", (None, False, True))
+@pytest.mark.parametrize("name", ("Adamax", "NAdam", "RAdam", "ASGD", "Rprop", "Adadelta", "RMSprop"))
+def test_learning_rates_on_the_device(mps, name, foreach):
+    """PyTorch traces steps that are capturable, with state of the CPU that is: Adamax could not be compiled."""
+
+    def run(device, compiled):
+        generator = torch.Generator().manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.randn(n, generator=generator).to(device)) for n in ((5, 3), (4,))]
+        rate = torch.tensor(0.01, device=device)
+        made = getattr(torch.optim, name)(parameters, lr=rate if foreach is not True else 0.01, foreach=foreach)
+        step = torch.compile(made.step) if compiled else made.step
+        for n in range(7):
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape, generator=generator).to(device)
+            (made.step if n == 5 else step)()
+            rate.mul_(0.9)
+        assert made.param_groups[0]["capturable"] is False
+        return [*parameters, *(value for p in parameters for _, value in sorted(made.state[p].items()))]
+
+    torch._dynamo.reset()
+    expected, actual = run("cpu", False), run(mps, True)
+    for got, want in zip(actual, expected, strict=True):
+        torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=2e-5, atol=2e-6)
