@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from compiled import compiled_agrees
 from op_db_compare import tensors_in
+from torch._inductor.utils import fresh_cache
 
 pytestmark = pytest.mark.usefixtures("slang")
 
@@ -207,6 +208,23 @@ def test_parts_of_inputs_that_are_written(mps, function, backward, dynamic):
                 is_view = want.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
                 assert (got.untyped_storage().data_ptr() == ours.untyped_storage().data_ptr()) == is_view
             torch.testing.assert_close(ours, theirs)
+
+
+def test_cached_graphs_differ_by_what_is_a_result(mps):
+    def view(x):
+        x.add_(1)
+        return x
+
+    def result(x):
+        y = x + 1
+        x.copy_(y)
+        return y
+
+    with fresh_cache():
+        for function in (view, result):
+            torch._dynamo.reset()  # what the cache has, it gives again
+            x = torch.randn(4, 6, device=mps)
+            assert (torch.compile(function)(x).data_ptr() == x.data_ptr()) == (function is view)
 
 
 def test_draws_of_one_probability_have_the_dtype_of_their_argument(mps):

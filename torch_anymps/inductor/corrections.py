@@ -260,6 +260,17 @@ def _results(graph) -> list[int]:
     return [*(n for n in visible if n not in regenerated), *range(end, end + metadata.num_intermediate_bases)]
 
 
+def _with_results(original):
+    """The key of a cached graph: x.add_(1), return x is in it what y = x + 1, x.copy_(y), return y is."""
+
+    @functools.wraps(original)
+    def __init__(self, gm, *args, **kwargs):
+        original(self, gm, *args, **kwargs)
+        self.results = _results(gm.graph)
+
+    return __init__
+
+
 def _with_results_of_their_own(original):
     """What a graph writes into an input and returns as well: returned as a copy, as the input may be computed in place.
 
@@ -299,13 +310,15 @@ def _of_its_dtype(original):
 
 def register_corrections() -> None:
     from torch._decomp.decompositions_for_rng import extra_random_decomps
-    from torch._inductor import graph, ir, lowering
+    from torch._inductor import codecache, graph, ir, lowering
     from torch._inductor.fx_passes import misc_patterns, post_grad
     from torch._inductor.fx_passes.post_grad import ConstructorMoverPass as Mover
 
     misc_patterns.register_replacement = _with_parts_of_permutations(misc_patterns.register_replacement)
     post_grad.remove_noop_ops = _with_copies_of_what_is_written(post_grad.remove_noop_ops)
     post_grad.reinplace_inplaceable_ops = _with_results_of_their_own(post_grad.reinplace_inplaceable_ops)
+    details = codecache.FxGraphHashDetails
+    details.__init__ = _with_results(details.__init__)
     _whole_numbers_of_bits()
     graph.GraphLowering.run_node = _read_by_kernels_of_mps(graph.GraphLowering.run_node)
     Mover.__call__ = _one_dtype_after_another(Mover.__call__)
