@@ -195,8 +195,8 @@ void start(const std::shared_ptr<Running>& running, std::exception_ptr error) {
 // The Work of a message.
 class MessageWork final : public DeviceWork {
   public:
-    MessageWork(std::shared_ptr<Running> running, const Exchange& exchange, const Caller& caller)
-        : DeviceWork(caller.rank, exchange.type, exchange.results, caller.sequence_number),
+    MessageWork(std::shared_ptr<Running> running, Exchange& exchange, const Caller& caller)
+        : DeviceWork(caller.rank, exchange.type, std::exchange(exchange.results, {}), caller.sequence_number),
           running_(std::move(running)) {}
 
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
@@ -359,9 +359,10 @@ void Signal::hold() const {
     runtime::hold_stream({{group, &group->completed}, number, &group->reusable});
 }
 
-DeviceWork::DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal)
+DeviceWork::DeviceWork(int rank, c10d::OpType type, const Tensors& results, uint64_t sequence_number,
+                       Signal signal)
     : Work(rank, type),
-      results_(std::move(results)),
+      results_(alias_of(results)),
       sequence_number_(sequence_number),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(),
                                                        std::vector<c10::Device>{runtime::mps_device()})),
@@ -443,8 +444,8 @@ void DeviceWork::fail(std::exception_ptr error) {
 
 c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
     auto running = std::make_shared<Running>();
-    auto work =
-        c10::make_intrusive<DeviceWork>(caller.rank, exchange.type, exchange.results, caller.sequence_number);
+    auto work = c10::make_intrusive<DeviceWork>(caller.rank, exchange.type,
+                                                std::exchange(exchange.results, {}), caller.sequence_number);
     running->mark.emplace();
     for (auto& argument : exchange.arguments) argument.to_host();
     running->exchange = std::move(exchange);

@@ -80,7 +80,8 @@ struct Signal {
 // afterwards is raised at the next synchronization.
 class DeviceWork : public c10d::Work {
   public:
-    DeviceWork(int rank, c10d::OpType type, Tensors results, uint64_t sequence_number, Signal signal = {});
+    DeviceWork(int rank, c10d::OpType type, const Tensors& results, uint64_t sequence_number,
+               Signal signal = {});
 
     // After wait() the Future is completed, also where it is the stream that waits, as on CUDA.
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;

@@ -108,6 +108,19 @@ std::byte* visible_to_host(uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
+Tensor alias_of(const Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    return Tensor(impl.shallow_copy_and_detach(impl.version_counter(), true));
+}
+
+Tensors alias_of(const Tensors& tensors) {
+    Tensors aliases;
+    aliases.reserve(tensors.size());
+    for (const auto& tensor : tensors) aliases.push_back(alias_of(tensor));
+    return aliases;
+}
+
 bool staging_wanted() {
     static const bool wanted = [] {
         const char* staging = std::getenv("ANYMPS_STAGING");
@@ -117,10 +130,10 @@ bool staging_wanted() {
 }
 
 HostArgument::HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged)
-    : tensor_(tensor), access_(access) {
+    : tensor_(alias_of(tensor)), access_(access) {
     if (written()) at::assert_no_internal_overlap(tensor);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    exchanged_ = (exchanged.defined() ? exchanged : tensor).resolve_conj().resolve_neg();
+    exchanged_ = (exchanged.defined() ? alias_of(exchanged) : tensor_).resolve_conj().resolve_neg();
     if (exchanged_.is_contiguous()) return;
     exchanged_ = access == Access::Write ? at::empty(exchanged_.sizes(), exchanged_.options())
                                          : exchanged_.contiguous();

@@ -58,6 +58,11 @@ class HostArgument {
     std::shared_ptr<StagingBuffer> staging_;
 };
 
+// The same memory and version without what Python has of the tensor. A thread that lets go of the last C++
+// reference to a tensor that Python knows waits for the interpreter, and the memory with it.
+Tensor alias_of(const Tensor& tensor);
+Tensors alias_of(const Tensors& tensors);
+
 // Whether ANYMPS_STAGING=1 asks for the way of devices whose memory the host does not see.
 bool staging_wanted();
 

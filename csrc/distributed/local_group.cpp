@@ -163,7 +163,6 @@ bool LocalGroup::Job::release(Holders::Released& released) {
     const std::lock_guard lock(tensors);
     if (!work) return true;
     released.arguments.push_back(std::exchange(exchange.arguments, {}));
-    released.tensors.push_back(std::exchange(exchange.results, {}));
     released.starts.push_back(std::exchange(exchange.start, nullptr));
     if (work.use_count() > 1) return false;
     auto results = work->take_results();
@@ -272,6 +271,8 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     if (!waits_on_host && (on_device ? runtime::device().has_side_queue() : in_place))
         signal.group = signals_;
     job->staged = !on_device && !in_place;
+    // The caller's own, which the job holds aliases of: to let go of them may need the interpreter.
+    const Tensors tensors = std::exchange(exchange.results, {});
     std::vector<HostArgument> results;
     WorkPtr work;  // the thread lets go of the job's
     if (copied) results = exchange.arguments;
@@ -296,7 +297,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
         if (signal.group && stream == 0) write_in_stream(*job);
         job->value = signal.number = ++calls_;
         signal.step = job->in_stream;
-        job->work = c10::make_intrusive<DeviceWork>(caller.rank, job->exchange.type, job->exchange.results,
+        job->work = c10::make_intrusive<DeviceWork>(caller.rank, job->exchange.type, tensors,
                                                     caller.sequence_number, signal);
         work = job->work;
         if (signal.group && !signal.step) Holders::instance().add(job);

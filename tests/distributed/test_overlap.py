@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 
 import pytest
@@ -238,6 +239,35 @@ def memory_after_wait(key: str, beside: bool):
 def test_memory_is_free_once_the_stream_waits(pair, tmp_path, beside):
     first, _ = pair.run(memory_after_wait, f"{tmp_path}", beside)
     assert first[:3] == (3, 2, [2.0])
+
+
+def memory_while_python_computes():
+    """MiB that two results of 2 MiB take one after the other; no other thread gets the interpreter between them."""
+    x, taken = torch.ones(1 << 18, device="mps"), []
+    interval = sys.getswitchinterval()
+    for _ in range(3):
+        dist.barrier()
+        torch.mps.synchronize()
+        torch.accelerator.reset_peak_memory_stats()
+        before = torch.accelerator.memory_allocated()
+        sys.setswitchinterval(100)
+        try:
+            out = torch.empty(1 << 19, device="mps")
+            dist.all_gather_into_tensor(out, x)
+            del out
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:  # the collective ends, in a thread of its own
+                pass
+            out = torch.empty(1 << 19, device="mps")
+            taken.append(torch.accelerator.max_memory_allocated() - before >> 20)
+        finally:
+            sys.setswitchinterval(interval)
+        del out
+    return taken
+
+
+def test_memory_does_not_wait_for_the_interpreter(ranks):
+    assert ranks.run(memory_while_python_computes) == [[2] * 3] * 2
 
 
 def small_ones():
