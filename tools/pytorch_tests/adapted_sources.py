@@ -71,9 +71,12 @@ ADAPTED_DISTRIBUTED = [
     (r"import torch\.cuda\b(?!\.)", "import torch"),
     (r"\btorch\.cuda\.(?!(?:amp|nccl)\b)", "torch.DEVICE."),
 ]
-# Of single files: tests of compiled collectives, which ask for NCCL where any backend would do.
-OPENED = [(r"@requires_(?:nccl\(\)|cuda)\n", "")]
-ADAPTED_DISTRIBUTED_FILES = {"test_compute_comm_reordering.py": OPENED, "test_inductor_collectives.py": OPENED}
+# Of single files, which ask for NCCL where any backend would do.
+OPENED = [(r" *@requires_(?:nccl\(\)|cuda)\n", "")]
+OPENED_FILES = ("test_compute_comm_reordering.py", "test_ddp_hooks.py", "test_inductor_collectives.py")
+ADAPTED_DISTRIBUTED_FILES = dict.fromkeys(OPENED_FILES, OPENED)
+# It divides the devices of the machine among the ranks by itself.
+ADAPTED_DISTRIBUTED_FILES["test_ddp_hooks.py"] = [*OPENED, (r"gpus_for_rank\(.*\)\[self\.rank\]\[0\]", "self.rank")]
 # The suite of the wheel is a base class, which PyTorch's repository has a file for.
 WHEEL_SUITE = "distributed_test.py"
 WHEEL_CLASS = """

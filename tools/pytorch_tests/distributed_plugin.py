@@ -26,7 +26,7 @@ if DEVICE == "mps":  # is there, without a look at the drivers, which a process 
 
 import harness  # noqa: E402
 from torch.testing._internal import (  # noqa: E402
-    common_cuda,  # noqa: F401
+    common_cuda,
     common_distributed,
     common_fsdp,
     common_utils,
@@ -36,7 +36,10 @@ from torch.testing._internal.distributed._tensor import common_dtensor  # noqa: 
 
 RANKS = 4  # of most tests, as PyTorch's
 RANKS_OF_WHEEL = 2  # of distributed_test.py, whose tests take any number
-SECONDS = 100  # of a test, before PyTorch's harnesses end its ranks
+# Of a test, before PyTorch's harnesses end its ranks, by the variable that they read themselves.
+SECONDS = int(os.environ.get("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", 100))
+MEMORY = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+MEMORY += ("reset_peak_memory_stats", "reset_accumulated_memory_stats")  # that torch.mps lacks
 OF_RANKS = (common_distributed.MultiProcessTestCase, common_distributed.MultiProcContinuousTest)
 
 os.environ.setdefault("BACKEND", "gloo")
@@ -79,7 +82,7 @@ def _open_for_device() -> None:
     common_fsdp.DISTRIBUTED_BACKEND = "gloo"
     common_fsdp.DEVICE_COUNT = common_fsdp.FSDPTestContinuous.world_size = RANKS
     inductor_utils.HAS_GPU = inductor_utils.HAS_GPU_AND_TRITON = True  # has a compiler
-    common_utils.TEST_CUDA = True  # for the test modules: the harnesses have taken theirs
+    common_utils.TEST_CUDA = common_cuda.TEST_CUDA = True  # for the test modules: the harnesses have taken theirs
 
 
 def _set_device(device) -> None:
@@ -104,6 +107,12 @@ def _sleep(cycles) -> None:
     torch.zeros(1 << 20, device=DEVICE).sin_()
 
 
+def _memory_stats(device=None):
+    """Has counters from the start, as those of CUDA, whose set_device opens the device."""
+    torch.empty(0, device=DEVICE)
+    return torch.accelerator.memory_stats()
+
+
 def _give_devices() -> None:
     """DEVICE has RANKS devices, and what tests call of torch.cuda."""
     module = torch.get_device_module(DEVICE)
@@ -119,6 +128,10 @@ def _give_devices() -> None:
         module.initial_seed = torch.initial_seed
     for name in ("get_rng_state", "set_rng_state"):  # of every device that is counted
         setattr(module, name, _of_any_device(getattr(torch, name) if DEVICE == "cpu" else getattr(module, name)))
+    for name in MEMORY:
+        if not hasattr(module, name):
+            setattr(module, name, getattr(torch.accelerator, name))
+    module.memory_stats = _memory_stats
     common_utils.get_cycles_per_ms = lambda device=DEVICE: 1.0
     torch.accelerator.device_count = module.device_count = lambda: RANKS
     torch.accelerator.set_device_index = module.set_device = _set_device
@@ -176,7 +189,12 @@ pytest_addoption = harness.add_part_options
 @pytest.hookimpl(trylast=True)  # after -k
 def pytest_collection_modifyitems(config, items):
     harness.select_part(config, items)
-    items.sort(key=lambda item: not (item.cls and issubclass(item.cls, OF_RANKS)))  # others open the device here
+    items.sort(key=_place)
+
+
+def _place(item) -> tuple[bool, str]:
+    """Classes of ranks come first, as others open the device here, and a class at a time: its ranks may stay."""
+    return not (item.cls and issubclass(item.cls, OF_RANKS)), item.cls.__qualname__ if item.cls else ""
 
 
 @pytest.hookimpl(trylast=True)
