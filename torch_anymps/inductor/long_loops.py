@@ -88,12 +88,11 @@ class LongLoops:
 
     def _several_elements(self, phase, position: str, copies: int) -> None:
         code, kernel, along = self.code, self.kernel, self.tree_of_vectors
-        stored = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
         wide = {id(x): self.width > 1 and kernel.is_vectorized(along, x) for x in phase.loads}
         ahead = [
             load
             for load in phase.loads
-            if load.pointer not in stored
+            if load.pointer not in self.written
             and load.key not in self.of_rows
             and (self.width == 1 or wide[id(load)] or kernel.is_broadcast(along, load))
         ]

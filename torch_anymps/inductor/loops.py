@@ -21,7 +21,6 @@ from .geometry import (
 from .long_loops import LongLoops
 from .mix_order import PartialSumLoops
 from .row_registers import RowRegisters
-from .shared_values import SharedValues
 
 TILE = 32  # elements of x, and of y, of a workgroup that transposes
 
@@ -58,7 +57,6 @@ class LoopWriter(LongLoops, PartialSumLoops, RowRegisters):
             self.rows_per_group = self.geometry.rows * (self.width if self.by_columns else 1)
         self.persistent = self._persistent_loads() if self.is_reduction else 0
         self.in_registers: dict = {}
-        self.reused = SharedValues(self, self.persistent) if self.persistent else None
 
     # --- decisions
 
@@ -250,7 +248,7 @@ class LoopWriter(LongLoops, PartialSumLoops, RowRegisters):
 
     def _compute(self, phase) -> list[str]:
         """The lines of a phase, of which some are values that an earlier loop has kept."""
-        lines = self.reused.lines(phase, self.width) if self.reused and phase.in_loop else phase.compute
+        lines = self.reused.lines(phase, self.width) if self.persistent and phase.in_loop else phase.compute
         if self.kernel.partial_sums is not None and self.width > 1:
             return [re.sub(r"\b(columns\d+\[n\])", r"\1[j]", line) for line in lines]
         return [_of_column(line) for line in lines] if self.by_columns and phase.in_loop else lines

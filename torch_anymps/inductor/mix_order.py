@@ -311,14 +311,13 @@ class PartialSumLoops:
     def _load_for_all_rows(self) -> None:
         """Registers for what every row reads of its columns, loaded once."""
         kernel, code, row = self.kernel, self.code, self.tree.prefix
-        written = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
         found: dict = {}
         for phase in (p for p in kernel.phases if p.in_loop):
             for load in phase.loads:
                 entries = [kernel.range_tree_nodes.get(s) for s in load.index.free_symbols]
                 of_columns = entries and all(e is not None and e.root is self.tree for e in entries)
                 whole = self.width == 1 or kernel.is_vectorized(self.tree, load)
-                if of_columns and whole and load.pointer not in written:
+                if of_columns and whole and load.pointer not in self.written:
                     found.setdefault(load.key, (load, phase.indexing))
         self.of_all_rows = {key: f"all_{load.var}" for key, (load, _) in found.items()}
         lines = []

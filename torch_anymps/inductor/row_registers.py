@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import sympy
 from torch.utils._sympy.symbol import SymT, free_symbol_is_type
 
@@ -16,6 +18,15 @@ class RowRegisters:
     """The part of a LoopWriter that decides what is there, and declares it."""
 
     of_rows: dict = {}  # Load.key -> the variable that has it
+
+    @functools.cached_property
+    def reused(self) -> SharedValues:
+        return SharedValues(self)
+
+    @functools.cached_property
+    def written(self) -> set[str]:
+        """Pointers that the kernel stores through: what it loads by them may change."""
+        return {s.pointer for p in self.kernel.phases for s in [*p.stores, *p.row_stores]}
 
     def _persistent_loads(self) -> int:
         """Iterations of loops over a row that is read once and kept in registers; 0: it is read by each loop."""
@@ -33,7 +44,7 @@ class RowRegisters:
         most = MAX_PERSISTENT_ELEMENTS // self.row_width if self.geometry.threads_per_row else MAX_PERSISTENT_LOADS
         if count > most or count * self.width * lines > MAX_UNROLLED_LINES:
             return 0
-        arrays = len(self._read_again(loops)) + len(SharedValues(self, count).keeps)
+        arrays = len(self._read_again(loops)) + len(self.reused.keeps)
         if arrays * count * self.row_width + OTHER_REGISTERS > device_config().registers:
             return 0
         return count
@@ -52,12 +63,11 @@ class RowRegisters:
             kind = vector_type(load.dtype) if vectorized else REGISTER[load.dtype]
             self.code.writeline(f"{kind} {name}[{self.persistent}];")
             self.row_arrays[load.key] = [name, False]
-        self.code.writelines(self.reused.declarations(self.width))
+        self.code.writelines(self.reused.declarations(self.width, self.persistent))
 
     def _read_again(self, loops: list) -> list:
         """Loads of elements that more than one of the loops has, the first of each."""
         kernel, tree = self.kernel, self.tree
-        stored = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
         found: dict = {}
         for phase in loops:
             for load in phase.loads:
@@ -65,16 +75,15 @@ class RowRegisters:
         return [
             load
             for load, *again in found.values()
-            if again and load.pointer not in stored and not self.is_of_row(load.index)
+            if again and load.pointer not in self.written and not self.is_of_row(load.index)
             if self.width == 1 or kernel.is_vectorized(tree, load) or kernel.is_broadcast(tree, load)
         ]
 
     def _load_row_values(self) -> None:
         """One load each, before the loops."""
         kernel = self.kernel
-        stored = {s.pointer for p in kernel.phases for s in [*p.stores, *p.row_stores]}
         loads = {x.key: x for p in kernel.phases if p.in_loop for x in p.loads}
-        shared = {key: x for key, x in loads.items() if x.pointer not in stored and self.is_of_row(x.index)}
+        shared = {key: x for key, x in loads.items() if x.pointer not in self.written and self.is_of_row(x.index)}
         self.of_rows = {key: f"row_{x.var}" for key, x in shared.items()}
         self.code.writelines([f"let {self.of_rows[key]} = {self._load(x)};" for key, x in shared.items()])
 

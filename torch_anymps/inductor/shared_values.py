@@ -16,9 +16,8 @@ class SharedValues:
     A name in the text of a loop stands for a load, an expression of the same loop, or something outside of all loops.
     """
 
-    def __init__(self, writer, iterations: int) -> None:
+    def __init__(self, writer) -> None:
         """writer: a LoopWriter. What is the same for a whole row is not kept: compilers move it out of the loops."""
-        self.iterations = iterations
         self.keeps: dict[str, str] = {}  # a variable -> the array that keeps it
         self.uses: dict[str, str] = {}  # a variable of a later loop -> the array that has its value
         first: dict[str, str] = {}  # a costly expression in terms of values -> the variable that had it first
@@ -40,9 +39,9 @@ class SharedValues:
                 if other != name and (other in self.keeps or len(self.keeps) < MAX_KEPT):
                     self.uses[name] = self.keeps.setdefault(other, f"kept_{other}")
 
-    def declarations(self, width: int) -> list[str]:
+    def declarations(self, width: int, iterations: int) -> list[str]:
         kind = f"float{width}" if width > 1 else "float"
-        return [f"{kind} {array}[{self.iterations}];" for array in self.keeps.values()]
+        return [f"{kind} {array}[{iterations}];" for array in self.keeps.values()]
 
     def lines(self, phase, width: int) -> list[str]:
         at = "[n][j]" if width > 1 else "[n]"
