@@ -5,7 +5,6 @@
 #include <anymps/shaders/attention/flash_simt_forward.h>
 
 #include <string_view>
-#include <vector>
 
 #include "gemm/tiles.h"
 #include "kernels/kernel_lanes.h"
@@ -27,8 +26,8 @@ namespace bwd = shaders::flash_simt_backward;
 
 constexpr int64_t kSmallSize = 64, kLargestSize = 128;  // of a head
 constexpr uint32_t kSharedBytes = 17 << 10;
-// What flash_simt_key_gradient computes gradients of.
-constexpr uint32_t kOfValues = 1, kOfKeys = 2, kOfBoth = kOfValues | kOfKeys;
+constexpr uint32_t kOfValues = bwd::kValueGradient, kOfKeys = bwd::kKeyGradient,
+                   kOfBoth = kOfValues | kOfKeys;
 
 bool fits(const AttentionProblem& p, const kernels::RouteDevice& t) {
     return gemm::uses_shared_memory(*t.info) && p.size <= kLargestSize && p.strides_fit &&
@@ -105,15 +104,20 @@ void flash_simt_attention_backward(const Attention& attention, const Tensor& gra
         call.read(backward.grad).read(lse).read(backward.delta);
         return call;
     };
-    // Results of both kinds and tiles of scores are more than threads of few registers have.
-    const bool apart = !is_small(a) && runtime::device_info().profile->lean();
-    for (const uint32_t of : apart ? std::vector{kOfValues, kOfKeys} : std::vector{kOfBoth}) {
+    const auto launch_key_gradient = [&](uint32_t of) {
         note_products(a, of == kOfBoth ? 4 : of == kOfKeys ? 3 : 2);
         const auto& kernel = is_small(a) ? bwd::flash_simt_key_gradient_64 : bwd::flash_simt_key_gradient_128;
         auto call = launch(kernel, of, false);
         if (of & kOfKeys) call.write(backward.gradients.key);
         if (of & kOfValues) call.write(backward.gradients.value);
         call.dispatch(backward.args, tiles(a.s(), a.z() / a.groups));
+    };
+    // Results of both kinds and tiles of scores are more than threads of few registers have.
+    if (!is_small(a) && runtime::device_info().profile->lean()) {
+        launch_key_gradient(kOfValues);
+        launch_key_gradient(kOfKeys);
+    } else {
+        launch_key_gradient(kOfBoth);
     }
     note_products(a, 3);
     launch(is_small(a) ? bwd::flash_simt_query_gradient_64 : bwd::flash_simt_query_gradient_128, kOfBoth,
