@@ -11,10 +11,8 @@ namespace anymps::shader_compiler {
 namespace {
 
 // Numbers of the SPIR-V specification, sections 3.52 (instructions) and 3.20 (decorations).
-constexpr uint32_t kHeaderWords = 5;
 constexpr uint32_t kOpSourceContinued = 2, kOpSource = 3, kOpSourceExtension = 4, kOpName = 5,
-                   kOpMemberName = 6, kOpString = 7, kOpLine = 8, kOpDecorate = 71, kOpNoLine = 317,
-                   kOpModuleProcessed = 330;
+                   kOpMemberName = 6, kOpString = 7, kOpLine = 8, kOpNoLine = 317, kOpModuleProcessed = 330;
 constexpr uint32_t kDecorationDescriptorSet = 34;
 
 bool is_debug(uint32_t opcode) {
@@ -37,22 +35,17 @@ bool is_debug(uint32_t opcode) {
 }  // namespace
 
 std::vector<uint32_t> patch_spirv(std::span<const uint32_t> words) {
-    if (words.size() < kHeaderWords)
+    if (words.size() < spirv::kHeaderWords)
         throw std::runtime_error("The SPIR-V module is shorter than its header.");
-    std::vector<uint32_t> out(words.begin(), words.begin() + kHeaderWords);
-    for (size_t at = kHeaderWords; at < words.size();) {
-        const uint32_t opcode = words[at] & 0xffffu;
-        const uint32_t count = words[at] >> 16;
-        if (count == 0 || at + count > words.size())
-            throw std::runtime_error("The SPIR-V module is damaged.");
-        if (opcode == kOpDecorate && words[at + 2] == kDecorationDescriptorSet) {
+    std::vector<uint32_t> out(words.begin(), words.begin() + spirv::kHeaderWords);
+    spirv::for_each_instruction(words.subspan(spirv::kHeaderWords), [&](spirv::Words i) {
+        if (spirv::opcode_of(i) == spirv::Op::Decorate && i[2] == kDecorationDescriptorSet) {
             throw std::runtime_error(
                 "the kernel uses a descriptor; arguments are uniform parameters of the entry "
                 "point, and memory is reached by address.");
         }
-        if (!is_debug(opcode)) out.insert(out.end(), words.begin() + at, words.begin() + at + count);
-        at += count;
-    }
+        if (!is_debug(i[0] & 0xffffu)) out.insert(out.end(), i.begin(), i.end());
+    });
     return out;
 }
 
