@@ -115,7 +115,7 @@ struct LocalGroup::Job {
         if (!runtime::encoder().completed(serial)) return false;
         if (!std::ranges::all_of(after, &runtime::StreamWait::over)) return false;
         deadline = Clock::now() + timeout;
-        if (trace) trace->begin = runtime::host_time();
+        if (trace) runtime::begin_side_work(*trace);
         return true;
     }
     void end_work(std::exception_ptr error);
@@ -542,7 +542,7 @@ void LocalGroup::settle(const std::shared_ptr<Job>& job, const std::exception_pt
     }
     job->work->settle(error);
     raise(signals_->completed, job->value);
-    if (job->trace) job->trace->end = runtime::host_time();
+    if (job->trace) runtime::end_side_work(*job->trace);
     ends_.push([job, error] { job->end_work(error); });
 }
 

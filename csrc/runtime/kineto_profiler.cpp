@@ -105,7 +105,7 @@ class Session final : public libkineto::IActivityProfilerSession {
             return clock.duration_ns(a.first, b.first) > 0;
         });
         for (const TimedCommand& command : commands_) add(command, logger, linked);
-        for (const SideSpan& work : side_works_) add(work, logger, linked);
+        for (const SideWork& work : side_works_) add(work, logger, linked);
         for (const HostCall& call : timer_.host_calls()) add(call, logger, linked);
         for (const auto& [user, span] : annotations_) annotate(user, span, logger, linked);
     }
@@ -248,7 +248,7 @@ class Session final : public libkineto::IActivityProfilerSession {
         }
     }
 
-    void add(const SideSpan& work, libkineto::ActivityLogger& logger,
+    void add(const SideWork& work, libkineto::ActivityLogger& logger,
              const libkineto::getLinkedActivityCallback& linked) {
         auto& device = emplace(ActivityType::CONCURRENT_KERNEL, work.name, work.begin, work.end);
         device.device = kDevice;
@@ -297,7 +297,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     bool memory_told_ = false;
     std::vector<std::string> errors_;
     std::vector<TimedCommand> commands_;
-    std::vector<SideSpan> side_works_;
+    std::vector<SideWork> side_works_;
     std::unique_ptr<libkineto::CpuTraceBuffer> buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     std::map<uint64_t, Span> annotations_;
     uint32_t launch_ = 0;

@@ -34,26 +34,33 @@ bool taking_side_works() {
 
 std::shared_ptr<SideWork> note_side_work(std::string name, uint64_t bytes) {
     auto& all = SideWorks::instance();
-    auto work = std::make_shared<SideWork>();
-    work->name = std::move(name);
-    work->origin = command_origin();
-    work->bytes = bytes;
+    auto work = std::make_shared<SideWork>(SideWork{std::move(name), command_origin(), bytes});
     const std::lock_guard lock(all.mutex);
     if (all.taking) all.works.push_back(work);
     return work;
 }
 
-std::vector<SideSpan> stop_side_works() {
+void begin_side_work(SideWork& work) {
+    const std::lock_guard lock(SideWorks::instance().mutex);
+    work.begin = host_time();
+}
+
+void end_side_work(SideWork& work) {
+    const std::lock_guard lock(SideWorks::instance().mutex);
+    work.end = host_time();
+}
+
+std::vector<SideWork> stop_side_works() {
     auto& all = SideWorks::instance();
     const std::lock_guard lock(all.mutex);
     all.taking = false;
-    std::vector<SideSpan> spans;
-    for (const auto& work : std::exchange(all.works, {})) {
-        const int64_t begin = work->begin, end = work->end;
-        spans.push_back({work->name, work->origin, work->bytes, begin ? begin : work->origin.host_begin,
-                         end ? end : host_time()});
+    std::vector<SideWork> works;
+    for (const auto& noted : std::exchange(all.works, {})) {
+        SideWork& work = works.emplace_back(*noted);
+        if (work.begin == 0) work.begin = work.origin.host_begin;
+        if (work.end == 0) work.end = host_time();
     }
-    return spans;
+    return works;
 }
 
 }  // namespace anymps::runtime
