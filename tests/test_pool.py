@@ -73,7 +73,8 @@ def test_pool_gradients_in_words(dtype):
         if 2 * padding > kernel:
             continue
         x = torch.randint(-4, 4, (2, 3, height, width)).to(dtype)
-        check(lambda x, k=kernel, s=stride, p=padding: F.max_pool2d(x, k, s, p), x, torch.float32)
+        for indices in (False, True):  # kept as offsets in windows, or as positions in the plane
+            check(lambda x, w=(kernel, stride, padding), i=indices: F.max_pool2d(x, *w, 1, False, i), x, torch.float32)
         for options in ({}, {"ceil_mode": True}, {"count_include_pad": False}, {"divisor_override": 3}):
             check(lambda x, w=(kernel, stride, padding), o=options: F.avg_pool2d(x, *w, **o), x, torch.float32)
 
@@ -188,6 +189,77 @@ def test_integers(dtype):
     check(lambda x: F.max_pool2d(x, 2, return_indices=True), x)
     if dtype == torch.int64:
         check(lambda x: F.avg_pool2d(x, 2), x)
+
+
+def random_pool(dim):
+    """An input of any layout, with ties, NaN or infinities, and the arguments of max_pool."""
+    kernel = [random.randint(1, 4) for _ in range(dim)]
+    arguments = (
+        kernel,
+        [random.randint(1, 4) for _ in range(dim)],
+        [random.randint(0, k // 2) for k in kernel],
+        random.choice((1, 1, 1, 2)),
+        random.random() < 0.4,
+    )
+    shape = [*random.choice(([2, 3], [3], [1, 1], [4, 8])), *(random.randint(7, 13) for _ in range(dim))]
+    x = torch.randint(-4, 5, shape).float() if random.random() < 0.5 else torch.randn(shape)
+    x[..., 0] = random.choice((1.0, 1.0, float("nan"), -float("inf")))
+    layout = random.choice(("dense", "last", "strided"))
+    if layout == "last" and x.dim() in LAST and x.dim() == dim + 2:
+        x = x.contiguous(memory_format=LAST[x.dim()])
+    return x[..., ::2] if layout == "strided" else x, arguments
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_max_pool_without_indices(dim, mps):
+    """Values, gradients and their gradients where offsets in windows are kept; without a gradient nothing is."""
+    for _ in range(40):
+        x, arguments = random_pool(dim)
+        try:
+            expected = MAX[dim](x, *arguments)
+        except RuntimeError:  # the window is larger than the input
+            continue
+        check(lambda x, a=arguments: MAX[dim](x, *a), x)
+        with torch.no_grad():
+            actual = MAX[dim](x.to(mps), *arguments)
+        with torch.inference_mode():
+            close(MAX[dim](x.to(mps), *arguments), expected)
+        close(actual, expected)
+        assert actual.is_contiguous() == expected.is_contiguous()
+        seconds = []
+        grad, weights = torch.randn_like(expected), torch.randn_like(x)
+        for device in ("cpu", mps):
+            leaf, cotangent = x.to(device).detach().requires_grad_(), grad.to(device).requires_grad_()
+            first = torch.autograd.grad(MAX[dim](leaf, *arguments), leaf, cotangent, create_graph=True)[0]
+            seconds.append(torch.autograd.grad((first * weights.to(device)).sum(), cotangent)[0])
+        close(seconds[1], seconds[0])
+
+
+def test_max_pool_keeps_a_byte_an_output(mps):
+    """Not int64 indices, nor the input; without a gradient no more than the result."""
+    x = torch.randn(4, 16, 64, 64, device=mps)
+    for memory, wants_gradient in ((1 << 18, False), ((1 << 18) + (1 << 16), True)):
+        y = x.clone().requires_grad_(wants_gradient) * 1
+        before = torch.mps.current_allocated_memory() - y.nbytes
+        y = F.max_pool2d(y, 2)
+        assert torch.mps.current_allocated_memory() - before == memory
+
+
+def test_max_pool_under_transforms(mps):
+    """torch.func goes PyTorch's way, as do gradients of many cotangents at a time."""
+    x = torch.randn(2, 3, 8, 8)
+
+    def function(t):
+        return F.max_pool2d(t, 3, 2, 1)
+
+    for transform in (torch.func.vmap(function), torch.func.jacrev(function), torch.func.jacfwd(function)):
+        close(transform(x.to(mps)), transform(x))
+    grads = torch.randn(5, 2, 3, 4, 4)
+    results = []
+    for device in ("cpu", mps):
+        leaf = x.to(device).requires_grad_()
+        results += torch.autograd.grad(function(leaf), leaf, grads.to(device), is_grads_batched=True)
+    close(results[1], results[0])
 
 
 def test_max_pool_twice_and_out(mps):

@@ -37,6 +37,9 @@ inline bool is_default_argument(const at::Tensor& t) {
 inline bool is_default_argument(const std::optional<at::Tensor>& t) {
     return !t.has_value() || is_default_argument(*t);
 }
+inline bool is_default_argument(at::IntArrayRef) {
+    return true;
+}
 inline bool is_default_argument(const c10::SymInt& n) {
     return !n.is_symbolic();
 }

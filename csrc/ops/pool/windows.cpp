@@ -61,6 +61,11 @@ uint32_t plane_step(const Tensor& tensor, int64_t spatial) {
     return narrow(step);
 }
 
+// Specialization constant of the shaders; averages have no indices and take the default.
+uint32_t index_bytes(const Tensor& indices) {
+    return indices.defined() ? static_cast<uint32_t>(indices.element_size()) : 0;
+}
+
 // Positions of a window along each axis, or outputs that an input may lie in; zeros where they differ from
 // place to place, or are so many that unrolled loops would be long.
 std::array<uint32_t, 3> spans(const Windows& w, const Operands& t) {
@@ -163,7 +168,8 @@ void launch(const shader::PoolKernel& kernel, const Windows& w, const Operands& 
                              .depth = depth,
                              .height = height,
                              .width = width,
-                             .planes = planes});
+                             .planes = planes,
+                             .index_bytes = index_bytes(t.indices)});
     constexpr double kOperationsPerTap = 8;
     double taps = kOperationsPerTap * static_cast<double>(image.tensor().numel());
     for (int axis = 0; axis < 3; ++axis) {
@@ -236,7 +242,8 @@ bool gather_words(const Windows& w, const Tensor& grad_output, const Tensor& ind
         .call({.workgroup = workgroup,
                .type = kernels::code(grad_input.scalar_type()),
                .down = down,
-               .across = across})
+               .across = across,
+               .index_bytes = index_bytes(indices)})
         .read(grad_output)
         .read(indices)
         .write(grad_input)
@@ -331,6 +338,12 @@ void max_pool_backward(const char* op, const Windows& windows, const Tensor& gra
         return;
     }
     launch(shader::max_pool_backward, windows, {grad_input, grad_output, indices, true});
+}
+
+void max_pool_offsets_backward(const Windows& windows, const Tensor& grad_output, const Tensor& offsets,
+                               const Tensor& grad_input) {
+    if (gather_words(windows, grad_output, offsets, grad_input)) return;
+    launch(shader::max_pool_backward, windows, {grad_input, grad_output, offsets, true});
 }
 
 void avg_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output) {

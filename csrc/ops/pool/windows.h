@@ -25,14 +25,17 @@ struct Windows {
 };
 
 // Kernels of shaders/pool/pool.slang. Tensors are [channels, ...] or [batch, channels, ...], of any strides.
-// indices (i64, undefined for averages) are positions in the plane of the input. Gradients have the shapes of
-// the input and the output; grad_input is written whole.
+// indices are positions in the plane of the input (i64), offsets in the window (u8, row by row, of windows of
+// at most 256 elements without dilation), or undefined: none are written. Gradients have the shapes of the
+// input and the output; grad_input is written whole, and max_pool_backward refuses indices other than i64.
 // Raise NotImplementedError naming `op` for types without arithmetic there: bool, complex, and for averages
 // and gradients integers other than int64 (averages alone).
 void max_pool(const char* op, const Windows& windows, const at::Tensor& input, const at::Tensor& output,
               const at::Tensor& indices);
 void max_pool_backward(const char* op, const Windows& windows, const at::Tensor& grad_output,
                        const at::Tensor& indices, const at::Tensor& grad_input);
+void max_pool_offsets_backward(const Windows& windows, const at::Tensor& grad_output,
+                               const at::Tensor& offsets, const at::Tensor& grad_input);
 void avg_pool(const char* op, const Windows& windows, const at::Tensor& input, const at::Tensor& output);
 void avg_pool_backward(const char* op, const Windows& windows, const at::Tensor& grad_output,
                        const at::Tensor& grad_input);
