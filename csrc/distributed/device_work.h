@@ -83,7 +83,8 @@ class DeviceWork : public c10d::Work {
     DeviceWork(int rank, c10d::OpType type, const Tensors& results, uint64_t sequence_number,
                Signal signal = {});
 
-    // After wait() the Future is completed, also where it is the stream that waits, as on CUDA.
+    // After wait() the Future is completed, also where it is the stream that waits, as on CUDA. Of all_gather
+    // it holds one tensor of all ranks where they give the same shape, as NCCL's.
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     Tensors result() override { return results_; }
     uint64_t getSequencenumber() const override { return sequence_number_; }
@@ -109,6 +110,7 @@ class DeviceWork : public c10d::Work {
     Tensors results_;
     uint64_t sequence_number_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
+    c10::intrusive_ptr<c10::ivalue::Future> stacked_;  // of all_gather, once asked for; under mutex_
     const Signal signal_;
     // Under mutex_; held_: the stream waits.
     bool settled_ = false, held_ = false, future_ended_ = false;
@@ -171,7 +173,7 @@ class AbortAtExit {
     AbortAtExit& operator=(const AbortAtExit&) = delete;
 };
 
-// A Work of several: completed when all are.
-WorkPtr join(std::vector<WorkPtr> works, int rank);
+// A Work of several: completed when all are. Its Future holds their results in one list, or what is given.
+WorkPtr join(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value = std::nullopt);
 
 }  // namespace anymps::distributed

@@ -219,7 +219,8 @@ WorkPtr MpsBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& 
         Tensors in{inputs[i]};
         works.push_back(allgather(out, in, options));
     }
-    return join(std::move(works), getRank());
+    return join(std::move(works), getRank(),
+                outputs.size() == 1 ? c10::IValue(outputs[0]) : c10::IValue(outputs));
 }
 
 WorkPtr MpsBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
