@@ -403,6 +403,24 @@ bool DeviceWork::isCompleted() {
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     forget(this);
+    return wait_in_stream(timeout);
+}
+
+void DeviceWork::follow() {
+    wait_in_stream(kNoTimeout);
+}
+
+bool DeviceWork::is_over() {
+    const std::lock_guard lock(mutex_);
+    return signal_.group ? settled_ : future_ended_;
+}
+
+bool DeviceWork::is_waited_for(c10::StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    return held_ && holder_ == stream;
+}
+
+bool DeviceWork::wait_in_stream(std::chrono::milliseconds timeout) {
     if (!signal_.group) {
         const auto end = std::chrono::steady_clock::now() + spin();
         while (!Work::isCompleted() && std::chrono::steady_clock::now() < end) {
@@ -414,6 +432,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
         const std::lock_guard lock(mutex_);
         ended |= settled_;
         held_ |= !ended;
+        if (!ended) holder_ = runtime::current_stream_id();
     }
     if (ended) Work::wait(timeout);
     signal_.hold();

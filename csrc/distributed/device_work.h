@@ -92,6 +92,15 @@ class DeviceWork : public c10d::Work {
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
 
+    // For a collective behind this one, as wait() without a timeout: who waits for its tensors still finds
+    // it.
+    void follow();
+    // Whether the results are there, or an error; without a lock that its callbacks hold up.
+    bool is_over();
+    // Whether the stream has been told to wait.
+    bool is_waited_for(c10::StreamId stream);
+    bool waits_on_host() const { return !signal_.group; }
+
     // Before the signal is raised: from now on wait() blocks, and raises the error, if any; so does the
     // stream's next synchronization where the stream waits.
     void settle(const std::exception_ptr& error);
@@ -103,6 +112,7 @@ class DeviceWork : public c10d::Work {
     void fail(std::exception_ptr error);
 
   private:
+    bool wait_in_stream(std::chrono::milliseconds timeout);
     // Whether the caller is to end the Future: the first one is.
     bool ends_future();
     void complete_future();
@@ -112,8 +122,9 @@ class DeviceWork : public c10d::Work {
     c10::intrusive_ptr<c10::ivalue::Future> future_;
     c10::intrusive_ptr<c10::ivalue::Future> stacked_;  // of all_gather, once asked for; under mutex_
     const Signal signal_;
-    // Under mutex_; held_: the stream waits.
+    // Under mutex_; held_: a stream waits, the last one of those that do is holder_.
     bool settled_ = false, held_ = false, future_ended_ = false;
+    c10::StreamId holder_ = 0;
 };
 
 // One collective, or one message between two ranks.
