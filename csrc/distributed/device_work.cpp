@@ -1,6 +1,7 @@
 #include "distributed/device_work.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -23,6 +24,8 @@
 
 namespace anymps::distributed {
 namespace {
+
+using c10::ivalue::Future;
 
 constexpr auto kPatience = std::chrono::seconds(2);  // with collectives that run when the interpreter ends
 
@@ -260,10 +263,29 @@ void forget(c10d::Work* work) {
     c10d::unregister_work(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work));
 }
 
+// Whether NCCL gathers into one tensor, which its Future holds.
+bool gathers_into_one(c10d::OpType type, const Tensors& results) {
+    return type == c10d::OpType::ALLGATHER && std::ranges::all_of(results, [&](const Tensor& result) {
+               return result.sizes() == results.front().sizes();
+           });
+}
+
+void stack(Future& gathered, Future& stacked) {
+    c10::IValue value;
+    try {
+        if (gathered.hasError()) std::rethrow_exception(gathered.exception_ptr());
+        const at::AutoDispatchBelowADInplaceOrView below_autograd;
+        value = Tensors{at::stack(gathered.value().toTensorVector())};
+    } catch (...) {
+        return stacked.setError(std::current_exception());
+    }
+    stacked.markCompleted(std::move(value));
+}
+
 class JoinedWork final : public c10d::Work {
   public:
-    JoinedWork(std::vector<WorkPtr> works, int rank)
-        : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+    JoinedWork(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value)
+        : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)), value_(std::move(value)) {}
     bool isCompleted() override {
         return std::ranges::all_of(works_, [](const WorkPtr& work) { return work->isCompleted(); });
     }
@@ -283,19 +305,21 @@ class JoinedWork final : public c10d::Work {
         }
         return results;
     }
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-        std::vector<c10::intrusive_ptr<c10::ivalue::Future>> parts;
+    c10::intrusive_ptr<Future> getFuture() override {
+        TORCH_CHECK(!works_.empty(), "The coalesced group has no collective.");
+        c10::List<c10::intrusive_ptr<Future>> parts(c10::FutureType::create(c10::ListType::ofTensors()));
         for (const auto& work : works_) parts.push_back(work->getFuture());
-        TORCH_CHECK(!parts.empty(), "The coalesced group has no collective.");
-        if (parts.size() == 1) return parts.front();
-        c10::List<c10::intrusive_ptr<c10::ivalue::Future>> list(
-            c10::FutureType::create(c10::ListType::ofTensors()));
-        for (auto& part : parts) list.push_back(std::move(part));
-        return c10::collectAll(list);
+        const c10::IValue value = value_ ? *value_ : c10::IValue(result());
+        const auto value_of_all = [value](Future& all) {
+            if (all.hasError()) std::rethrow_exception(all.exception_ptr());
+            return value;
+        };
+        return c10::collectAll(parts)->then(value_of_all, value.type());
     }
 
   private:
     std::vector<WorkPtr> works_;
+    std::optional<c10::IValue> value_;
 };
 
 }  // namespace
@@ -379,6 +403,24 @@ bool DeviceWork::isCompleted() {
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     forget(this);
+    return wait_in_stream(timeout);
+}
+
+void DeviceWork::follow() {
+    wait_in_stream(kNoTimeout);
+}
+
+bool DeviceWork::is_over() {
+    const std::lock_guard lock(mutex_);
+    return signal_.group ? settled_ : future_ended_;
+}
+
+bool DeviceWork::is_waited_for(c10::StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    return held_ && holder_ == stream;
+}
+
+bool DeviceWork::wait_in_stream(std::chrono::milliseconds timeout) {
     if (!signal_.group) {
         const auto end = std::chrono::steady_clock::now() + spin();
         while (!Work::isCompleted() && std::chrono::steady_clock::now() < end) {
@@ -390,6 +432,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
         const std::lock_guard lock(mutex_);
         ended |= settled_;
         held_ |= !ended;
+        if (!ended) holder_ = runtime::current_stream_id();
     }
     if (ended) Work::wait(timeout);
     signal_.hold();
@@ -397,14 +440,22 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     return true;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFuture() {
-    bool held;
+c10::intrusive_ptr<Future> DeviceWork::getFuture() {
+    auto shown = future_;
+    bool held, stacks = false;
     {
         const std::lock_guard lock(mutex_);
         held = held_;
+        if (gathers_into_one(opType_, results_)) {
+            stacks = !stacked_;
+            if (stacks) stacked_ = future_->createInstance(c10::ListType::ofTensors());
+            shown = stacked_;
+        }
     }
+    // What runs once the results are there owns their Future, as a caller who asked for it would.
+    if (stacks) future_->addCallback([own = future_, shown](Future& gathered) { stack(gathered, *shown); });
     if (held) complete_future();
-    return future_;
+    return shown;
 }
 
 bool DeviceWork::ends_future() {
@@ -414,7 +465,12 @@ bool DeviceWork::ends_future() {
 
 void DeviceWork::complete_future() {
     if (ends_future()) future_->markCompleted(c10::IValue(results_));
-    while (!future_->completed()) std::this_thread::yield();  // another thread is about to
+    auto shown = future_;
+    {
+        const std::lock_guard lock(mutex_);
+        if (stacked_) shown = stacked_;
+    }
+    while (!shown->completed()) std::this_thread::yield();  // another thread is about to
 }
 
 void DeviceWork::settle(const std::exception_ptr& error) {
@@ -498,9 +554,9 @@ AbortAtExit::~AbortAtExit() {
     Activity::instance().forget(this);
 }
 
-WorkPtr join(std::vector<WorkPtr> works, int rank) {
-    if (works.size() == 1) return works.front();
-    return c10::make_intrusive<JoinedWork>(std::move(works), rank);
+WorkPtr join(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value) {
+    if (works.size() == 1 && !value) return works.front();
+    return c10::make_intrusive<JoinedWork>(std::move(works), rank, std::move(value));
 }
 
 }  // namespace anymps::distributed

@@ -83,13 +83,23 @@ class DeviceWork : public c10d::Work {
     DeviceWork(int rank, c10d::OpType type, const Tensors& results, uint64_t sequence_number,
                Signal signal = {});
 
-    // After wait() the Future is completed, also where it is the stream that waits, as on CUDA.
+    // After wait() the Future is completed, also where it is the stream that waits, as on CUDA. Of all_gather
+    // it holds one tensor of all ranks where they give the same shape, as NCCL's.
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     Tensors result() override { return results_; }
     uint64_t getSequencenumber() const override { return sequence_number_; }
 
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
+
+    // For a collective behind this one, as wait() without a timeout: who waits for its tensors still finds
+    // it.
+    void follow();
+    // Whether the results are there, or an error; without a lock that its callbacks hold up.
+    bool is_over();
+    // Whether the stream has been told to wait.
+    bool is_waited_for(c10::StreamId stream);
+    bool waits_on_host() const { return !signal_.group; }
 
     // Before the signal is raised: from now on wait() blocks, and raises the error, if any; so does the
     // stream's next synchronization where the stream waits.
@@ -102,6 +112,7 @@ class DeviceWork : public c10d::Work {
     void fail(std::exception_ptr error);
 
   private:
+    bool wait_in_stream(std::chrono::milliseconds timeout);
     // Whether the caller is to end the Future: the first one is.
     bool ends_future();
     void complete_future();
@@ -109,9 +120,11 @@ class DeviceWork : public c10d::Work {
     Tensors results_;
     uint64_t sequence_number_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
+    c10::intrusive_ptr<c10::ivalue::Future> stacked_;  // of all_gather, once asked for; under mutex_
     const Signal signal_;
-    // Under mutex_; held_: the stream waits.
+    // Under mutex_; held_: a stream waits, the last one of those that do is holder_.
     bool settled_ = false, held_ = false, future_ended_ = false;
+    c10::StreamId holder_ = 0;
 };
 
 // One collective, or one message between two ranks.
@@ -171,7 +184,7 @@ class AbortAtExit {
     AbortAtExit& operator=(const AbortAtExit&) = delete;
 };
 
-// A Work of several: completed when all are.
-WorkPtr join(std::vector<WorkPtr> works, int rank);
+// A Work of several: completed when all are. Its Future holds their results in one list, or what is given.
+WorkPtr join(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value = std::nullopt);
 
 }  // namespace anymps::distributed

@@ -27,6 +27,8 @@ class HostArgument {
     // written share their memory, as those of expand() do.
     HostArgument(const Tensor& tensor, Access access, const Tensor& exchanged = {});
 
+    // What it was made of.
+    const Tensor& tensor() const { return tensor_; }
     // What travels: contiguous, on the device.
     const Tensor& exchanged() const { return exchanged_; }
 

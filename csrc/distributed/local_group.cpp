@@ -250,7 +250,8 @@ void LocalGroup::open(std::chrono::milliseconds timeout) {
     signals_ = std::make_shared<GroupSignals>(runtime::device());
 }
 
-WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<DeviceWork> LocalGroup::launch(Exchange exchange, Caller caller,
+                                                  std::chrono::milliseconds timeout) {
     ends_.hand_over();  // a Future's callback may wait for what it launches
     try {
         std::call_once(opened_, [&] { open(timeout); });
@@ -274,7 +275,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     // The caller's own, which the job holds aliases of: to let go of them may need the interpreter.
     const Tensors tensors = std::exchange(exchange.results, {});
     std::vector<HostArgument> results;
-    WorkPtr work;  // the thread lets go of the job's
+    c10::intrusive_ptr<DeviceWork> work;  // the thread lets go of the job's
     if (copied) results = exchange.arguments;
     if (runtime::taking_side_works()) {
         uint64_t bytes = 0;
@@ -307,7 +308,7 @@ WorkPtr LocalGroup::launch(Exchange exchange, Caller caller, std::chrono::millis
     }
     if (copied) {
         try {
-            work->wait();
+            work->wait(kNoTimeout);
         } catch (const std::exception&) {
             return work;  // whose wait() raises it
         }

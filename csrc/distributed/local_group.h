@@ -42,7 +42,10 @@ class LocalGroup {
     ~LocalGroup();
 
     // Returns at once, unless a result is not contiguous. Takes the exchange's schedules and arguments.
-    WorkPtr launch(Exchange exchange, Caller caller, std::chrono::milliseconds timeout);
+    c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller,
+                                          std::chrono::milliseconds timeout);
+    // What a Future's callback calls before it waits for a collective.
+    void hand_over() { ends_.hand_over(); }
 
     // What runs fails soon.
     void abort();

@@ -76,9 +76,21 @@ c10::intrusive_ptr<c10d::Backend::Options> MpsBackend::getBackendOptions() {
 WorkPtr MpsBackend::run(Exchange exchange, std::chrono::milliseconds timeout) {
     if (getSize() == 1 && !exchange.arguments.empty())
         return started(launch_alone(std::move(exchange), caller()));
-    if (!local_) return started(launch(std::move(exchange), caller()));
     if (timeout == c10d::kUnsetTimeout) timeout = host_->getBackendOptions()->timeout;
-    return started(local_->launch(std::move(exchange), caller(), timeout));
+    auto spans = spans_of(exchange);
+    auto work = local_ ? local_->launch(std::move(exchange), caller(), timeout)
+                       : launch(std::move(exchange), caller());
+    in_flight_.add(work, std::move(spans));
+    return started(std::move(work));
+}
+
+void MpsBackend::follow(const Tensors& read, const Tensors& written) {
+    std::vector<Span> next;
+    add_spans(next, read, false);
+    add_spans(next, written, true);
+    in_flight_.wait_for(next, [this] {
+        if (local_) local_->hand_over();
+    });
 }
 
 WorkPtr MpsBackend::started(WorkPtr work) {
@@ -101,6 +113,11 @@ WorkPtr MpsBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
     check_root("broadcast", options.rootRank, getSize());
     const Access access = getRank() == options.rootRank ? Access::Read : Access::Write;
     const auto root = static_cast<int>(options.rootRank);
+    if (access == Access::Read) {
+        follow(tensors, {});
+    } else {
+        follow({}, tensors);
+    }
     std::vector<Part> give(getSize()), take(getSize());
     if (getRank() == root) {
         std::ranges::fill(give, whole(0, tensor));
@@ -126,6 +143,7 @@ WorkPtr MpsBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
     const bool even = std::ranges::all_of(outputs[0], same_size);
     TORCH_CHECK(same_size(outputs[0][getRank()]), "all_gather: rank ", getRank(), " gives ", input.numel(),
                 " elements, and its output holds ", outputs[0][getRank()].numel());
+    follow(inputs, outputs[0]);
     if (!even && !local_) return gather_uneven(outputs[0], input, options);
     auto arguments = arguments_of(outputs[0], Access::Write);
     arguments.emplace_back(input, Access::Read);
@@ -182,6 +200,7 @@ WorkPtr MpsBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
         check_dtypes(kName, outputs[i], inputs[i]);
         check_gathered(outputs[i], inputs[i], getSize());
     }
+    follow(inputs, outputs);
     auto arguments = arguments_of(outputs, Access::Write);
     for (auto& input : arguments_of(inputs, Access::Read)) arguments.push_back(std::move(input));
     Exchange exchange{kName, Type::_ALLGATHER_BASE, outputs, std::move(arguments),
@@ -219,7 +238,8 @@ WorkPtr MpsBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& 
         Tensors in{inputs[i]};
         works.push_back(allgather(out, in, options));
     }
-    return join(std::move(works), getRank());
+    return join(std::move(works), getRank(),
+                outputs.size() == 1 ? c10::IValue(outputs[0]) : c10::IValue(outputs));
 }
 
 WorkPtr MpsBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -239,6 +259,7 @@ WorkPtr MpsBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
         TORCH_CHECK(output.numel() == input.numel(), "gather: expected outputs of the input's ",
                     input.numel(), " elements, got one of ", output.numel());
     }
+    follow(inputs, list);
     auto arguments = arguments_of(list, Access::Write);
     arguments.emplace_back(input, Access::Read);
     Exchange exchange{
@@ -285,6 +306,7 @@ WorkPtr MpsBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
         TORCH_CHECK(output.numel() == input.numel(), "scatter: expected inputs of the output's ",
                     output.numel(), " elements, got one of ", input.numel());
     }
+    follow(list, outputs);
     auto arguments = arguments_of(list, Access::Read);
     arguments.emplace_back(output, Access::Write);
     Exchange exchange{"scatter", Type::SCATTER, outputs, std::move(arguments),
@@ -312,6 +334,7 @@ WorkPtr MpsBackend::alltoall_base(Tensor& output, Tensor& input, std::vector<int
     auto got = byte_splits(output_splits, output, getSize());
     auto sent = byte_splits(input_splits, input, getSize());
     const std::vector<Part> give = distributed::split(1, sent), take = distributed::split(0, got);
+    follow({input}, {output});
     std::vector<HostArgument> arguments;
     arguments.emplace_back(output, Access::Write);
     arguments.emplace_back(input, Access::Read);
@@ -345,6 +368,7 @@ WorkPtr MpsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllT
     check_ranks("all_to_all", inputs, getSize());
     for (const auto& output : outputs) check_dtypes("all_to_all", output, inputs[0]);
     for (const auto& input : inputs) check_dtypes("all_to_all", outputs[0], input);
+    follow(inputs, outputs);
     auto got = bytes_each(outputs), sent = bytes_each(inputs);
     if (local_) {
         auto arguments = arguments_of(outputs, Access::Write);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/device_work.h"
+#include "distributed/in_flight.h"
 #include "distributed/local_group.h"
 #include "distributed/reduction.h"
 #include "distributed/self_messages.h"
@@ -74,6 +75,9 @@ class MpsBackend final : public c10d::Backend {
     // By what the group has for it. timeout: as the options have it.
     WorkPtr run(Exchange exchange, std::chrono::milliseconds timeout);
     WorkPtr started(WorkPtr work);
+    // Before arguments are made of the tensors: waits for earlier collectives that use them, where one of the
+    // two writes.
+    void follow(const Tensors& read, const Tensors& written);
     Caller caller() { return {getRank(), getSize(), ++calls_}; }
     // reduce_scatter between ranks that share memory; give: of inputs, which are arguments 1 and on.
     WorkPtr reduce_locally(const char* name, c10d::OpType type, const Tensor& output, const Tensors& inputs,
@@ -91,6 +95,7 @@ class MpsBackend final : public c10d::Backend {
     c10::intrusive_ptr<c10d::Backend> host_;
     std::unique_ptr<LocalGroup> local_;
     SelfMessages self_messages_;
+    InFlight in_flight_;
     AbortAtExit abort_at_exit_;
     std::atomic<uint64_t> calls_{0};
     bool coalescing_ = false;

@@ -30,6 +30,7 @@ WorkPtr MpsBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
 
 WorkPtr MpsBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
     check("all_reduce", tensors);
+    follow({}, tensors);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     std::vector<Reduction> reductions;
     std::vector<HostArgument> arguments;
@@ -70,10 +71,15 @@ WorkPtr MpsBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
 WorkPtr MpsBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
     const Tensor& tensor = single("reduce", tensors);
     check_root("reduce", options.rootRank, getSize());
+    const bool root = getRank() == options.rootRank;
+    if (root) {
+        follow({}, tensors);
+    } else {
+        follow(tensors, {});
+    }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Tensor real = Reduction::real(tensor);
     const Reduction reduction("reduce", options.reduceOp, tensor.scalar_type(), getSize());
-    const bool root = getRank() == options.rootRank;
     if (local_) {
         const Part all = whole(1, real);
         return reduce_locally("reduce", Type::REDUCE, tensor, {real}, reduction,
@@ -155,6 +161,7 @@ WorkPtr MpsBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& input
     const Tensor& output = single("reduce_scatter", outputs);
     TORCH_CHECK(inputs.size() == 1, "reduce_scatter: expected one list of inputs, got ", inputs.size());
     check_ranks("reduce_scatter", inputs[0], getSize());
+    follow(inputs[0], outputs);
     std::vector<int64_t> elements;
     for (const auto& input : inputs[0]) elements.push_back(input.numel());
     if (local_) {
@@ -178,6 +185,7 @@ WorkPtr MpsBackend::_reduce_scatter_base(Tensor& output, Tensor& input,
                      "input tensor must be the same type as the output tensor.");
     TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
                       "input tensor must be the same size as output size times world size");
+    follow({input}, {output});
     if (local_) {
         const Reduction reduction(kName, options.reduceOp, output.scalar_type(), getSize());
         const Tensor real = Reduction::real(input);

@@ -54,6 +54,29 @@ def test_order_with_recorded_commands(ranks):
     assert ranks.run(in_order) == [[11.0]] * 2
 
 
+def chained(count):
+    """Collectives that take what earlier ones give, where nobody waits but for the last one, as by NCCL's stream."""
+    ones, rank = torch.ones(count, device="mps"), dist.get_rank()
+    x, strided = ones + rank, (torch.ones(count, 2, device="mps") + rank).t()[:, : count // 2]
+    gathered, sums = torch.empty(2 * count, device="mps"), torch.empty(count, device="mps")
+    last = [dist.all_reduce(x, async_op=True) for _ in range(3)]
+    dist.broadcast(strided, 1, async_op=True)
+    last.append(dist.all_reduce(strided, async_op=True))
+    dist.all_gather_into_tensor(gathered, ones + rank, async_op=True)
+    dist.reduce_scatter_tensor(sums, gathered, async_op=True)
+    last.append(dist.all_reduce(sums, async_op=True))
+    last.append(dist.all_to_all_single(gathered, torch.cat([ones, ones + 4]), async_op=True))
+    for work in last[2:]:
+        work.wait()
+    return [tensor.unique().tolist() for tensor in (x, strided, sums, gathered)]
+
+
+@pytest.mark.parametrize("count", [3, 20000, 1000000])
+def test_order_of_collectives(ranks, count):
+    found = ranks.run(chained, count)
+    assert found == [[[12.0], [4.0], [6.0], [1.0 + 4.0 * rank]] for rank in range(2)]
+
+
 def futures():
     x = torch.full((3,), 1.0 + dist.get_rank(), device="mps")
     future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
