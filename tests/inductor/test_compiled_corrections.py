@@ -236,3 +236,14 @@ def test_draws_of_one_probability_have_the_dtype_of_their_argument(mps):
     assert [result.dtype for result in results] == [torch.float16, torch.float32, torch.float32]
     for result, most in zip(results, (1, 2, 2)):
         assert result.unique().tolist() == [0, most] and abs(result.float().mean().item() / most - 0.5) < 0.1
+
+
+@pytest.mark.parametrize("sizes", ((2, 5, 2), (3, 6, 5), (1, 4, 4)))
+@pytest.mark.parametrize("dynamic", (None, True))
+def test_gradients_of_pools_without_a_batch(mps, sizes, dynamic):
+    """The stride of their rows is 1 where they have one column, which is not that of channels."""
+
+    def function(x):
+        return F.max_pool2d(x, 2, 2), F.max_pool2d(x * 2, 2, 1, ceil_mode=True)
+
+    compiled_agrees(function, torch.randn(sizes, requires_grad=True), backward=True, dynamic=dynamic)

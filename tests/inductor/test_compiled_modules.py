@@ -1,6 +1,9 @@
-"""Compiled functions beside their process: what its first graph is made of, and its streams."""
+"""Compiled functions beside their process: what its first graph is made of, its streams, how results lie."""
 
+import pytest
 import torch
+import torch.nn.functional as F
+from compiled import compiled_agrees
 
 FIRST_GRAPH = """
 import torch
@@ -36,3 +39,22 @@ def test_streams_in_compiled_functions():
 
     x = torch.arange(4.0, device="mps")
     assert torch.compile(compute, backend="eager")(x).tolist() == [1, 3, 5, 7]
+
+
+@pytest.mark.parametrize("dims", (2, 3))
+@pytest.mark.parametrize("mode", (torch.enable_grad, torch.inference_mode))
+def test_group_norm_keeps_channels_last(mps, mode, dims):
+    """Dynamo asks fake tensors how a result lies, of which branches may depend."""
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
+
+    @mode()
+    def function(x, weight):
+        y = F.group_norm(x, 4, weight, weight)
+        return y, y * 2 if y.is_contiguous(memory_format=last) else -y, F.group_norm(x.contiguous(), 2)
+
+    x, weight = torch.randn(2, 8, *[3, 4, 5][:dims]).to(memory_format=last), torch.randn(8)
+    compiled_agrees(function, x, weight)
+    x, weight = x.to(mps), weight.to(mps)
+    torch._dynamo.reset()
+    for got, want in zip(torch.compile(function)(x, weight), function(x, weight), strict=True):
+        assert got.stride() == want.stride()

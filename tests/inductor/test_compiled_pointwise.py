@@ -74,6 +74,22 @@ def test_floor_division(mps, dtype):
     compiled_agrees(lambda i, b: (i // b, i // 0.1, i // 3, i.div(-3, rounding_mode="floor")), torch.arange(9), b)
 
 
+@pytest.mark.parametrize("dtype", (torch.uint16, torch.uint32, torch.uint64))
+def test_unsigned_quotients(mps, dtype):
+    """Which eager operators lack, on the CPU too. The largest number is no -1."""
+    largest = torch.iinfo(dtype).max
+    a, b = [0, 5, largest, largest, largest - 2, largest // 3], [3, largest, largest, 1, largest - 1, 7]
+    x, y = (torch.tensor(values, dtype=dtype, device=mps) for values in (a, b))
+
+    def function(x, y):
+        return x // y, x % y, torch.div(x, y, rounding_mode="trunc"), torch.fmod(x, y), x < y, torch.maximum(x, y)
+
+    quotients, rests = [m // n for m, n in zip(a, b)], [m % n for m, n in zip(a, b)]
+    less, larger = [m < n for m, n in zip(a, b)], [max(m, n) for m, n in zip(a, b)]
+    results = [result.tolist() for result in torch.compile(function, fullgraph=True)(x, y)]
+    assert results == [quotients, rests, quotients, rests, less, larger]
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_conversions_out_of_range(mps, dtype):
     """Narrow integers are cut out of 32 bits, in which what does not fit is the least number, as in eager code."""

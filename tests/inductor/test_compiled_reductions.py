@@ -164,3 +164,14 @@ def test_sums_that_read_ahead(mps, shape):
     for dim in range(len(shape)):
         compiled_agrees(lambda t, d=dim: ((t * 2 + 1).sum(d), t.amax(d), (t * t).mean(d)), x)
     compiled_agrees(lambda t: (t - t.mean(-1, keepdim=True)).abs().sum(-1, keepdim=True) * t, x, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("sizes", ((64, 20), (3, 5, 100), (2, 3000)))
+def test_threads_of_a_row_know_the_same_moments(mps, sizes):
+    """The backward kernel finds the largest elements as equal to the stored ones: of none the gradient is 0 / 0."""
+
+    def function(x):
+        y = F.layer_norm(x * x, x.shape[-1:])
+        return y - y.amax(-1, keepdim=True) * 0.5
+
+    compiled_agrees(function, torch.randn(sizes, requires_grad=True), backward=True, tolerance=1e-4)

@@ -37,6 +37,21 @@ def _sums_of_whole_windows(op, original):
     return avg_pool_backward
 
 
+def _of_one_image(original):
+    """Gradients of max_pool2d without a batch: Inductor asks for channels-last of any whose second stride is 1."""
+    from torch._inductor import lowering
+
+    @functools.wraps(original)
+    def max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices):
+        sizes = kernel, stride, padding, dilation, ceil_mode
+        if grad.get_device().type != "mps" or len(x.get_size()) != 3:
+            return original(grad, x, *sizes, indices)
+        grad, x, indices = (lowering.unsqueeze(t, 0) for t in (grad, x, indices))
+        return lowering.squeeze(original(grad, x, *sizes, indices), 0)
+
+    return max_pool_backward
+
+
 def _inside_the_input(original):
     """Positions of maxima: of windows that hold nothing above the padding, -inf, Inductor tells that of the padding."""
 
@@ -327,6 +342,8 @@ def register_corrections() -> None:
 
     for op in (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default):
         lowering.lowerings[op] = _sums_of_whole_windows(op, lowering.lowerings[op])
+    op = aten.max_pool2d_with_indices_backward.default
+    lowering.lowerings[op] = _of_one_image(lowering.lowerings[op])
     ir.Layout._stride_expr_ge_or_false = _known_or_false(ir.Layout._stride_expr_ge_or_false)
     lowering.fallback_pow_tensor_tensor = _with_dynamic_numbers(lowering.fallback_pow_tensor_tensor)
     lowering._pool_offsets_to_indices = _inside_the_input(lowering._pool_offsets_to_indices)
