@@ -406,6 +406,12 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     return wait_in_stream(timeout);
 }
 
+void DeviceWork::release_resources() {
+    results_.clear();
+    future_.reset();
+    stacked_.reset();
+}
+
 void DeviceWork::follow() {
     wait_in_stream(kNoTimeout);
 }

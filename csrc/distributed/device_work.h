@@ -111,6 +111,9 @@ class DeviceWork : public c10d::Work {
     void complete();
     void fail(std::exception_ptr error);
 
+    // What weak pointers to a Work that nobody owns must not keep.
+    void release_resources() override;
+
   private:
     bool wait_in_stream(std::chrono::milliseconds timeout);
     // Whether the caller is to end the Future: the first one is.
