@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "distributed/in_flight.h"
 #include "distributed/job_thread.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
@@ -403,6 +404,7 @@ bool DeviceWork::isCompleted() {
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     forget(this);
+    if (in_flight_ && timeout == kNoTimeout) in_flight_->wait_for_earlier(this);
     return wait_in_stream(timeout);
 }
 
@@ -410,6 +412,7 @@ void DeviceWork::release_resources() {
     results_.clear();
     future_.reset();
     stacked_.reset();
+    in_flight_.reset();
 }
 
 void DeviceWork::follow() {

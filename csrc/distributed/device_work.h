@@ -78,6 +78,8 @@ struct Signal {
 //
 // With a signal, wait() without a timeout has the stream wait in the caller's place; what goes wrong
 // afterwards is raised at the next synchronization.
+class InFlight;
+
 class DeviceWork : public c10d::Work {
   public:
     DeviceWork(int rank, c10d::OpType type, const Tensors& results, uint64_t sequence_number,
@@ -100,6 +102,9 @@ class DeviceWork : public c10d::Work {
     // Whether the stream has been told to wait.
     bool is_waited_for(c10::StreamId stream);
     bool waits_on_host() const { return !signal_.group; }
+    // Before anybody waits: wait() is to wait for earlier ones of the group too, as where one stream runs
+    // all.
+    void keep_order(std::shared_ptr<InFlight> in_flight) { in_flight_ = std::move(in_flight); }
 
     // Before the signal is raised: from now on wait() blocks, and raises the error, if any; so does the
     // stream's next synchronization where the stream waits.
@@ -125,6 +130,7 @@ class DeviceWork : public c10d::Work {
     c10::intrusive_ptr<c10::ivalue::Future> future_;
     c10::intrusive_ptr<c10::ivalue::Future> stacked_;  // of all_gather, once asked for; under mutex_
     const Signal signal_;
+    std::shared_ptr<InFlight> in_flight_;  // of collectives that end in any order
     // Under mutex_; held_: a stream waits, the last one of those that do is holder_.
     bool settled_ = false, held_ = false, future_ended_ = false;
     c10::StreamId holder_ = 0;

@@ -50,8 +50,26 @@ void InFlight::wait_for(const std::vector<Span>& next, const std::function<void(
     }
 }
 
+void InFlight::wait_for_earlier(const DeviceWork* work) {
+    std::vector<c10::intrusive_ptr<DeviceWork>> earlier;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const Use& use : uses_) {
+            auto other = use.work.lock();
+            if (other.get() == work) break;
+            if (other) earlier.push_back(std::move(other));
+        }
+    }
+    for (const auto& other : earlier) {
+        try {
+            other->follow();
+        } catch (const std::exception&) {
+            // Its own wait() raises it.
+        }
+    }
+}
+
 void InFlight::add(const c10::intrusive_ptr<DeviceWork>& work, std::vector<Span> spans) {
-    if (spans.empty()) return;
     const std::lock_guard lock(mutex_);
     uses_.push_back({c10::weak_intrusive_ptr<DeviceWork>(work), std::move(spans)});
 }

@@ -34,6 +34,9 @@ class InFlight {
     // written next, and that it has not waited for. before_wait is called where it is the caller.
     void wait_for(const std::vector<Span>& next, const std::function<void()>& before_wait);
     void add(const c10::intrusive_ptr<DeviceWork>& work, std::vector<Span> spans);
+    // The caller waits for those that were added before this one; what went wrong with them is theirs to
+    // tell.
+    void wait_for_earlier(const DeviceWork* work);
 
   private:
     struct Use {

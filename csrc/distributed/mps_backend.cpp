@@ -80,7 +80,8 @@ WorkPtr MpsBackend::run(Exchange exchange, std::chrono::milliseconds timeout) {
     auto spans = spans_of(exchange);
     auto work = local_ ? local_->launch(std::move(exchange), caller(), timeout)
                        : launch(std::move(exchange), caller());
-    in_flight_.add(work, std::move(spans));
+    in_flight_->add(work, std::move(spans));
+    if (!local_) work->keep_order(in_flight_);
     return started(std::move(work));
 }
 
@@ -88,7 +89,7 @@ void MpsBackend::follow(const Tensors& read, const Tensors& written) {
     std::vector<Span> next;
     add_spans(next, read, false);
     add_spans(next, written, true);
-    in_flight_.wait_for(next, [this] {
+    in_flight_->wait_for(next, [this] {
         if (local_) local_->hand_over();
     });
 }

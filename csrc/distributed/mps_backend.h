@@ -95,7 +95,7 @@ class MpsBackend final : public c10d::Backend {
     c10::intrusive_ptr<c10d::Backend> host_;
     std::unique_ptr<LocalGroup> local_;
     SelfMessages self_messages_;
-    InFlight in_flight_;
+    std::shared_ptr<InFlight> in_flight_ = std::make_shared<InFlight>();
     AbortAtExit abort_at_exit_;
     std::atomic<uint64_t> calls_{0};
     bool coalescing_ = false;

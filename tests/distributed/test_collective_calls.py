@@ -71,10 +71,23 @@ def chained(count):
     return [tensor.unique().tolist() for tensor in (x, strided, sums, gathered)]
 
 
-@pytest.mark.parametrize("count", [3, 20000, 1000000])
+@pytest.mark.parametrize("count", [3, 20000, 300000])
 def test_order_of_collectives(ranks, count):
     found = ranks.run(chained, count)
     assert found == [[[12.0], [4.0], [6.0], [1.0 + 4.0 * rank]] for rank in range(2)]
+
+
+def waited_for_by_the_last(count):
+    """Collectives on tensors of their own, the largest first, where the last one's wait() stands for all."""
+    xs = [torch.full((count >> n,), 1.0 + dist.get_rank(), device="mps") for n in range(8)]
+    works = [dist.all_reduce(x, async_op=True) for x in xs]
+    works[-1].wait()
+    return [bool((x == 3).all()) for x in xs]
+
+
+def test_wait_for_the_last_waits_for_all(ranks):
+    for _ in range(5):
+        assert ranks.run(waited_for_by_the_last, 1 << 19) == [[True] * 8] * 2
 
 
 def futures():
