@@ -209,8 +209,6 @@ Allocator::Block* Allocator::take(size_t rounded, size_t requested, PrivatePool*
     Pool& pool = rounded <= kSmallBlock ? pools.small : pools.large;
     Block key{nullptr, 0, rounded};
     auto found = pool.lower_bound(&key);
-    // A big block is not broken up for a much smaller tensor: the next big tensor would need a new segment.
-    if (found != pool.end() && rounded > kMediumBlock && (*found)->bytes > 2 * rounded) found = pool.end();
     Block* block;
     SplitChange inactive;
     if (found != pool.end()) {
