@@ -91,3 +91,14 @@ def test_a_thousand_steps_do_not_grow(mps):
     later = steps(900)
     assert later[:2] == (allocated, reserved)
     assert later[2] - resident < 8 << 20
+
+
+def test_a_large_block_serves_smaller_tensors(mps):
+    """Best fit, whatever is left over: 12 and 48 MiB go where 64 were, and 64 again once they are gone."""
+    torch.mps.empty_cache()
+    torch.empty(64 << 20, dtype=torch.uint8, device=mps)
+    reserved = torch.accelerator.memory_reserved()
+    for sizes in ((12, 48), (64,)):
+        tensors = [torch.empty(size << 20, dtype=torch.uint8, device=mps) for size in sizes]
+        assert torch.accelerator.memory_reserved() == reserved
+        del tensors
