@@ -83,11 +83,13 @@ def test_links_name_headings_that_exist(document):
     assert [heading for page, heading in pages if heading not in anchors(page)] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if path.name != "supported_ops.md"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_prose_fits_in_120_columns(document):
-    """Tables, code and the lines that a tool writes may be longer."""
-    if "\nWritten by " in document.read_text()[:400]:
-        pytest.skip("a tool writes it")
+    """Tables, code and the lists of docs/supported_ops.md may be longer."""
     text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "<!--"))] == []
 
