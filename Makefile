@@ -1,9 +1,14 @@
-# make demo   trains a small network on mps and on the CPU beside it (examples/digits.py)
-# make test   builds and runs all tests
-# make lint   checks formats and the shape of the tree, without a build
-# All install what they need first, and are quick the second time. tools/setup.sh tells which PyTorch that is;
-# `TORCH_VERSION=2.15 VENV=.venv-2.15 make test` is another one, in an environment of its own.
-# make test-full, test-sweep and soak are the long runs of PyTorch's own samples, of random calls and of shapes.
+# make demo            trains a small network on mps and on the CPU beside it (examples/digits.py)
+# make test            builds, and runs all tests; TESTS=tests/test_conv.py chooses
+# make lint            checks formats and the shape of the tree, without a build
+# make docs            this documentation as a site, in build/docs
+# make build           the package in .venv
+# make wheel           one wheel for all versions of PyTorch, in dist/
+# make bench           speeds of operators beside the CPU or ANYMPS_PEER_PYTHON; chart, zoo and profile: of networks
+# make test-full       PyTorch's samples of every operator; test-sweep, soak, test-exit and more: CONTRIBUTING.md
+#
+# All install what they need first, as root, or say what is missing, and are quick the second time. tools/setup.sh tells
+# which PyTorch that is; `TORCH_VERSION=2.15 VENV=.venv-2.15 make test` is another one, in an environment of its own.
 VENV ?= .venv
 PY = $(VENV)/bin/python
 TESTS ?= tests
@@ -15,6 +20,11 @@ PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesse
 VERSIONS ?= 2.13 2.14 2.15
 
 .PHONY: demo test test-full test-sweep soak test-exit build wheel wheel-aarch64 sdist release release-check lint bench chart zoo profile test-compilers test-lanes test-cuda-wheel test-ecosystem
+
+.DEFAULT_GOAL = help
+.PHONY: help
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 demo:
 	@tools/setup.sh system

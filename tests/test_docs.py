@@ -17,6 +17,7 @@ import render_performance  # noqa: E402
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "csrc" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 QUOTE = re.compile(r"<!-- ([\w./]+\.\w+) -->\n```\w*\n(.*?)```", re.DOTALL)
 FOLDERS = "(?:csrc|shaders|tools|tests|benchmarks|cmake|torch_anymps|gemm|ops|kernels|runtime|vulkan|compiler|spirv)"
+LINK_TEXT = re.compile(r"\[([^]]*)\]\([^)]*\)")
 LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -66,6 +67,31 @@ def test_functions_named_with_their_file_exist(document):
         words = set(re.findall(r"\w+", source(path).read_text())) if source(path).exists() else set()
         missing += [f"{path}: {name}"] if not words.issuperset(filter(None, name.split(":"))) else []
     assert not missing
+
+
+def anchors(document):
+    """The fragments by which a page's headings are linked."""
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    headings = (LINK_TEXT.sub(r"\1", h).strip().lower() for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_name_headings_that_exist(document):
+    links = re.findall(r"\[[^]]*\]\(([^)#:]*)#([^)]*)\)", document.read_text())
+    pages = ((document.parent / page if page else document, heading) for page, heading in links)
+    assert [heading for page, heading in pages if heading not in anchors(page)] == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if path.name != "supported_ops.md"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_prose_fits_in_120_columns(document):
+    """Tables, code and the lists of docs/supported_ops.md may be longer."""
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "<!--"))] == []
 
 
 def test_figures_are_those_of_the_result_files():

@@ -72,6 +72,32 @@ def test_disabled(run_python):
     assert "ANYMPS_DISABLE is set" in report.stdout and report.returncode == 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch_anymps.profile().__enter__()",
+        "torch_anymps.memory.record_history()",
+        "torch_anymps.memory.snapshot()",
+        "torch_anymps.set_device(0)",
+        "torch_anymps.compile_spirv('')",
+        "importlib.import_module('torch_anymps.info').device_info()",
+        "importlib.import_module('torch_anymps.tune').Tuning().__enter__()",
+    ],
+)
+def test_what_needs_a_device_says_why_there_is_none(run_python, call):
+    done = run_python(f"import importlib, torch_anymps; {call}", env={"ANYMPS_DISABLE": "1"})
+    assert done.stderr.endswith(
+        "RuntimeError: There is no mps device: ANYMPS_DISABLE is set in the environment. Unset ANYMPS_DISABLE.\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", ["'--device'", "'script.py'"])
+def test_tuning_without_a_device_is_a_report(run_python, arguments):
+    source = f"import sys; sys.argv[1:] = [{arguments}]; from torch_anymps import tune; sys.exit(tune.main())"
+    done = run_python(source, env={"ANYMPS_DISABLE": "1"})
+    assert (done.returncode, done.stderr) == (1, "") and "What to do: Unset ANYMPS_DISABLE." in done.stdout
+
+
 def test_autoload_off(run_python):
     off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     check_quiet_and_unavailable(run_python, off, built=False)

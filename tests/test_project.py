@@ -36,6 +36,13 @@ def test_workflows_run_what_exists(workflow):
     assert [name for name in scripts if not (ROOT / name).exists()] == []
 
 
+def test_make_alone_lists_targets_and_builds_nothing():
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = re.findall(r"^make ([\w-]+)", done.stdout, re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"demo", "test", "lint"} < set(listed) <= set(targets)
+
+
 def test_workflows_cover_lint_tests_nights_and_releases():
     assert [path.stem for path in WORKFLOWS] == ["lint", "nightly", "release", "test"]
 

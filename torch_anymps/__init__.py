@@ -74,13 +74,9 @@ def set_device(index: int) -> None:
     For torch.multiprocessing.spawn, which tells a process its number by an argument alone; torchrun's LOCAL_RANK does
     it by itself. Raises RuntimeError for an index that is none, and after the first tensor on mps.
     """
-    import torch
-
     from torch_anymps import _load
 
-    if not _load.status.loaded:
-        raise RuntimeError(f"There is no mps device to choose: {_load.status.reason} {_load.status.advice}")
-    torch.ops.anymps.set_device(index)
+    _load.operators().set_device(index)
 
 
 def numpy(tensor):

@@ -61,6 +61,15 @@ def load_explicitly() -> None:
         warnings.warn(f"{status.reason} {status.advice}", stacklevel=3)
 
 
+def operators():
+    """torch.ops.anymps. Raises RuntimeError, with the reason and what to do, where the core library is not in force."""
+    import torch
+
+    if not status.loaded:
+        raise RuntimeError(f"There is no mps device: {status.reason} {status.advice}")
+    return torch.ops.anymps
+
+
 _TOO_LATE = "torch_anymps was imported too late"
 
 

@@ -8,7 +8,7 @@ import pathlib
 
 import torch
 
-from torch_anymps._load import LAUNCHER, file_for, package_file
+from torch_anymps._load import LAUNCHER, file_for, operators, package_file
 
 WITHOUT_COMPILER = "{} on mps needs the Slang compiler, which is not installed: pip install 'torch-anymps[compile]'."
 
@@ -31,7 +31,7 @@ def compiler_version(what: str = "torch.compile") -> str:
     shaders = package_file("shaders")
     if shaders is None:
         raise RuntimeError("The shader library of torch-anymps is missing: build or reinstall torch-anymps.")
-    return torch.ops.anymps.open_slang(str(library), [str(shaders)])
+    return operators().open_slang(str(library), [str(shaders)])
 
 
 @functools.cache

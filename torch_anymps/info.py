@@ -81,14 +81,20 @@ def _compiler() -> str:
 
 
 def device_info() -> dict:
-    """What the chosen device is and has. Raises RuntimeError where there is none."""
-    import torch
+    """What the chosen device is and has, as a dict. Raises RuntimeError where there is none.
 
-    return json.loads(torch.ops.anymps.device_info())
+    `name`, `driver`, `vulkan_version`, `kind` ("discrete GPU", "integrated GPU", "software"), `vendor_id`; `features`,
+    a dict of bools; `subgroup_size` with `min_subgroup_size` and `max_subgroup_size`, in lanes; `shared_memory_bytes`,
+    of a workgroup; `compute_units`, 0 where the driver does not tell; `heaps` and `memory_types`, as Vulkan numbers
+    them; `profile`, the row of the device profiles that plans are made by; `cache_folder`.
+    """
+    from torch_anymps import _load
+
+    return json.loads(_load.operators().device_info())
 
 
 def device_rows() -> list[tuple[str, str]]:
-    """The same as labels and texts."""
+    """device_info() as labels and texts."""
     info = device_info()
     rows = [
         ("device", info["name"]),

@@ -13,28 +13,27 @@ import json
 import os
 import pickle
 
+from torch_anymps import _load
+
 
 def record_history(enabled: bool = True, *, stacks: bool = True, max_entries: int = 1_000_000) -> None:
     """Notes every allocation from here on, the last `max_entries` events, with Python's stack where `stacks`.
 
     A stack costs about 2.5 us an allocation. enabled=False stops, and forgets what was noted. Raises ValueError for a
-    negative max_entries.
+    negative max_entries, RuntimeError without a device.
     """
-    import torch
-
     if max_entries < 0:
         raise ValueError(f"max_entries must not be negative, got {max_entries}")
-    torch.ops.anymps.record_memory_history(max_entries if enabled else -1, stacks)
+    _load.operators().record_memory_history(max_entries if enabled else -1, stacks)
 
 
 def snapshot() -> dict:
     """Segments and their blocks as they are now, and the events noted since record_history(), oldest first.
 
     A dict of torch.cuda.memory._snapshot()'s form: sizes in bytes, times in microseconds, addresses of the device.
+    Raises RuntimeError without a device.
     """
-    import torch
-
-    found = json.loads(torch.ops.anymps.memory_snapshot())
+    found = json.loads(_load.operators().memory_snapshot())
     symbols = found["symbols"]
     stacks = [[symbols["frames"][frame] for frame in stack] for stack in symbols["stacks"]]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from torch_anymps import _load
+
 
 @dataclass
 class Kernel:
@@ -35,21 +37,17 @@ class Profile:
 
     Dispatches do not overlap meanwhile, so the sum of the times may exceed the time of the same work without a
     profile. `kernels` is filled when the context ends, which waits for the device; the most expensive come first.
-    Raises RuntimeError where the driver has no timestamps, or where a profile is being taken already.
+    Raises RuntimeError without a device, where the driver has no timestamps, and while another profile is taken.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
 
     def __enter__(self) -> Profile:
-        import torch
-
-        torch.ops.anymps.start_profile()
+        _load.operators().start_profile()
         return self
 
     def __exit__(self, *_) -> None:
-        import torch
-
-        self.kernels = sorted(map(_kernel, json.loads(torch.ops.anymps.stop_profile())), key=lambda k: -k.seconds)
+        self.kernels = sorted(map(_kernel, json.loads(_load.operators().stop_profile())), key=lambda k: -k.seconds)
 
     @property
     def seconds(self) -> float:

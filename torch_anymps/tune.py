@@ -21,7 +21,7 @@ import runpy
 import sys
 from dataclasses import dataclass, field
 
-from torch_anymps import device_rates
+from torch_anymps import _load, device_rates, info
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Tuning:
     def __enter__(self) -> Tuning:
         import torch
 
-        torch.ops.anymps.start_profile()
+        _load.operators().start_profile()
         torch.ops.anymps.start_tuning()
         return self
 
@@ -95,10 +95,12 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
         return 2
-    if sys.argv[1] == "--device":
-        return device_rates.main()
     import torch
 
+    if not torch.backends.mps.is_available():
+        return info.main() or 1
+    if sys.argv[1] == "--device":
+        return device_rates.main()
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     tuning = Tuning()

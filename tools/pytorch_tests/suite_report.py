@@ -15,6 +15,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,6 +131,11 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def prose(text: str) -> str:
+    """A paragraph in lines of 120 columns; links stay whole."""
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
+
+
 def section(stored: dict) -> str:
     counts = {file: Counter(count) for file, count in stored["counts"].items()}
     counts["all"] = sum(counts.values(), Counter())
@@ -137,8 +143,9 @@ def section(stored: dict) -> str:
         f"| {file} | {' | '.join(str(count[outcome]) for outcome in OUTCOMES)} | {share(count)} |\n"
         for file, count in counts.items()
     )
+    tests = f"Tests {stored['tests']}, torch {stored['torch']}."
     texts = [
-        f"## {stored['device']}\n\nTests {stored['tests']}, torch {stored['torch']}.\n\n"
+        f"## {stored['device']}\n\n{prose(tests)}\n\n"
         f"| file | {' | '.join(OUTCOMES)} | passed, of what counts |\n|---|{'---|' * 6}\n{rows}"
     ]
     for outcome in ("to do", "not counted", "skipped"):
@@ -154,14 +161,12 @@ def section(stored: dict) -> str:
 
 def page(suite: Suite) -> str:
     stores, exceptions = suite.stores.name, f"{suite.name}_exceptions.yaml"
-    head = f"""\
-# What PyTorch's own tests say of {suite.title}
-
-Written by [tools/pytorch_tests/suite_report.py](../tools/pytorch_tests/suite_report.py) from the counts in
-[{stores}]({stores}), which come from runs of {suite.tests} on mps. *Not counted* is what fails
-for a reason that no code of this project can remove, *skipped* what the tests skip themselves; the reasons stand in
-[{exceptions}](../tools/pytorch_tests/{exceptions}).
-"""
+    origin = prose(f"""
+        Written by [tools/pytorch_tests/suite_report.py](../tools/pytorch_tests/suite_report.py) from the counts in
+        [{stores}]({stores}), which come from runs of {suite.tests} on mps. *Not counted* is what fails for a reason
+        that no code of this project can remove, *skipped* what the tests skip themselves; the reasons stand in
+        [{exceptions}](../tools/pytorch_tests/{exceptions}).""")
+    head = f"# What PyTorch's own tests say of {suite.title}\n\n{origin}\n"
     return "\n".join([head, *(section(json.loads(path.read_text())) for path in sorted(suite.stores.glob("*.json")))])
 
 

@@ -54,10 +54,12 @@ class Kernel:
     def __call__(self, *args, threads=None, group_size=None, arg_casts=None, error_buf_idx=None) -> None:
         """Runs the kernel in the current stream.
 
-        args: tensors on mps, numbers, lists of either. threads: as many run, one to three counts; by default one an
-        element of the first tensor. group_size: threads of a workgroup, as many counts. arg_casts: "fp16", "bf16",
-        "int32", "int16", "int8" or "uint8", for all numbers or as a dict by index. Raises RuntimeError, TypeError
-        or ValueError, as PyTorch does.
+        args: tensors on mps, numbers, lists of either; shapes and strides are not passed. threads: one to three
+        counts of threads, by default the elements of the first tensor. group_size: threads of a workgroup, in as many
+        dimensions. arg_casts, of Metal's kernels: "fp16", "bf16", "int32", "int16", "int8" or "uint8", for all
+        numbers or as a dict by index. error_buf_idx, of Metal's kernels: where the buffer for errors stands. Raises
+        RuntimeError for a wrong dtype or device, TypeError for a wrong count or kind, ValueError for a workgroup
+        beyond the device's limit.
         """
         if error_buf_idx is not None:
             args = (*args[:error_buf_idx], self._errors(), *args[error_buf_idx:])
