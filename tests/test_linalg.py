@@ -68,6 +68,26 @@ def test_lu(mps, shape):
     assert_like_cpu(lambda f, p: torch.lu_unpack(f, p, unpack_data=False), factors, pivots)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("size", [6, 70])
+@pytest.mark.parametrize("row, column", [(0, 0), (2, 0), (1, 1), (5, 3)])
+def test_pivots_among_nan(mps, row, column, size, dtype):
+    """Rows are exchanged whole, and NaN is a pivot where it is the first, as LAPACK's reference has it; MKL differs."""
+    matrix = torch.randn(size, size, dtype=dtype)
+    matrix[row, column] = float("nan")
+    factors, pivots = torch.linalg.lu_factor(matrix.to(mps))
+    expected = matrix.to(torch.complex128 if dtype.is_complex else torch.float64)
+    for j in range(size):
+        below = torch.view_as_real(expected[j:, j] + 0j).abs().sum(-1)
+        pivot = j if below[0].isnan() else j + int(below.nan_to_num(-1.0).argmax())
+        assert pivots[j].item() == pivot + 1
+        expected[[j, pivot]] = expected[[pivot, j]]
+        expected[j + 1 :, j] /= expected[j, j]
+        expected[j + 1 :, j + 1 :] -= torch.outer(expected[j + 1 :, j], expected[j, j + 1 :])
+    assert torch.equal(factors.cpu().isnan(), expected.isnan())
+    torch.testing.assert_close(factors.cpu().nan_to_num(0), expected.nan_to_num(0).to(dtype), rtol=1e-3, atol=1e-3)
+
+
 def test_lu_without_pivoting(mps):
     a = well_conditioned(2, 40, 40)
     factors, pivots = torch.linalg.lu_factor(a.to(mps), pivot=False)

@@ -165,3 +165,15 @@ def test_rapid_succession():
     on_device = x.to("mps")
     rows = [F.softmax(row, 0) for row in on_device]
     check(torch.stack(rows), F.softmax(x, 1))
+
+
+@pytest.mark.parametrize("size", [70, 3000, 40000])
+@pytest.mark.parametrize("op", [torch.softmax, torch.log_softmax, lambda x, dim: F.layer_norm(x, x.shape[dim:])])
+def test_equal_elements_of_a_row_get_equal_results(mps, op, size):
+    """Whichever thread has them: else argmax of the results would not be that of the row."""
+    values = torch.randn(7) * 3
+    order = torch.randint(0, 7, (4, size))
+    results = op(values[order].to(mps), -1).cpu()
+    for row, places in zip(results, order, strict=True):
+        for value in range(7):
+            assert row[places == value].unique().numel() <= 1

@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
 # Builds lavapipe with subgroups of up to 64 lanes, where Mesa stops at 16: for tests of the lanes that GPUs have.
-#   tools/wide_lavapipe.sh FOLDER    the source of the installed Mesa, from the mirror that apt uses; FOLDER/wide.json
-#                                    is for VK_DRIVER_FILES, and LP_NATIVE_VECTOR_WIDTH=2048 asks for 64 lanes of 32 bits
-# Needs root and apt (Debian, Ubuntu), 1 GB and some ten minutes. Nothing is done where FOLDER/wide.json is there.
+#   tools/wide_lavapipe.sh FOLDER    FOLDER/wide.json is for VK_DRIVER_FILES, and LP_NATIVE_VECTOR_WIDTH=2048 asks for
+#                                    64 lanes of 32 bits
+# Needs root and apt (Debian 12, Ubuntu 24.04 or later), 1 GB and some ten minutes on a desktop machine; as many
+# compilers run as CMAKE_BUILD_PARALLEL_LEVEL says. Nothing is done where FOLDER/wide.json is there.
 set -euo pipefail
+
+# The one that tools/wide_lavapipe.py knows, whatever is installed.
+mesa=25.0.7
+mesa_sha256=592272df3cf01e85e7db300c449df5061092574d099da275d19e97ef0510f8a6
+sources="https://archive.mesa3d.org/mesa-$mesa.tar.xz http://deb.debian.org/debian/pool/main/m/mesa/mesa_$mesa.orig.tar.xz"
+llvms="15 16 17 18 19 20" # that this Mesa builds with
 
 fail() { echo "$*" >&2; exit 1; }
 
@@ -13,26 +20,28 @@ folder=$(realpath "$1")
 patch=$(realpath "$(dirname "$0")/wide_lavapipe.py")
 [ ! -e "$folder/wide.json" ] || exit 0
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "tools/wide_lavapipe.sh: needs root and apt"
-version=$(dpkg-query -W -f '${source:Version}' mesa-vulkan-drivers) || fail "mesa-vulkan-drivers is not installed"
-llvm=$(ldconfig -p | grep -oE 'libLLVM-[0-9]+' | grep -oE '[0-9]+' | sort -n | tail -1)
 
 cd "$folder"
-packages="bison flex g++ libdrm-dev libelf-dev libexpat1-dev llvm-${llvm:-}-dev pkg-config python3-venv xz-utils zlib1g-dev"
+apt-get -q update >apt.log 2>&1 || true # what failed matters where a package is not to be had
+llvm=
+for version in $llvms; do
+    apt-cache show "llvm-$version-dev" >/dev/null 2>&1 && { llvm=$version; break; }
+done
+[ -n "$llvm" ] || fail "apt has llvm-N-dev for none of $llvms: see $folder/apt.log"
+packages="bison ca-certificates curl flex g++ libdrm-dev libelf-dev libexpat1-dev llvm-$llvm-dev pkg-config
+    python3-venv xz-utils zlib1g-dev"
 # shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $packages >apt.log 2>&1 ||
+DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $packages >>apt.log 2>&1 ||
     fail "apt could not install $packages: see $folder/apt.log"
-# Sources of what apt knows, in lists of their own.
-mkdir -p lists/partial
-apt-get indextargets --format '$(SITE) $(RELEASE)' 'Created-By: Packages' | sort -u |
-    sed 's|^\(\S*\) \(\S*\)$|deb-src \1 \2 main|' >sources.list
-options=(-o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o "Dir::State::Lists=$folder/lists" -o APT::Sandbox::User=root)
-apt-get -q "${options[@]}" update >>apt.log 2>&1 || true  # some suites have no sources
-apt-get -q "${options[@]}" source --download-only "mesa=$version" >>apt.log 2>&1 ||
-    fail "the source of mesa $version is not to be had: see $folder/apt.log"
+
+is_mesa() { echo "$mesa_sha256  mesa.tar.xz" | sha256sum --check --status 2>/dev/null; }
+for source in $sources; do
+    is_mesa || curl --silent --show-error --fail --location --max-time 600 --output mesa.tar.xz "$source" || true
+done
+is_mesa || fail "the source of Mesa $mesa is not to be had from $sources"
 rm -rf source build
 mkdir source
-tar -x -C source --strip-components 1 -f mesa_*.orig.tar.*
+tar -x -C source --strip-components 1 -f mesa.tar.xz
 python3 "$patch" source
 python3 -m venv tools
 tools/bin/pip install -q meson mako ninja packaging pyyaml
@@ -44,6 +53,7 @@ meson setup build source --native-file native.ini -Dbuildtype=release -Db_ndebug
     -Dgallium-drivers=llvmpipe -Dplatforms= -Dvulkan-layers= -Dvideo-codecs= -Dllvm=enabled -Dllvm-orcjit=false $off \
     >meson.log || fail "meson cannot configure Mesa: see $folder/meson.log"
 library=src/gallium/targets/lavapipe/libvulkan_lvp.so
-ninja -C build "$library"
-printf '{"file_format_version": "1.0.1", "ICD": {"library_path": "%s", "api_version": "1.3.0"}}\n' \
+ninja -C build ${CMAKE_BUILD_PARALLEL_LEVEL:+-j "$CMAKE_BUILD_PARALLEL_LEVEL"} "$library" >ninja.log ||
+    fail "Mesa could not be built: see $folder/ninja.log"
+printf '{"file_format_version": "1.0.1", "ICD": {"library_path": "%s", "api_version": "1.4.0"}}\n' \
     "$folder/build/$library" >wide.json
