@@ -235,6 +235,18 @@ def test_max_pool_without_indices(dim, mps):
         close(seconds[1], seconds[0])
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5, 6), (3, 4, 5, 6), (3, 5, 6)])
+def test_max_pool_without_indices_keeps_the_layout(shape, mps):
+    """That of channels-last, of one volume without a batch too."""
+    dim = 2 if len(shape) == 3 else 3
+    batch = torch.randn(shape if len(shape) == dim + 2 else (1, *shape)).contiguous(memory_format=LAST[dim + 2])
+    x = batch if len(shape) == dim + 2 else batch.squeeze(0)
+    for wants_gradient in (False, True):
+        leaf = x.clone().requires_grad_(wants_gradient)
+        on_device = x.to(mps).requires_grad_(wants_gradient)
+        assert MAX[dim](on_device, 2, 1).stride() == MAX[dim](leaf, 2, 1).stride()
+
+
 def test_max_pool_keeps_a_byte_an_output(mps):
     """Not int64 indices, nor the input; without a gradient no more than the result."""
     x = torch.randn(4, 16, 64, 64, device=mps)

@@ -78,19 +78,8 @@ std::tuple<Tensor, Tensor> ANYMPS_FUNC(max_pool3d_with_indices)(const Tensor& se
                                                                 IntArrayRef dilation, bool ceil_mode) {
     const auto sizes = max_pool3d_sizes(self, kernel_size, stride, padding, dilation, ceil_mode,
                                         "max_pool3d_with_indices_out_cpu_template()");
-    // One volume without a batch dimension keeps its format too.
-    const bool is_one = self.dim() == 4 && self.unsqueeze(0).is_contiguous(MemoryFormat::ChannelsLast3d);
-    const auto format = self.dim() == 5 ? self.suggest_memory_format()
-                        : is_one        ? MemoryFormat::ChannelsLast3d
-                                        : MemoryFormat::Contiguous;
-    const auto empty = [&](at::ScalarType dtype) {
-        const auto options = self.options().dtype(dtype).memory_format(format);
-        if (self.dim() == 5) return at::empty(sizes, options);
-        at::DimVector batch{1};
-        batch.append(sizes.begin(), sizes.end());
-        return at::empty(batch, options).squeeze(0);
-    };
-    Tensor out = empty(self.scalar_type()), indices = empty(at::kLong);
+    Tensor out = empty_pooled(self, 3, sizes, self.scalar_type());
+    Tensor indices = empty_pooled(self, 3, sizes, at::kLong);
     max_pool("max_pool3d", Windows::fixed(3, kernel_size, stride, padding, dilation), self, out, indices);
     return {out, indices};
 }

@@ -68,12 +68,6 @@ struct Pool {
     }
 };
 
-// As the composites lay out results, and gradients theirs.
-MemoryFormat format_of(const Tensor& input, int64_t spatial) {
-    if (input.dim() == spatial + 2 && spatial > 1) return input.suggest_memory_format();
-    return MemoryFormat::Contiguous;
-}
-
 // int64 positions in the input's plane, by operators: modes, transforms and second derivatives know those.
 Tensor positions(const Tensor& offsets, const Pool& pool, IntArrayRef input_sizes) {
     const Windows w = pool.windows();
@@ -97,9 +91,8 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
 
     static Tensor forward(AutogradContext* ctx, const Tensor& input, const Pool& pool, IntArrayRef sizes) {
         const at::AutoDispatchBelowADInplaceOrView below;
-        const MemoryFormat format = format_of(input, pool.spatial);
-        const Tensor out = at::empty(sizes, input.options().memory_format(format));
-        const Tensor offsets = at::empty(sizes, input.options().dtype(at::kByte).memory_format(format));
+        const Tensor out = empty_pooled(input, pool.spatial, sizes, input.scalar_type());
+        const Tensor offsets = empty_pooled(input, pool.spatial, sizes, at::kByte);
         max_pool("max_pool", pool.windows(), input, out, offsets);
         ctx->set_materialize_grads(false);
         ctx->save_for_backward({offsets});
@@ -110,7 +103,9 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
         data["dilation"] = pool.dilation;
         data["ceil_mode"] = pool.ceil_mode;
         data["sizes"] = input.sizes();
-        data["format"] = static_cast<int64_t>(format);
+        const bool is_batch = input.dim() == pool.spatial + 2;
+        data["format"] =
+            static_cast<int64_t>(is_batch ? input.suggest_memory_format() : MemoryFormat::Contiguous);
         data["spatial"] = pool.spatial;
         return out;
     }
@@ -134,14 +129,10 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
             return {input, Tensor(), Tensor()};
         }
         // The operators ask the input for its sizes and strides alone.
-        const Tensor indices = positions(offsets, pool, sizes);
-        if (pool.spatial == 3) {
-            return {at::max_pool3d_with_indices_backward(grad, input, kernel, stride, padding, dilation,
-                                                         pool.ceil_mode, indices),
-                    Tensor(), Tensor()};
-        }
-        return {at::max_pool2d_with_indices_backward(grad, input, kernel, stride, padding, dilation,
-                                                     pool.ceil_mode, indices),
+        const auto gradient =
+            pool.spatial == 3 ? &at::max_pool3d_with_indices_backward : &at::max_pool2d_with_indices_backward;
+        return {gradient(grad, input, kernel, stride, padding, dilation, pool.ceil_mode,
+                         positions(offsets, pool, sizes)),
                 Tensor(), Tensor()};
     }
 };
@@ -156,7 +147,7 @@ Tensor max_pool_without_indices(const Tensor& self, IntArrayRef kernel, IntArray
     if (!sizes) return kComposite(self, kernel, stride, padding, dilation, ceil_mode);
     if (at::GradMode::is_enabled() && self.requires_grad()) return MaxPool::apply(self, pool, *sizes);
     const at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor out = at::empty(*sizes, self.options().memory_format(format_of(self, kSpatial)));
+    const Tensor out = empty_pooled(self, kSpatial, *sizes, self.scalar_type());
     max_pool("max_pool", pool.windows(), self, out, Tensor());
     return out;
 }

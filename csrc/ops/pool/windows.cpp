@@ -4,6 +4,7 @@
 #include <anymps/shaders/pool/pool_gradient.h>
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <limits>
@@ -61,7 +62,7 @@ uint32_t plane_step(const Tensor& tensor, int64_t spatial) {
     return narrow(step);
 }
 
-// Specialization constant of the shaders; averages have no indices and take the default.
+// Specialization constant of the shaders: 0 for averages, and maxima whose indices nobody asks for.
 uint32_t index_bytes(const Tensor& indices) {
     return indices.defined() ? static_cast<uint32_t>(indices.element_size()) : 0;
 }
@@ -306,6 +307,18 @@ Windows Windows::adapting(int64_t spatial) {
     w.spatial = spatial;
     w.adaptive = true;
     return w;
+}
+
+Tensor empty_pooled(const Tensor& input, int64_t spatial, c10::IntArrayRef sizes, at::ScalarType dtype) {
+    using enum at::MemoryFormat;
+    const auto options = input.options().dtype(dtype);
+    if (spatial == 3 && input.dim() == 4 && input.unsqueeze(0).is_contiguous(ChannelsLast3d)) {
+        at::DimVector batch{1};
+        batch.append(sizes.begin(), sizes.end());
+        return at::empty(batch, options.memory_format(ChannelsLast3d)).squeeze(0);
+    }
+    const bool is_batch = input.dim() == spatial + 2;
+    return at::empty(sizes, options.memory_format(is_batch ? input.suggest_memory_format() : Contiguous));
 }
 
 void max_pool(const char* op, const Windows& windows, const Tensor& input, const Tensor& output,

@@ -24,6 +24,11 @@ struct Windows {
     static Windows adapting(int64_t spatial);
 };
 
+// The memory of what max_pool2d or max_pool3d makes of the input, in its format: one volume without a batch
+// dimension keeps its own, too.
+at::Tensor empty_pooled(const at::Tensor& input, int64_t spatial, c10::IntArrayRef sizes,
+                        at::ScalarType dtype);
+
 // Kernels of shaders/pool/pool.slang. Tensors are [channels, ...] or [batch, channels, ...], of any strides.
 // indices are positions in the plane of the input (i64), offsets in the window (u8, row by row, of windows of
 // at most 256 elements without dilation), or undefined: none are written. Gradients have the shapes of the
