@@ -9,7 +9,6 @@ set -euo pipefail
 # The one that tools/wide_lavapipe.py knows, whatever is installed.
 mesa=25.0.7
 mesa_sha256=592272df3cf01e85e7db300c449df5061092574d099da275d19e97ef0510f8a6
-sources="https://archive.mesa3d.org/mesa-$mesa.tar.xz http://deb.debian.org/debian/pool/main/m/mesa/mesa_$mesa.orig.tar.xz"
 llvms="15 16 17 18 19 20" # that this Mesa builds with
 
 fail() { echo "$*" >&2; exit 1; }
@@ -34,6 +33,10 @@ packages="bison ca-certificates curl flex g++ libdrm-dev libelf-dev libexpat1-de
 DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $packages >>apt.log 2>&1 ||
     fail "apt could not install $packages: see $folder/apt.log"
 
+# Mesa's own archive, else the mirrors that apt uses.
+sources="https://archive.mesa3d.org/mesa-$mesa.tar.xz $(
+    apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | sort -u |
+        sed "s|/*\$|/pool/main/m/mesa/mesa_$mesa.orig.tar.xz|")"
 is_mesa() { echo "$mesa_sha256  mesa.tar.xz" | sha256sum --check --status 2>/dev/null; }
 for source in $sources; do
     is_mesa || curl --silent --show-error --fail --location --max-time 600 --output mesa.tar.xz "$source" || true
