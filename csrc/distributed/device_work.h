@@ -73,13 +73,13 @@ struct Signal {
     void hold() const;
 };
 
+class InFlight;
+
 // The Work of a collective: completed when its results can be used by what is recorded next. wait() blocks
 // the caller until then and raises what went wrong; the Future holds the tensors of the device. Thread-safe.
 //
 // With a signal, wait() without a timeout has the stream wait in the caller's place; what goes wrong
 // afterwards is raised at the next synchronization.
-class InFlight;
-
 class DeviceWork : public c10d::Work {
   public:
     DeviceWork(int rank, c10d::OpType type, const Tensors& results, uint64_t sequence_number,

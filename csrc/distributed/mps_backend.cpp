@@ -114,11 +114,7 @@ WorkPtr MpsBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
     check_root("broadcast", options.rootRank, getSize());
     const Access access = getRank() == options.rootRank ? Access::Read : Access::Write;
     const auto root = static_cast<int>(options.rootRank);
-    if (access == Access::Read) {
-        follow(tensors, {});
-    } else {
-        follow({}, tensors);
-    }
+    access == Access::Read ? follow(tensors, {}) : follow({}, tensors);
     std::vector<Part> give(getSize()), take(getSize());
     if (getRank() == root) {
         std::ranges::fill(give, whole(0, tensor));

@@ -72,11 +72,7 @@ WorkPtr MpsBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options)
     const Tensor& tensor = single("reduce", tensors);
     check_root("reduce", options.rootRank, getSize());
     const bool root = getRank() == options.rootRank;
-    if (root) {
-        follow({}, tensors);
-    } else {
-        follow(tensors, {});
-    }
+    root ? follow({}, tensors) : follow(tensors, {});
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Tensor real = Reduction::real(tensor);
     const Reduction reduction("reduce", options.reduceOp, tensor.scalar_type(), getSize());
