@@ -1,6 +1,7 @@
 #include "runtime/side_stream.h"
 
 #include "runtime/command.h"
+#include "runtime/command_encoder.h"
 #include "runtime/stream_waits.h"
 #include "vulkan/buffer.h"
 #include "vulkan/check.h"
@@ -19,7 +20,9 @@ SideStream::SideStream(const vulkan::Device& device, vulkan::Lane lane)
     : device_(device),
       lane_(lane),
       stages_(copies_alone(device, lane) ? VK_PIPELINE_STAGE_TRANSFER_BIT : kDeviceStages),
-      semaphore_(device) {}
+      semaphore_(device) {
+    encoder();  // has the timeline that submissions wait for
+}
 
 SideStream::~SideStream() {
     try {
