@@ -37,16 +37,23 @@ constexpr ChannelAccess kAccesses[] = {
     {"elements", always, 0, false},
 };
 
-// `last` is y's bias in the forward pass, the gradient of x in the backward pass.
+// What follows y, and the gradient by its result; undefined where nothing does.
+struct Following {
+    ChannelActivation activation{};
+    at::TensorBase grad;
+};
+
+// `last` is y's bias, in the backward pass the gradient of x.
 void run(const shader::ChannelKernel& kernel, const ChannelNorm& norm, const at::TensorBase& x,
-         const at::TensorBase& y, const at::TensorBase& last, uint32_t flags, const at::TensorBase& written) {
+         const at::TensorBase& y, const at::TensorBase& last, uint32_t flags, const at::TensorBase& written,
+         const Following& following = {}) {
     const ChannelProblem problem{norm.channels, norm.inner, y.numel()};
     const ChannelAccess& access = choose("channel_norm", kAccesses, problem);
     bool vector = access.vectors;
     const auto fours = [](const at::TensorBase& t) {
         return address_or_0(t) % static_cast<uint64_t>(4 * (t.defined() ? t.element_size() : 1)) == 0;
     };
-    vector &= fours(x) && fours(y) && fours(written);
+    vector &= fours(x) && fours(y) && fours(written) && fours(following.grad);
     const bool parameters = fours(norm.mean) && fours(norm.deviation) && fours(norm.weight) &&
                             (last.is_same(written) || fours(last)) && fours(norm.sums) &&
                             fours(norm.products);
@@ -62,8 +69,10 @@ void run(const shader::ChannelKernel& kernel, const ChannelNorm& norm, const at:
                              .bias_type = code_or_0(last),
                              .vector = width,
                              .flags = flags,
-                             .out_type = code(y.scalar_type())});
+                             .out_type = code(y.scalar_type()),
+                             .activation = following.activation.code});
     call.read(norm.mean).read(norm.deviation).read(norm.weight).read(norm.sums).read(norm.products);
+    call.read(following.grad);
     for (const at::TensorBase* tensor : {&x, &y, &last}) {
         tensor->is_same(written) ? call.write(*tensor) : call.read(*tensor);
     }
@@ -75,12 +84,14 @@ void run(const shader::ChannelKernel& kernel, const ChannelNorm& norm, const at:
                              .bias = address_or_0(last),
                              .sums = address_or_0(norm.sums),
                              .products = address_or_0(norm.products),
+                             .grad = address_or_0(following.grad),
                              .inner = FastDivider(static_cast<uint32_t>(norm.inner)),
                              .channels = FastDivider(static_cast<uint32_t>(norm.channels)),
                              .depth = FastDivider(static_cast<uint32_t>(norm.depth)),
                              .count = 0,
                              .eps = static_cast<float>(norm.eps),
-                             .inverse_size = static_cast<float>(norm.inverse_size)};
+                             .inverse_size = static_cast<float>(norm.inverse_size),
+                             .parameters = following.activation.parameters};
     TORCH_CHECK(y.numel() < (int64_t{1} << 32), "normalisation of a tensor of ", y.numel(),
                 " elements: the MPS backend counts to 2^32 - 1 here");
     args.count = static_cast<uint32_t>(y.numel());
@@ -107,6 +118,14 @@ void channel_norm_backward(const ChannelNorm& norm, const at::TensorBase& grad, 
     if (x.numel() == 0) return;
     run(shader::channel_norm_backward, norm, x, grad, grad_x, norm.sums.defined() ? 0u : shader::kFixed,
         grad_x);
+}
+
+void channel_norm_activation_backward(const ChannelNorm& norm, const ChannelActivation& activation,
+                                      const at::TensorBase& x, const at::TensorBase& grad,
+                                      const at::TensorBase& grad_y) {
+    if (x.numel() == 0) return;
+    run(shader::channel_norm_activation_backward, norm, x, grad_y, norm.bias,
+        norm.bias.defined() ? shader::kBias : 0u, grad_y, {activation, grad});
 }
 
 void channel_norm_statistics(const ChannelStatistics& s) {

@@ -4,6 +4,7 @@
 #include <ATen/core/TensorBase.h>
 #include <anymps/shaders/lib/statistics.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -38,6 +39,18 @@ void channel_norm_forward(const ChannelNorm& norm, const at::TensorBase& x, cons
 // Gradient of x, which has its dtype, from that of y; all three have the same strides.
 void channel_norm_backward(const ChannelNorm& norm, const at::TensorBase& grad, const at::TensorBase& x,
                            const at::TensorBase& grad_x);
+
+// An activation of y: shaders::channel_norm::kSilu and so on, with its parameters in ATen's order.
+struct ChannelActivation {
+    uint32_t code;
+    std::array<float, 2> parameters;
+};
+
+// grad_y, the gradient by y = (x - mean) rstd w + b of an activation of y, from that by its result. x, grad
+// and grad_y have the same strides, the gradients one dtype.
+void channel_norm_activation_backward(const ChannelNorm& norm, const ChannelActivation& activation,
+                                      const at::TensorBase& x, const at::TensorBase& grad,
+                                      const at::TensorBase& grad_y);
 
 struct ChannelStatistics {
     at::TensorBase mean;                            // float32; only for running_mean

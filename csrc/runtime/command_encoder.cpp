@@ -283,6 +283,7 @@ class CommandEncoder::Impl {
     }
 
     std::mutex mutex_;
+    std::atomic<uint64_t> calls_{0};
     CommandGraph* graph_ = nullptr;  // what the caller captures
     CommandTimer* timer_ = nullptr;  // the active one as of this call, whose origin is:
     CommandOrigin origin_;
@@ -481,6 +482,7 @@ class CommandEncoder::Call {
   public:
     explicit Call(Impl& impl, bool records = true)
         : lock_((records ? enter_current_stream() : void(), impl.mutex_)), impl_(impl) {
+        if (records) impl_.calls_.fetch_add(1, std::memory_order_relaxed);
         impl_.graph_ = capturing();
         impl_.timer_ = active_timer();
         if (impl_.timer_) [[unlikely]]
@@ -495,6 +497,10 @@ class CommandEncoder::Call {
 
 CommandEncoder::CommandEncoder(const vulkan::Device& device) : impl_(std::make_unique<Impl>(device)) {}
 CommandEncoder::~CommandEncoder() = default;
+
+uint64_t CommandEncoder::calls() const {
+    return impl_->calls_.load(std::memory_order_relaxed);
+}
 
 void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
                               Grid grid, std::span<const Access> accesses) {

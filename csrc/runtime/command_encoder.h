@@ -80,6 +80,10 @@ class CommandEncoder {
     // Orders a graph's commands behind and before those of other submissions: its first and last command.
     void graph_barrier(Recording& graph);
 
+    // How many calls have recorded or submitted something: while it stays, no memory of the device was
+    // written.
+    uint64_t calls() const;
+
     // Blocks until a serial has completed. Does not raise device asserts.
     void wait(uint64_t submission);
     bool completed(uint64_t submission) const;

@@ -13,6 +13,7 @@
 
 #include "ops/default_dispatch.h"
 #include "ops/norm/batch_norm.h"
+#include "ops/norm/norm_source.h"
 
 namespace anymps::ops {
 namespace {
@@ -38,6 +39,16 @@ struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
         ctx->saved_data["biased"] = norm.bias.defined();
         ctx->saved_data["training"] = training;
         ctx->saved_data["eps"] = eps;
+        if (input.strides() == out.strides()) {
+            remember_norm(out, {.input = input,
+                                .weight = norm.weight,
+                                .bias = norm.bias,
+                                .mean = training ? mean : norm.running_mean,
+                                .deviation = training ? rstd : norm.running_variance,
+                                .training = training,
+                                .inner = input.stride(1) == 1 ? 1 : input.stride(1),
+                                .eps = eps});
+        }
         return out;
     }
 

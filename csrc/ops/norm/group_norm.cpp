@@ -13,6 +13,7 @@
 #include "kernels/group_gradients.h"
 #include "kernels/route.h"
 #include "ops/default_dispatch.h"
+#include "ops/norm/group_norm.h"
 #include "ops/norm/norm_dtypes.h"
 #include "ops/norm/norm_routes.h"
 
@@ -136,17 +137,15 @@ const char* group_norm_backward_route(const GroupShape& shape, const kernels::Ro
     return first_route(kBackward, shape, device).name;
 }
 
-// input: (N, C, HxW). -> (output, mean, rstd); the output is channels-last where the input is, the statistics
-// are (N, group), float32.
-Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optional<Tensor>& weight_opt,
-                                     const std::optional<Tensor>& bias_opt, int64_t N, int64_t C, int64_t HxW,
-                                     int64_t group, double eps) {
+Three group_norm(const Tensor& input_any, const std::optional<Tensor>& weight_opt,
+                 const std::optional<Tensor>& bias_opt, int64_t N, int64_t C, int64_t HxW, int64_t group,
+                 double eps, ScalarType dtype) {
     const Groups g{N, C, HxW, group};
     const Tensor weight = dense(weight_opt), bias = dense(bias_opt);
     check(input_any, weight, bias, g);
     check_norm_dtypes(input_any, {weight, bias});
     const Tensor input = input_any.contiguous();
-    Tensor out(at::detail::empty_mps(input.sizes(), input.options()));
+    Tensor out(at::detail::empty_mps(input.sizes(), input.options().dtype(dtype)));
     Tensor mean = empty_floats(input, {N, group}), rstd = empty_floats(input, {N, group});
     const Tensor variance = empty_floats(input, {N, group});
     const Tensor view = input.view({N, group, g.depth() * HxW});
@@ -161,6 +160,10 @@ Three ANYMPS_FUNC(native_group_norm)(const Tensor& input_any, const std::optiona
     kernels::channel_norm_forward(norm, input, out);
     return {out.contiguous(input_any.suggest_memory_format()), mean, rstd};
 }
+
+// input: (N, C, HxW). -> (output, mean, rstd); the output is channels-last where the input is, the statistics
+// are (N, group), float32.
+ANYMPS_ROW(native_group_norm, group_norm(input, weight, bias, N, C, HxW, group, eps, input.scalar_type()))
 
 Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tensor& input_any,
                                               const Tensor& mean_any, const Tensor& rstd_any,
@@ -195,14 +198,12 @@ Three ANYMPS_FUNC(native_group_norm_backward)(const Tensor& grad_any, const Tens
 
 namespace {
 
-using at::compositeimplicitautograd::group_norm;
-
 // PyTorch's own group_norm keeps channels-last on the CPU only.
 Tensor channels_last_group_norm(const Tensor& input, int64_t groups, const std::optional<Tensor>& weight,
                                 const std::optional<Tensor>& bias, double eps, bool cudnn_enabled) {
     const auto format = input.suggest_memory_format();
     if (format == MemoryFormat::Contiguous)
-        return group_norm(input, groups, weight, bias, eps, cudnn_enabled);
+        return at::compositeimplicitautograd::group_norm(input, groups, weight, bias, eps, cudnn_enabled);
     const int64_t N = input.size(0), C = input.size(1);
     return std::get<0>(at::native_group_norm(input.contiguous(format), weight, bias, N, C,
                                              c10::multiply_integers(input.sizes().slice(2)), groups, eps));
@@ -212,7 +213,10 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
     m.impl("group_norm", channels_last_group_norm);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-    m.impl("group_norm", TORCH_FN((DefaultDispatchOr<&channels_last_group_norm, &group_norm>::call)));
+    m.impl(
+        "group_norm",
+        TORCH_FN((
+            DefaultDispatchOr<&channels_last_group_norm, &at::compositeimplicitautograd::group_norm>::call)));
 }
 
 }  // namespace
