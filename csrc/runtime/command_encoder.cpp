@@ -84,8 +84,7 @@ class CommandEncoder::Impl {
         defer(nullptr, command);
     }
 
-    // Everything that callers have asked for is recorded then.
-    void record_deferred() { deferred_.record_all(); }
+    void record_deferred() { deferred_.record_all(); }  // what callers have asked for is recorded then
 
     ArgumentRing::Slice reserve(uint64_t bytes) {
         if (graph_) [[unlikely]]
@@ -283,7 +282,6 @@ class CommandEncoder::Impl {
     }
 
     std::mutex mutex_;
-    std::atomic<uint64_t> calls_{0};
     CommandGraph* graph_ = nullptr;  // what the caller captures
     CommandTimer* timer_ = nullptr;  // the active one as of this call, whose origin is:
     CommandOrigin origin_;
@@ -480,9 +478,9 @@ class CommandEncoder::Impl {
 // The lock of one call, which goes to the graph that its thread captures.
 class CommandEncoder::Call {
   public:
-    explicit Call(Impl& impl, bool records = true)
-        : lock_((records ? enter_current_stream() : void(), impl.mutex_)), impl_(impl) {
-        if (records) impl_.calls_.fetch_add(1, std::memory_order_relaxed);
+    explicit Call(CommandEncoder& encoder, bool records = true)
+        : lock_((records ? enter_current_stream() : void(), encoder.impl_->mutex_)), impl_(*encoder.impl_) {
+        if (records) encoder.calls_.fetch_add(1, std::memory_order_relaxed);
         impl_.graph_ = capturing();
         impl_.timer_ = active_timer();
         if (impl_.timer_) [[unlikely]]
@@ -498,37 +496,33 @@ class CommandEncoder::Call {
 CommandEncoder::CommandEncoder(const vulkan::Device& device) : impl_(std::make_unique<Impl>(device)) {}
 CommandEncoder::~CommandEncoder() = default;
 
-uint64_t CommandEncoder::calls() const {
-    return impl_->calls_.load(std::memory_order_relaxed);
-}
-
 void CommandEncoder::dispatch(const vulkan::Pipeline& pipeline, const void* push, size_t push_bytes,
                               Grid grid, std::span<const Access> accesses) {
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->launch({pipeline, bytes_at(push, push_bytes), false, grid, 0, accesses, take_dispatch()});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       Grid grid, std::span<const Access> accesses) {
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->launch({pipeline, bytes_at(args, bytes), true, grid, 0, accesses, take_dispatch()});
 }
 
 void CommandEncoder::dispatch_pointer(const vulkan::Pipeline& pipeline, const void* args, size_t bytes,
                                       uint64_t grid, std::span<const Access> accesses) {
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->launch({pipeline, bytes_at(args, bytes), true, {}, grid, accesses, take_dispatch()});
 }
 
 void CommandEncoder::copy(uint64_t dst, uint64_t src, uint64_t bytes) {
     if (bytes == 0) return;
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->in_order([impl = impl_.get(), dst, src, bytes] { impl->copy(dst, src, bytes); });
 }
 
 void CommandEncoder::upload(uint64_t dst, const void* src, uint64_t bytes) {
     if (bytes == 0) return;
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->upload(dst, static_cast<const std::byte*>(src), bytes);
 }
 
@@ -536,7 +530,7 @@ void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
     if (bytes == 0) return;
     check_not_capturing("Copying from the mps device to the host");
     {
-        const Call call(*impl_);
+        const Call call(*this);
         impl_->record_deferred();
         impl_->download(static_cast<std::byte*>(dst), src, bytes);
     }
@@ -545,26 +539,26 @@ void CommandEncoder::download(void* dst, uint64_t src, uint64_t bytes) {
 
 void CommandEncoder::fill(uint64_t dst, uint8_t byte, uint64_t bytes) {
     if (bytes == 0) return;
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->in_order([impl = impl_.get(), dst, byte, bytes] { impl->fill(dst, byte, bytes); });
 }
 
 void CommandEncoder::write_timestamp(const vulkan::QueryPool& pool, uint32_t index) {
     check_not_capturing("An event with a time");
-    const Call call(*impl_);
+    const Call call(*this);
     impl_->record_deferred();
     impl_->write_timestamp(pool, index);
 }
 
 uint64_t CommandEncoder::submit() {
     check_not_capturing("A synchronization or an event");
-    const Call call(*impl_, false);
+    const Call call(*this, false);
     impl_->record_deferred();
     return impl_->submit();
 }
 
 uint64_t CommandEncoder::replay(const Recording& graph, std::span<const PhiloxBase> bases) {
-    const Call call(*impl_);
+    const Call call(*this);
     return impl_->replay(graph, bases);
 }
 

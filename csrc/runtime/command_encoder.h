@@ -2,6 +2,7 @@
 // addresses read and written, submits in batches.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -82,7 +83,7 @@ class CommandEncoder {
 
     // How many calls have recorded or submitted something: while it stays, no memory of the device was
     // written.
-    uint64_t calls() const;
+    uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
     // Blocks until a serial has completed. Does not raise device asserts.
     void wait(uint64_t submission);
@@ -104,6 +105,7 @@ class CommandEncoder {
     class Call;
     class Impl;
     std::unique_ptr<Impl> impl_;
+    std::atomic<uint64_t> calls_{0};
 };
 
 // The encoder of the current device's stream. Initialises the device at the first use; raises RuntimeError
