@@ -118,11 +118,17 @@ inline constexpr Tile kRegister[] = {
     {.kernel = "register", .m = 4, .n = 128, .workgroup = 32, .cost_per_k = 512},
 };
 
-// Few results: each is a subgroup's.
-inline constexpr Tile kSubgroupSoftware{
-    .kernel = "subgroup", .m = 1, .n = 1, .workgroup = 8, .cost_per_k = 1, .kind = TileKind::Subgroup};
-inline constexpr Tile kSubgroupGpu{
-    .kernel = "subgroup", .m = 1, .n = 1, .workgroup = 128, .cost_per_k = 1, .kind = TileKind::Subgroup};
+// Few results: each is a subgroup's. Software drivers have a subgroup a workgroup, of the vectors' width.
+constexpr Tile subgroup(uint32_t workgroup) {
+    return {.kernel = "subgroup",
+            .m = 1,
+            .n = 1,
+            .workgroup = workgroup,
+            .cost_per_k = 1,
+            .kind = TileKind::Subgroup};
+}
+inline constexpr Tile kSubgroupSoftware[] = {subgroup(8), subgroup(16), subgroup(32), subgroup(64)};
+inline constexpr Tile kSubgroupGpu = subgroup(128);
 // Few rows, and operands that follow one another along the columns.
 inline constexpr Tile kVector[] = {
     {.kernel = "vector_1", .m = 1, .n = 16, .workgroup = 256, .cost_per_k = 1, .kind = TileKind::Vector},

@@ -71,7 +71,10 @@ std::vector<const Tile*> usable_tiles(const vulkan::DeviceInfo& device, const Ge
 }
 
 const Tile& subgroup_tile(const vulkan::DeviceInfo& device) {
-    return uses_shared_memory(device) ? kSubgroupGpu : kSubgroupSoftware;
+    if (uses_shared_memory(device)) return kSubgroupGpu;
+    const auto fits = [&](const Tile& tile) { return tile.workgroup >= device.subgroup_size; };
+    const auto* const tile = std::ranges::find_if(kSubgroupSoftware, fits);
+    return tile == std::end(kSubgroupSoftware) ? kSubgroupGpu : *tile;
 }
 
 const Tile& vector_tile(uint64_t rows) {
