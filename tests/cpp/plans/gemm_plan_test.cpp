@@ -95,6 +95,17 @@ TEST(GemmPlan, EveryProblemHasAPlanThatTheDeviceCanRun) {
     }
 }
 
+// A software driver's subgroups are its vectors, whose width the user may choose.
+TEST(GemmPlan, AWorkgroupHoldsASubgroup) {
+    for (DeviceInfo device : made_up_devices()) {
+        for (const uint32_t lanes : {8, 16, 32, 64, 128}) {
+            device.subgroup_size = lanes;
+            EXPECT_GE(subgroup_tile(device).workgroup, lanes) << device.name;
+            EXPECT_EQ(subgroup_tile(device).workgroup % lanes, 0) << device.name;
+        }
+    }
+}
+
 TEST(GemmPlan, CandidatesBeginWithTheModelsPlan) {
     for (const DeviceInfo& device : made_up_devices()) {
         const GemmCall call = call_of(1, 768, 768, 4096, choose_arithmetic(device, true, false, false, 3));
