@@ -14,7 +14,7 @@ namespace {
 
 namespace shader = shaders::group_gradients;
 constexpr KernelFamily kKernels(shader::kernels_with<shader::GroupGradientArgs>, {"group_gradients_"},
-                                {"2", "4", "7"}, {"_f32", "_16"});
+                                {"2", "4", "7"}, {"_f32", "_16", "_mixed"});
 
 constexpr uint32_t kMinThreads = 64;
 constexpr uint64_t kFewWords = 4;  // of a thread, where threads suffice
@@ -22,12 +22,22 @@ constexpr uint64_t kMaxWords = 7;
 
 constexpr uint32_t kWorkgroup = 256;
 
-// Elements of a word; 0 where groups do not fit in words.
+// 16 bits whose gradient has 32, as under autocast.
+bool is_mixed(const GroupShape& g) {
+    return c10::isReducedFloatingType(g.type) && g.grad_type == c10::kFloat;
+}
+
+// Elements of a word of the gradient; 0 where groups do not fit in words.
 uint64_t width_of(const GroupShape& g) {
-    const uint64_t width = floats_of_word(g.type);
+    const uint64_t width = floats_of_word(g.grad_type);
     const bool aligned = g.address % 16 == 0 && g.grad_address % 16 == 0;
-    if (width == 0 || !aligned || !g.float_statistics || g.grad_type != g.type || g.size < width) return 0;
+    const bool typed = g.grad_type == g.type || is_mixed(g);
+    if (width == 0 || !aligned || !g.float_statistics || !typed || g.size < width) return 0;
     return g.rows != 0 && g.rows <= UINT32_MAX && g.depth * g.size % width == 0 ? width : 0;
+}
+
+size_t kernel_of_type(const GroupShape& g, uint64_t width) {
+    return is_mixed(g) ? 2 : width != 4;
 }
 
 // What a workgroup keeps of a group.
@@ -61,7 +71,7 @@ bool supports_group_gradients(const GroupShape& g, const RouteDevice& t) {
     if (width == 0) return false;
     const Share share(g, width, t);
     return share.words > 0 && share.words <= kMaxWords * share.threads &&
-           !t.info->profile->excludes(kKernels(0, share.kernel, width != 4).name);
+           !t.info->profile->excludes(kKernels(0, share.kernel, kernel_of_type(g, width)).name);
 }
 
 void group_gradients(const GroupShape& shape, const GroupGradients& g) {
@@ -82,7 +92,7 @@ void group_gradients(const GroupShape& shape, const GroupGradients& g) {
         .depth = static_cast<uint32_t>(shape.depth),
         .channels = static_cast<uint32_t>(shape.channels),
         .inverse_size = static_cast<float>(1.0 / static_cast<double>(shape.depth * shape.size))};
-    kKernels(0, kernel, width != 4)
+    kKernels(0, kernel, kernel_of_type(shape, width))
         .call({.workgroup = threads,
                .subgroup = launch_config().subgroup,
                .type0 = code(g.x.scalar_type()),

@@ -12,7 +12,7 @@ namespace anymps::kernels {
 
 // Tensors are contiguous. Rows are the planes of (sample, channel).
 struct GroupGradients {
-    at::TensorBase grad, x;         // [rows, size], each of a floating dtype
+    at::TensorBase grad, x;         // [rows, size], of one floating dtype, or x of 16 bits and grad float32
     at::TensorBase mean, rstd;      // [rows / depth], of (sample, group)
     at::TensorBase weight;          // [channels]; may be undefined
     at::TensorBase products, sums;  // results [rows], float32: of grad (x - mean) rstd and grad, for each row

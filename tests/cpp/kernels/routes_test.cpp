@@ -166,6 +166,9 @@ TEST(NormRoutes, GradientsOfGroupNorm) {
     shape.size = 64;
     shape.grad_type = ScalarType::Half;
     expect("reduce, channel_norm", "reduce, channel_norm", route);
+    shape.type = ScalarType::BFloat16;  // as autocast has it: a gradient of 32 bits
+    shape.grad_type = ScalarType::Float;
+    expect("reduce, channel_norm", "group_gradients", route);
 }
 
 TEST(NormRoutes, LayerNorm) {
