@@ -237,8 +237,9 @@ def test_short_rows_in_words(dtype):
 
 
 def test_sum_keeps_its_digits():
-    x = torch.full((1 << 22,), 0.1)  # one long chain of float32 additions is wrong by a few percent here
-    assert x.to("mps").sum().item() == pytest.approx(x.double().sum().item(), rel=2e-6)
+    for count in (1 << 22, 1 << 24):
+        x = torch.full((count,), 0.1)  # one long chain of float32 additions is wrong by a few percent here
+        assert x.to("mps").sum().item() == pytest.approx(x.double().sum().item(), rel=1.5e-6)
 
 
 def test_variance_far_from_zero():
