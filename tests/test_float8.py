@@ -99,3 +99,32 @@ def test_what_computes_raises(mps):
     for call in (lambda: x + x, lambda: x.sin(), lambda: x.sum(), lambda: x @ x):
         with pytest.raises(NotImplementedError, match="not implemented for 'Float8_e4m3fn'"):
             call()
+
+
+PAIRS = {"eq": torch.eq, "ne": torch.ne, "mul": torch.mul, "where": lambda a, b: torch.where(a.isnan(), b, a)}
+SINGLE = {"abs": torch.abs, "isnan": torch.isnan}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_what_the_cpu_computes(dtype, mps, no_fallback):
+    """Every number with every other one; broadcast, in place, transposed, and with a number that is rounded first."""
+    a, b = every(dtype), every(dtype)[torch.randperm(256)]
+    for name, call in PAIRS.items():
+        same(call(a.to(mps)[:, None], b.to(mps)), call(a[:, None], b))
+    for name, call in SINGLE.items():
+        if dtype != torch.float8_e8m0fnu or name == "isnan":  # the CPU has no abs of numbers without a sign
+            same(call(a.to(mps).view(16, 16).t()), call(a.view(16, 16).t()))
+    for number in (0.3, 1.0, 2):
+        same(a.to(mps) == number, a == number)
+    got, want = a.to(mps), a.clone()
+    got.mul_(b.to(mps))
+    same(got, want.mul_(b))
+    numbers = a[~a.isnan()].to(mps)
+    assert torch.equal(numbers, numbers.clone()) and not torch.equal(
+        numbers, numbers.view(torch.uint8).flip(0).view(dtype)
+    )
+    assert (a.to(mps)[:0] == a.to(mps)[:0]).shape == (0,)
+    if dtype == torch.float8_e5m2:  # the one with infinities
+        assert torch.equal(a.to(mps).isfinite().cpu(), a.float().isfinite())
+    with pytest.raises(NotImplementedError, match="lt_cpu"):
+        a.to(mps) < b.to(mps)

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "kernels/check_dtype.h"
+#include "kernels/float8.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
 #include "runtime/command_encoder.h"
@@ -340,6 +341,8 @@ KernelId PointwiseKernel::look_up(Layout layout, Compute compute) const {
 void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel,
                std::initializer_list<c10::Scalar> scalars, ScalarType compute) {
     if (compute == ScalarType::Undefined) compute = iter.common_dtype();
+    if (kernel.has(PointwiseKernel::kFloat8) && is_float8(compute)) [[unlikely]]
+        return pointwise_of_float8(iter, kernel, scalars, compute);
     kernel.check(compute);
     if (iter.numel() == 0) {
         // Bounds are checked all the same, as on the CPU.

@@ -26,6 +26,7 @@ class PointwiseKernel {
         // Numbers among the inputs, first a minimum, then a maximum, are cut to the range of integers.
         kMinBound = 8,
         kMaxBound = 16,
+        kFloat8 = 32,  // floats of 8 bits are computed in float32
     };
 
     // How an operand is read, beside its dtype in the low 4 bits; as in shaders/lib/pointwise.slang.
@@ -77,6 +78,10 @@ class PointwiseKernel {
 void pointwise(at::TensorIteratorBase& iter, const PointwiseKernel& kernel,
                std::initializer_list<c10::Scalar> scalars = {},
                c10::ScalarType compute = c10::ScalarType::Undefined);
+
+// The same of a row that is kFloat8, where `compute` is such a dtype: by way of tensors of float32.
+void pointwise_of_float8(at::TensorIteratorBase& iter, const PointwiseKernel& kernel,
+                         std::initializer_list<c10::Scalar> scalars, c10::ScalarType compute);
 
 // The 8 bytes in which a kernel that computes in `dtype` takes a host value, which is rounded to dtype first
 // unless opmath.

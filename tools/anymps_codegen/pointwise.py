@@ -15,6 +15,7 @@ A row:
     label     name in the error for an unsupported dtype; that of the CPU kernel, <name>_cpu where it is left out
     opmath    true: CPU scalars are not rounded to the common dtype
     bits      true: operands are moved as integers of their size
+    float8    true: floats of 8 bits are computed in float32, for operators that the CPU has for them
     bounds    min, max or "min max": what the numbers among the inputs are. As PyTorch's CPU kernels do from 2.15 on,
               those beyond an integer's range are cut to it; a minimum above it and a maximum below it are errors
     foreach   _foreach_ operator, or list of them, that runs the row over lists of floating point tensors; an empty
@@ -160,6 +161,7 @@ _KEYS = {
     "label",
     "opmath",
     "bits",
+    "float8",
     "bounds",
     "error",
     "none",
@@ -167,6 +169,8 @@ _KEYS = {
     "foreach",
     "heavy",
 }
+
+_FLAGS = {"opmath": "kOpmath", "bits": "kBits", "heavy": "kHeavy", "float8": "kFloat8"}
 
 
 def _row(data: dict, schema: Schema) -> Row:
@@ -190,7 +194,7 @@ def _row(data: dict, schema: Schema) -> Row:
         raise CodegenError(f"the rule must be one of {', '.join(RULES)}.")
     words = {word for functor in functors for texts in functor.exprs.values() for word in _words(" ".join(texts))}
     scalars = data.get("scalars", [a for a in others if a in words and a not in inputs])
-    flags = [flag for key, flag in (("opmath", "kOpmath"), ("bits", "kBits"), ("heavy", "kHeavy")) if data.get(key)]
+    flags = [flag for key, flag in _FLAGS.items() if data.get(key)]
     bounds = data.get("bounds", "").split()
     if set(bounds) - set(BOUNDS):
         raise CodegenError(f"bounds are {' and '.join(BOUNDS)}.")
