@@ -98,14 +98,18 @@ class Starter {
         return *starter;
     }
 
-    // job is called, on the thread, when the serial has completed, or with what was thrown by waiting for it.
-    void push(uint64_t serial, Job job) {
+    // job is called, on the thread, when what is recorded by now has completed, and what the current stream
+    // waits for: no command need have been recorded behind that. Or with what was thrown by waiting.
+    void push(Job job) {
         // A Future's callback runs here where its exchange ended early, and may wait for what it launches.
         thread_.hand_over();
-        const bool taken = thread_.push([serial, job = std::move(job)] {
+        auto after = runtime::waits_of(runtime::current_stream_id());
+        const uint64_t serial = runtime::encoder().submit();
+        const bool taken = thread_.push([serial, after = std::move(after), job = std::move(job)] {
             std::exception_ptr error;
             try {
                 runtime::encoder().wait(serial);
+                for (const auto& wait : after) wait.semaphore->wait(wait.value);
             } catch (...) {
                 error = std::current_exception();
             }
@@ -516,8 +520,7 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
     running->exchange = std::move(exchange);
     running->caller = caller;
     running->work = work;
-    Starter::instance().push(runtime::encoder().submit(),
-                             [running](std::exception_ptr error) { start(running, std::move(error)); });
+    Starter::instance().push([running](std::exception_ptr error) { start(running, std::move(error)); });
     return work;
 }
 
@@ -543,7 +546,7 @@ c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) 
     for (auto& argument : exchange.arguments) argument.to_host();
     running->exchange = std::move(exchange);
     running->caller = caller;
-    Starter::instance().push(runtime::encoder().submit(), [running, work](std::exception_ptr error) {
+    Starter::instance().push([running, work](std::exception_ptr error) {
         std::vector<WorkPtr> works;
         try {
             works = running->start(std::exchange(error, nullptr));
