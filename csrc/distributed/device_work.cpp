@@ -166,6 +166,7 @@ struct Running {
 
     void end() {
         exchange.arguments.clear();
+        if (!work) return;
         if (error) {
             work->fail(explained(error, exchange.name, caller));
         } else {
@@ -200,66 +201,158 @@ void start(const std::shared_ptr<Running>& running, std::exception_ptr error) {
     }
 }
 
-// The Work of a message.
-class MessageWork final : public DeviceWork {
+// A message until it has ended, which gloo tells only to who waits. Thread-safe.
+class Message {
   public:
-    MessageWork(std::shared_ptr<Running> running, Exchange& exchange, const Caller& caller)
-        : DeviceWork(caller.rank, exchange.type, std::exchange(exchange.results, {}), caller.sequence_number),
-          running_(std::move(running)) {}
-
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-        TORCH_CHECK_NOT_IMPLEMENTED(false, "A message on mps has no Future, as with gloo: call wait().");
+    Message(Exchange exchange, const Caller& caller) {
+        running_.exchange = std::move(exchange);
+        running_.caller = caller;
     }
 
-    void started(std::vector<WorkPtr> works, std::exception_ptr error) {
+    // error: of what was to complete before.
+    void start(std::exception_ptr error) {
+        std::vector<WorkPtr> works;
+        try {
+            works = running_.start(std::exchange(error, nullptr));
+        } catch (...) {
+            error = std::current_exception();
+        }
         {
-            const std::lock_guard lock(state_mutex_);
+            const std::lock_guard lock(mutex_);
             works_ = std::move(works);
             error_ = std::move(error);
             started_ = true;
         }
-        state_changed_.notify_all();
+        started_changed_.notify_all();
     }
 
-    bool wait(std::chrono::milliseconds timeout) override {
-        {
-            std::unique_lock lock(state_mutex_);
-            state_changed_.wait(lock, [&] { return started_; });
-        }
-        std::call_once(ended_, [&] { end(timeout); });
-        return DeviceWork::wait(kNoTimeout);
+    // Waits for the end and completes the Work, if there is one; a second caller waits for the first.
+    void end(std::chrono::milliseconds timeout, c10::intrusive_ptr<DeviceWork> work) {
+        std::call_once(ended_, [&] {
+            {
+                std::unique_lock lock(mutex_);
+                started_changed_.wait(lock, [&] { return started_; });
+            }
+            running_.work = std::move(work);
+            try {
+                if (error_) std::rethrow_exception(error_);
+                for (const auto& each : works_) {
+                    if (!each->wait(timeout)) throw std::runtime_error("The message was aborted.");
+                }
+                running_.finish();
+            } catch (...) {
+                running_.error = std::current_exception();
+                running_.end();
+            }
+            running_.work.reset();
+        });
     }
 
-    int sourceRank() const override {
-        return works_.empty() ? Work::sourceRank() : works_.front()->sourceRank();
-    }
-
-    void abort() override {
-        const std::lock_guard lock(state_mutex_);
+    void abort() {
+        const std::lock_guard lock(mutex_);
         for (const auto& work : works_) work->abort();
     }
 
-  private:
-    void end(std::chrono::milliseconds timeout) {
-        running_->work = c10::intrusive_ptr<DeviceWork>::unsafe_reclaim_from_nonowning(this);
-        try {
-            if (error_) std::rethrow_exception(error_);
-            for (const auto& work : works_) work->wait(timeout);
-            running_->finish();
-        } catch (...) {
-            running_->error = std::current_exception();
-            running_->end();
-        }
-        running_->work.reset();
+    // Of the host's message, once it has started.
+    std::optional<int> source_rank() const {
+        const std::lock_guard lock(mutex_);
+        return works_.empty() ? std::nullopt : std::optional(works_.front()->sourceRank());
     }
 
-    std::shared_ptr<Running> running_;
-    std::mutex state_mutex_;
-    std::condition_variable state_changed_;
+  private:
+    Running running_;
+    mutable std::mutex mutex_;
+    std::condition_variable started_changed_;
     bool started_ = false;
     std::once_flag ended_;
     std::vector<WorkPtr> works_;
     std::exception_ptr error_;
+};
+
+// Threads that wait for messages whose Work was let go of or is asked whether it has completed, each for one:
+// they may end in any order. Leaked, and aborted when the interpreter ends.
+class MessageWaits {
+  public:
+    static MessageWaits& instance() {
+        static auto* waits = new MessageWaits;
+        return *waits;
+    }
+
+    void push(std::shared_ptr<Message> message, c10::intrusive_ptr<DeviceWork> work) {
+        auto mark = std::make_shared<ActivityMark>();
+        thread_.push(
+            [this, mark = std::move(mark), message = std::move(message), work = std::move(work)]() mutable {
+                thread_.hand_over();
+                Activity::instance().set_abort(message.get(), [message] { message->abort(); });
+                message->end(kNoTimeout, std::move(work));
+                Activity::instance().forget(message.get());
+            });
+    }
+
+  private:
+    MessageWaits() {
+        runtime::before_drain([] { instance().thread_.stop(); });
+    }
+
+    JobThread thread_{"anymps_messages"};
+};
+
+// The Work of a message, which goes on when nobody holds that.
+class MessageWork final : public DeviceWork {
+  public:
+    MessageWork(std::shared_ptr<Message> message, c10d::OpType type, const Tensors& results,
+                const Caller& caller)
+        : DeviceWork(caller.rank, type, results, caller.sequence_number), message_(std::move(message)) {}
+    ~MessageWork() override { leave(); }
+
+    c10::intrusive_ptr<Future> getFuture() override {
+        watch();
+        return DeviceWork::getFuture();
+    }
+
+    bool isCompleted() override {
+        watch();
+        return DeviceWork::isCompleted();
+    }
+
+    bool wait(std::chrono::milliseconds timeout) override {
+        if (watched_) return DeviceWork::wait(timeout);
+        message_->end(timeout, self());
+        return DeviceWork::wait(kNoTimeout);
+    }
+
+    void follow() override {
+        if (!watched_) message_->end(kNoTimeout, self());
+        DeviceWork::follow();
+    }
+
+    int sourceRank() const override {
+        const auto rank = message_->source_rank();
+        return rank ? *rank : Work::sourceRank();
+    }
+
+    void abort() override { message_->abort(); }
+
+    void release_resources() override {
+        leave();
+        DeviceWork::release_resources();
+    }
+
+  private:
+    c10::intrusive_ptr<DeviceWork> self() {
+        return c10::intrusive_ptr<DeviceWork>::unsafe_reclaim_from_nonowning(this);
+    }
+
+    // Has a thread wait.
+    void watch() {
+        if (!Work::isCompleted() && !watched_.exchange(true)) MessageWaits::instance().push(message_, self());
+    }
+    void leave() {
+        if (!Work::isCompleted() && !watched_.exchange(true)) MessageWaits::instance().push(message_, {});
+    }
+
+    const std::shared_ptr<Message> message_;
+    std::atomic<bool> watched_{false};
 };
 
 // The work is waited for: wait_tensor() need not find it by its tensors any more.
@@ -303,6 +396,7 @@ class JoinedWork final : public c10d::Work {
         return true;
     }
     void synchronize() override { wait(kNoTimeout); }
+    void blockCurrentStream() override { wait(kNoTimeout); }
     Tensors result() override {
         Tensors results;
         for (const auto& work : works_) {
@@ -541,21 +635,13 @@ c10::intrusive_ptr<DeviceWork> launch_alone(Exchange exchange, Caller caller) {
 }
 
 c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) {
-    auto running = std::make_shared<Running>();
-    auto work = c10::make_intrusive<MessageWork>(running, exchange, caller);
+    const auto type = exchange.type;
+    const Tensors results = std::exchange(exchange.results, {});
     for (auto& argument : exchange.arguments) argument.to_host();
-    running->exchange = std::move(exchange);
-    running->caller = caller;
-    Starter::instance().push([running, work](std::exception_ptr error) {
-        std::vector<WorkPtr> works;
-        try {
-            works = running->start(std::exchange(error, nullptr));
-        } catch (...) {
-            error = std::current_exception();
-        }
-        work->started(std::move(works), std::move(error));
-    });
-    return work;
+    MessageWaits::instance();  // the interpreter's end has to know it before
+    auto message = std::make_shared<Message>(std::move(exchange), caller);
+    Starter::instance().push([message](std::exception_ptr error) { message->start(std::move(error)); });
+    return c10::make_intrusive<MessageWork>(message, type, results, caller);
 }
 
 AbortAtExit::AbortAtExit(std::function<void()> abort) {

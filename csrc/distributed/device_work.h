@@ -93,10 +93,11 @@ class DeviceWork : public c10d::Work {
 
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
+    void blockCurrentStream() override { wait(kNoTimeout); }
 
     // For a collective behind this one, as wait() without a timeout: who waits for its tensors still finds
     // it.
-    void follow();
+    virtual void follow();
     // Whether the results are there, or an error; without a lock that its callbacks hold up.
     bool is_over();
     // Whether the stream has been told to wait.
@@ -180,7 +181,8 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller);
 c10::intrusive_ptr<DeviceWork> launch_alone(Exchange exchange, Caller caller);
 
 // The same for messages, whose host side makes progress by itself but tells its end only to who waits: the
-// Work completes in wait(). Its Future is refused.
+// Work completes in wait(), or in a thread of its own where it is asked for its Future or its state, or let
+// go of.
 c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller);
 
 // While it lives its group ends, by `abort`, when the interpreter does and a collective still runs: one that

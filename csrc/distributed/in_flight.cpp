@@ -1,6 +1,7 @@
 #include "distributed/in_flight.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "runtime/stream_waits.h"
@@ -70,7 +71,12 @@ void InFlight::wait_for_earlier(const DeviceWork* work) {
 }
 
 void InFlight::add(const c10::intrusive_ptr<DeviceWork>& work, std::vector<Span> spans) {
+    std::vector<Use> ended;  // freed without the lock; a group of messages alone never comes to wait_for()
     const std::lock_guard lock(mutex_);
+    const auto first =
+        std::stable_partition(uses_.begin(), uses_.end(), [](const Use& use) { return !use.work.expired(); });
+    ended.assign(std::make_move_iterator(first), std::make_move_iterator(uses_.end()));
+    uses_.erase(first, uses_.end());
     uses_.push_back({c10::weak_intrusive_ptr<DeviceWork>(work), std::move(spans)});
 }
 

@@ -1,4 +1,4 @@
-// The order of collectives that use the same memory, as NCCL's stream keeps it.
+// The order of collectives and messages that use the same memory, as NCCL's stream keeps it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ void add_spans(std::vector<Span>& spans, const Tensors& tensors, bool written);
 // Of an exchange that is about to start.
 std::vector<Span> spans_of(const Exchange& exchange);
 
-// What collectives of a group that run still use. Thread-safe.
+// What collectives or messages of a group that run still use. Thread-safe.
 class InFlight {
   public:
     // Has the caller's stream, or the caller, wait for those that write what is used next, or use what is

@@ -89,7 +89,18 @@ void MpsBackend::follow(const Tensors& read, const Tensors& written) {
     std::vector<Span> next;
     add_spans(next, read, false);
     add_spans(next, written, true);
-    in_flight_->wait_for(next, [this] {
+    follow(next, *in_flight_);
+    follow(next, messages_in_flight_);
+}
+
+void MpsBackend::follow_collectives(const Tensors& tensors, Access access) {
+    std::vector<Span> next;
+    add_spans(next, tensors, access == Access::Write);
+    follow(next, *in_flight_);
+}
+
+void MpsBackend::follow(const std::vector<Span>& next, InFlight& earlier) {
+    earlier.wait_for(next, [this] {
         if (local_) local_->hand_over();
     });
 }
@@ -391,18 +402,25 @@ WorkPtr MpsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllT
 WorkPtr MpsBackend::message(const char* name, Type type, Tensors& tensors, Access access,
                             std::function<WorkPtr(Tensors&)> start) {
     const Tensor& tensor = single(name, tensors);
-    return started(launch_message({name, type, tensors, arguments_of({tensor}, access),
-                                   [start = std::move(start)](const Tensors& views) {
-                                       Tensors bytes = all_bytes(views, 0, 1);
-                                       return std::vector{start(bytes)};
-                                   }},
-                                  caller()));
+    follow_collectives(tensors, access);
+    Exchange exchange{name, type, tensors, arguments_of({tensor}, access),
+                      [start = std::move(start)](const Tensors& views) {
+                          Tensors bytes = all_bytes(views, 0, 1);
+                          return std::vector{start(bytes)};
+                      }};
+    auto spans = spans_of(exchange);
+    auto work = launch_message(std::move(exchange), caller());
+    messages_in_flight_.add(work, std::move(spans));
+    return started(std::move(work));
 }
 
 WorkPtr MpsBackend::send(Tensors& tensors, int destination, int tag) {
     check_root("send", destination, getSize());
-    if (destination == getRank())
-        return started(self_messages_.send(single("send", tensors), getRank(), tag));
+    if (destination == getRank()) {
+        const Tensor& tensor = single("send", tensors);
+        follow_collectives(tensors, Access::Read);
+        return started(self_messages_.send(tensor, getRank(), tag));
+    }
     return message(
         "send", Type::SEND, tensors, Access::Read,
         [host = host_, destination, tag](Tensors& bytes) { return host->send(bytes, destination, tag); });
@@ -412,7 +430,9 @@ WorkPtr MpsBackend::recv(Tensors& tensors, int source, int tag) {
     check_root("recv", source, getSize());
     if (source == getRank()) {
         const auto timeout = host_->getBackendOptions()->timeout;
-        return started(self_messages_.receive(single("recv", tensors), getRank(), tag, timeout));
+        const Tensor& tensor = single("recv", tensors);
+        follow_collectives(tensors, Access::Write);
+        return started(self_messages_.receive(tensor, getRank(), tag, timeout));
     }
     return message("recv", Type::RECV, tensors, Access::Write,
                    [host = host_, source, tag](Tensors& bytes) { return host->recv(bytes, source, tag); });

@@ -75,9 +75,12 @@ class MpsBackend final : public c10d::Backend {
     // By what the group has for it. timeout: as the options have it.
     WorkPtr run(Exchange exchange, std::chrono::milliseconds timeout);
     WorkPtr started(WorkPtr work);
-    // Before arguments are made of the tensors: waits for earlier collectives that use them, where one of the
-    // two writes.
+    // Before arguments are made of the tensors: waits for earlier collectives and messages that use them,
+    // where one of the two writes.
     void follow(const Tensors& read, const Tensors& written);
+    // The same before a message, which waits for no other message: that may be received after it.
+    void follow_collectives(const Tensors& tensors, Access access);
+    void follow(const std::vector<Span>& next, InFlight& earlier);
     Caller caller() { return {getRank(), getSize(), ++calls_}; }
     // reduce_scatter between ranks that share memory; give: of inputs, which are arguments 1 and on.
     WorkPtr reduce_locally(const char* name, c10d::OpType type, const Tensor& output, const Tensors& inputs,
@@ -96,6 +99,7 @@ class MpsBackend final : public c10d::Backend {
     std::unique_ptr<LocalGroup> local_;
     SelfMessages self_messages_;
     std::shared_ptr<InFlight> in_flight_ = std::make_shared<InFlight>();
+    InFlight messages_in_flight_;
     AbortAtExit abort_at_exit_;
     std::atomic<uint64_t> calls_{0};
     bool coalescing_ = false;

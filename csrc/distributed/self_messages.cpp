@@ -5,22 +5,32 @@
 
 #include <utility>
 
+#include "runtime/stream.h"
+
 namespace anymps::distributed {
+
+using c10::ivalue::Future;
 
 // Completed when the copy is recorded: what is recorded next comes behind it, in any stream.
 class SelfMessages::Message final : public c10d::Work {
   public:
     Message(int rank, c10d::OpType type, Tensor tensor, std::chrono::milliseconds timeout)
-        : Work(rank, type), tensor_(std::move(tensor)), timeout_(timeout) {}
+        : Work(rank, type),
+          tensor_(std::move(tensor)),
+          timeout_(timeout),
+          future_(c10::make_intrusive<Future>(c10::ListType::ofTensors(),
+                                              std::vector<c10::Device>{runtime::mps_device()})) {}
 
     // nullptr: what was sent is elsewhere already.
     void complete(const Tensor* sent = nullptr) {
         try {
             if (sent) take(*sent);
-            finish();
         } catch (...) {
-            finish(std::current_exception());
+            future_->setError(std::current_exception());
+            return finish(std::current_exception());
         }
+        future_->markCompleted(c10::IValue(result()));
+        finish();
     }
 
     bool wait(std::chrono::milliseconds timeout) override {
@@ -28,9 +38,8 @@ class SelfMessages::Message final : public c10d::Work {
     }
     int sourceRank() const override { return rank_; }
     Tensors result() override { return {tensor_}; }
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-        TORCH_CHECK_NOT_IMPLEMENTED(false, "A message on mps has no Future, as with gloo: call wait().");
-    }
+    c10::intrusive_ptr<Future> getFuture() override { return future_; }
+    void blockCurrentStream() override { wait(kNoTimeout); }
 
   private:
     void take(const Tensor& sent) {
@@ -43,6 +52,7 @@ class SelfMessages::Message final : public c10d::Work {
 
     Tensor tensor_;
     const std::chrono::milliseconds timeout_;
+    const c10::intrusive_ptr<Future> future_;
 };
 
 SelfMessages::SelfMessages() = default;
