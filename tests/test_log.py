@@ -37,6 +37,33 @@ def test_slow_says_what_was_waited_for(report):
     assert seconds == sorted(seconds, reverse=True)
 
 
+OF_ONE_THREAD = """
+kernel = torch.mps.compile_shader('''
+[shader("compute")] [numthreads(1, 1, 1)]
+void chain(uniform float* x)
+{
+    for (uint i = 0; i < 20000000; ++i)
+        x[0] = x[0] * 1.5f + 1.0f;
+}
+''')
+for _ in range(2):
+    kernel.chain(torch.zeros(1, device="mps"), threads=1)
+"""
+
+
+def test_slow_kernels_are_named(report):
+    """One thread that computes for long is far from what its bytes need."""
+    *kernels, total = report("slow_kernels", OF_ONE_THREAD)
+    assert re.match(r"ANYMPS_LOG slow_kernels: chain, 1 workgroups: \d+\.\d times its bound, 2 calls, \d", kernels[0])
+    assert re.search(r"of \d+\.\d+ s on the device in \d+ such kernels, by launch=", total)
+
+
+def test_slow_kernels_without_a_device(run_python):
+    done = run_python("import torch", env={"ANYMPS_LOG": "slow_kernels", "VK_DRIVER_FILES": "/none", "VK_ICD_FILENAMES": "/none"})
+    assert done.returncode == 0
+    assert [line for line in done.stderr.splitlines() if line.startswith("ANYMPS_LOG slow_kernels: ")], done.stderr
+
+
 OF_THE_CPU_ALONE = """
 library = torch.library.Library("codec", "DEF")
 library.define("decode(Tensor x) -> Tensor")
@@ -55,7 +82,7 @@ def test_fallbacks_are_listed(report):
 def test_several_reports_and_words_that_are_none(report):
     lines = report("fallbacks, slow,typo")
     assert {line.split(":")[0] for line in lines} == {"ANYMPS_LOG fallbacks", "ANYMPS_LOG slow", "ANYMPS_LOG typo"}
-    assert lines[-1] == "ANYMPS_LOG typo: no report of this name; there are fallbacks, slow, plan, dispatch"
+    assert lines[-1] == "ANYMPS_LOG typo: no report of this name; there are fallbacks, slow, slow_kernels, plan, dispatch"
     assert report("") == []
 
 

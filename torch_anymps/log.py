@@ -1,12 +1,13 @@
 """ANYMPS_LOG: what is reported to stderr. When the process ends:
 
-fallbacks   operators that ran on the CPU because they have no kernel: calls, seconds
-slow        what the host waited for, operators whose core is LAPACK on the CPU, memory that ran short
+fallbacks     operators that ran on the CPU because they have no kernel: calls, seconds
+slow          what the host waited for, operators whose core is LAPACK on the CPU, memory that ran short
+slow_kernels  kernels that took more than three times what their bytes or operations need on this device
 
 At once, by csrc/runtime/plan_log.h:
 
-plan        how products, convolutions and the like are computed: each distinct plan once
-dispatch    every dispatch: kernel, specialization constants, grid, bytes of arguments
+plan          how products, convolutions and the like are computed: each distinct plan once
+dispatch      every dispatch: kernel, specialization constants, grid, bytes of arguments
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def install() -> None:
     words = [word for word in words if word and word not in AT_ONCE]
     if words:
         atexit.register(_print, words)
+    if "slow_kernels" in words:
+        _start_profile()
 
 
 def _print(words: list[str]) -> None:
@@ -63,7 +66,42 @@ def slow() -> list[str]:
     return lines or ["nothing was waited for"]
 
 
-REPORTS = {"fallbacks": fallbacks, "slow": slow}
+_profile = None  # of the whole process, or the error of starting it
+
+
+def _start_profile() -> None:
+    global _profile
+    from torch_anymps import profiler
+
+    try:
+        _profile = profiler.Profile().__enter__()
+    except RuntimeError as error:  # no device, or one without timestamps
+        _profile = error
+
+
+def slow_kernels(limit: int = 20) -> list[str]:
+    """A line a kernel and its sizes, that which could save most seconds first; then what the bounds were made of."""
+    from torch_anymps import profiler
+
+    if isinstance(_profile, RuntimeError):
+        return [str(_profile)]
+    try:
+        _profile.__exit__(None, None, None)
+    except RuntimeError as error:  # of the device, which ended the process
+        return [str(error)]
+    rates = profiler.device_rates()
+    over = _profile.slow(rates=rates)
+    lines = [
+        f"{k.name}, {k.shape}: {ratio:.1f} times its bound, {_line('', k.calls, k.seconds)[2:]}, "
+        f"{k.bytes_per_second / 1e9:.3g} GB/s, {k.operations_per_second / 1e9:.3g} GFLOP/s"
+        for k, ratio in over[:limit]
+    ]
+    spent = sum(k.seconds for k, _ in over)
+    words = " ".join(f"{name}={value:.4g}" for name, value in rates.items() if name != "units")
+    return [*lines, f"{spent:.3f} of {_profile.seconds:.3f} s on the device in {len(over)} such kernels, by {words}"]
+
+
+REPORTS = {"fallbacks": fallbacks, "slow": slow, "slow_kernels": slow_kernels}
 AT_ONCE = ("plan", "dispatch")
 
 

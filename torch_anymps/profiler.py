@@ -54,6 +54,18 @@ class Profile:
         """GPU time of everything, in seconds."""
         return sum(kernel.seconds for kernel in self.kernels)
 
+    def slow(self, factor: float = 3.0, rates: dict[str, float] | None = None) -> list[tuple[Kernel, float]]:
+        """Kernels that take more than `factor` times their bound on this device, and how many times it is.
+
+        The bound of a call is the longest of three times: its bytes at the rate of a copy, its operations at the rate
+        of large products, and the delay of a launch; who could save most seconds comes first. rates: those of
+        device_rates(), by default of this device.
+        """
+        rates = rates or device_rates()
+        ratios = [(k, k.seconds / (k.calls * _bound(k, rates))) for k in self.kernels]
+        over = [(k, ratio) for k, ratio in ratios if ratio > factor]
+        return sorted(over, key=lambda pair: pair[0].seconds * (1 / pair[1] - 1))
+
     def table(self, limit: int = 20) -> str:
         """The `limit` most expensive kernels as lines of text: ms, share of the GPU time, calls, GB/s, TFLOP/s."""
         lines = [f"{'ms':>10} {'share':>6} {'calls':>6} {'us/call':>9} {'GB/s':>7} {'TFLOP/s':>8}  kernel, sizes"]
@@ -65,6 +77,22 @@ class Profile:
             )
         lines.append(f"{self.seconds * 1e3:10.3f} ms of GPU time in {sum(k.calls for k in self.kernels)} dispatches")
         return "\n".join(lines)
+
+
+def device_rates() -> dict[str, float]:
+    """Rates of the device in SI units: `launch` (s), `bytes` (B/s of a copy), `simt_f32`, `matrix_f16`, `matrix_bf16`
+    (FLOP/s, 0 without such units), `units`. Those of the family's profile until `tune --device` has measured them.
+    """
+    text = json.loads(_load.operators().device_info())["profile"]["rates"]
+    return {name: float(value) for name, _, value in (word.partition("=") for word in text.split())}
+
+
+def _bound(kernel: Kernel, rates: dict[str, float]) -> float:
+    """Seconds that one call takes at least."""
+    words = kernel.name.split("_")
+    matrix = next((rates[f"matrix_{dtype}"] for dtype in ("f16", "bf16") if dtype in words), 0.0)
+    flops = kernel.operations / (matrix or rates["simt_f32"])
+    return max(kernel.bytes / rates["bytes"], flops, rates["launch"])
 
 
 def _kernel(row: dict) -> Kernel:
