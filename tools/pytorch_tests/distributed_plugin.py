@@ -197,6 +197,14 @@ def _place(item) -> tuple[bool, str]:
     return not (item.cls and issubclass(item.cls, OF_RANKS)), item.cls.__qualname__ if item.cls else ""
 
 
+def pytest_runtest_makereport(item, call):
+    """Ranks that stay are still at a test that pytest has stopped, and would answer for the next one."""
+    if not call.excinfo or call.excinfo.errisinstance((unittest.SkipTest, pytest.skip.Exception)):
+        return
+    if item.cls and issubclass(item.cls, common_distributed.MultiProcContinuousTest):
+        item.cls.poison_pill = True
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     harness.collect_outcomes(config, harness.key_of_twin)
