@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -28,64 +27,11 @@ namespace {
 
 using c10::ivalue::Future;
 
-constexpr auto kPatience = std::chrono::seconds(2);  // with collectives that run when the interpreter ends
-
 // How long a caller looks for the end before it sleeps, from which it wakes some 50 us late; a software
 // driver needs the core.
 std::chrono::microseconds spin() {
     return std::chrono::microseconds(runtime::device_info().runs_on_cpu ? 0 : 200);
 }
-
-// Counts what runs, collectives without messages, and knows how to end it. Thread-safe.
-class Activity {
-  public:
-    // Leaked: collectives may end while static objects are destroyed.
-    static Activity& instance() {
-        static auto* activity = new Activity;
-        return *activity;
-    }
-
-    void add(int count) {
-        const std::lock_guard lock(mutex_);
-        running_ += count;
-        changed_.notify_all();
-    }
-
-    void set_abort(const void* owner, std::function<void()> abort) {
-        const std::lock_guard lock(mutex_);
-        aborts_[owner] = std::move(abort);
-    }
-
-    void forget(const void* owner) {
-        const std::lock_guard lock(mutex_);
-        aborts_.erase(owner);
-    }
-
-    // Waits for what runs; then aborts it, and waits once more.
-    void finish() noexcept {
-        std::unique_lock lock(mutex_);
-        const auto idle = [&] { return running_ == 0; };
-        if (changed_.wait_for(lock, kPatience, idle)) return;
-        for (const auto& [owner, abort] : aborts_) {
-            try {
-                abort();
-            } catch (const std::exception&) {
-                // Another group's end is worth the next attempt.
-            }
-        }
-        changed_.wait_for(lock, kPatience, idle);
-    }
-
-  private:
-    Activity() {
-        runtime::before_drain([] { instance().finish(); });
-    }
-
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    int running_ = 0;
-    std::map<const void*, std::function<void()>> aborts_;
-};
 
 // The thread that starts exchanges. It never waits for one, so that a message and its answer cannot block
 // each other. Leaked, ended by drain().
@@ -283,9 +229,8 @@ class MessageWaits {
         thread_.push(
             [this, mark = std::move(mark), message = std::move(message), work = std::move(work)]() mutable {
                 thread_.hand_over();
-                Activity::instance().set_abort(message.get(), [message] { message->abort(); });
+                const AbortAtExit abort_at_exit([message] { message->abort(); });
                 message->end(kNoTimeout, std::move(work));
-                Activity::instance().forget(message.get());
             });
     }
 
@@ -422,14 +367,6 @@ class JoinedWork final : public c10d::Work {
 };
 
 }  // namespace
-
-ActivityMark::ActivityMark() {
-    Activity::instance().add(1);
-}
-
-ActivityMark::~ActivityMark() {
-    Activity::instance().add(-1);
-}
 
 std::exception_ptr explained(std::exception_ptr error, const char* name, const Caller& caller) {
     try {
@@ -642,14 +579,6 @@ c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) 
     auto message = std::make_shared<Message>(std::move(exchange), caller);
     Starter::instance().push([message](std::exception_ptr error) { message->start(std::move(error)); });
     return c10::make_intrusive<MessageWork>(message, type, results, caller);
-}
-
-AbortAtExit::AbortAtExit(std::function<void()> abort) {
-    Activity::instance().set_abort(this, std::move(abort));
-}
-
-AbortAtExit::~AbortAtExit() {
-    Activity::instance().forget(this);
 }
 
 WorkPtr join(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value) {

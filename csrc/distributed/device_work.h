@@ -185,8 +185,9 @@ c10::intrusive_ptr<DeviceWork> launch_alone(Exchange exchange, Caller caller);
 // go of.
 c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller);
 
-// While it lives its group ends, by `abort`, when the interpreter does and a collective still runs: one that
-// ends later would call Python's callbacks, which kills the process. Owner: the group's backend.
+// While it lives its group, or message, ends, by `abort`, when the interpreter does and a collective still
+// runs: one that ends later would call Python's callbacks, which kills the process. Owner: the group's
+// backend, or who waits for the message.
 class AbortAtExit {
   public:
     explicit AbortAtExit(std::function<void()> abort);
