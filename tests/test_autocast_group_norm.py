@@ -47,9 +47,9 @@ def test_autograd_keeps_sixteen_bits():
     norm = torch.nn.GroupNorm(4, 8).to("mps")
     x = torch.randn(3, 8, 7, 7, device="mps", dtype=torch.bfloat16, requires_grad=True)
     saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        with torch.autocast("mps", torch.bfloat16):
-            y = norm(x)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t)
+    with hooks, torch.autocast("mps", torch.bfloat16):
+        y = norm(x)
     assert [t.data_ptr() for t in saved if t.numel() >= x.numel()] == [x.data_ptr()]
     grad = torch.ones_like(y)
     with torch_anymps.profile() as profile:
