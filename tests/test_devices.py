@@ -59,14 +59,11 @@ def test_info_names_what_is_missing(name, tmp_path, run_python):
     assert f"mps is not available: No Vulkan device is suitable: {REFUSED[name]}\n" in result.stdout
 
 
-# A hundred steps on one device of each vendor, whose kernels and layouts of memory differ most; all others train in
-# test_smoke.py and below the validation layer.
-TRAINED = ["adreno_750", "apple_m1", "arc_a770", "mali_g610", "rdna2_no_rebar"]
-FILES = [(name, "test_smoke.py", "") for name in SERVED]
-FILES += [(name, "test_training.py", "hundred and images") for name in TRAINED]
+FILES = [("test_smoke.py", ""), ("test_memory.py", ""), ("test_training.py", "hundred and images")]
 
 
-@pytest.mark.parametrize("name, file, tests", FILES)
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("file, tests", FILES)
 def test_with(name, file, tests, tmp_path, passes):
     passes(file, tests, **environment(name, tmp_path))
 

@@ -66,8 +66,9 @@ def test_new_shapes_cost_no_memory_and_few_pipelines(mps, pytestconfig):
     heap, resident, pipelines = heap_bytes(), resident_bytes(), torch.ops.anymps.pipeline_count()
     visit_shapes(count, mps, seed=1)
     gc.collect()
-    assert torch.ops.anymps.pipeline_count() - pipelines <= 0.1 * pipelines
-    assert heap_bytes() - heap < 4 << 20
+    late = torch.ops.anymps.pipeline_count() - pipelines
+    assert late <= 0.1 * pipelines
+    assert heap_bytes() - heap < (1 + 2 * late) << 20  # a software driver's pipeline takes about a megabyte
     assert resident_bytes() - resident < 48 << 20
 
 
@@ -85,12 +86,18 @@ def test_a_thousand_steps_do_not_grow(mps):
             optimizer.step()
         torch.mps.synchronize()
         gc.collect()
-        return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory(), resident_bytes()
+        return heap_bytes(), torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
 
-    allocated, reserved, resident = steps(100)
-    later = steps(900)
-    assert later[:2] == (allocated, reserved)
-    assert later[2] - resident < 8 << 20
+    before, *device = steps(100)
+    resident, grown = resident_bytes(), []
+    for _ in range(3):
+        after, *device_after = steps(300)
+        assert device_after == device
+        grown.append(after - before)
+        before = after
+    # Half a kilobyte a step. A late pipeline's compiler keeps up to 16 MB once; what leaks does so in every round.
+    assert min(grown) < 150 << 10, grown
+    assert resident_bytes() - resident < 48 << 20
 
 
 def test_a_large_block_serves_smaller_tensors(mps):
