@@ -313,6 +313,24 @@ def test_the_operator_of_programs_exported_on_the_cpu(causal, dtype, mps):
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_operator_of_programs_exported_on_a_mac(dtype, mps):
+    operator = torch.ops.aten._scaled_dot_product_attention_math_for_mps
+    keep = torch.rand(5, 9).gt(0.3) | torch.eye(5, 9).gt(0)
+    bias = torch.where(keep, 0.0, float("-inf"))
+    masks = ((None, None, False), (None, None, True), (keep, bias, False), (bias.to(dtype), bias, False))
+    limit = 2e-5 if dtype == torch.float32 else 5e-3
+    for heads, leading, (mask, float_mask, causal) in itertools.product((2, 4), ((3,), (), (2, 3)), masks):
+        q, k, v = (torch.randn(*leading, h, n, 8).to(dtype) for h, n in ((heads, 5), (2, 9), (2, 9)))
+        options = {"scale": 0.5, "enable_gqa": heads != 2}
+        on_mps = [t if t is None else t.to(mps) for t in (q, k, v, mask)]
+        wanted = torch.ops.aten._scaled_dot_product_attention_math(
+            q.float(), k.float(), v.float(), float_mask, 0.0, causal, **options
+        )
+        for got, expected in zip(operator(*on_mps, 0.0, causal, **options), wanted, strict=True):
+            torch.testing.assert_close(got.cpu(), expected.to(dtype), rtol=limit, atol=limit)
+
+
 def test_errors():
     q = torch.randn(1, 2, 4, 8, device="mps")
     with pytest.raises(RuntimeError, match="same dtype"):

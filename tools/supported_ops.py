@@ -37,8 +37,8 @@ KINDS = {
     "fallback": "none: raises NotImplementedError, or runs on the CPU with PYTORCH_ENABLE_MPS_FALLBACK=1",
 }
 COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-# Names of Metal's own plumbing, which no program calls: ours goes through convolution_overrideable, lstm and SDPA.
-OF_METAL_ONLY = re.compile(r"^(_?mps_convolution|_lstm_mps|lstm_mps|_scaled_dot_product_attention_math_for_mps)")
+# Names of Metal's own plumbing, which no program calls: ours goes through convolution_overrideable and lstm.
+OF_METAL_ONLY = re.compile(r"^(_?mps_convolution|_lstm_mps|lstm_mps)")
 
 # What operators are for that have a kernel on the CPU, and neither one here nor a decomposition: base names by use.
 CPU_ONLY = {

@@ -78,10 +78,12 @@ bool has_equal_heads(const Tensor& query, const Tensor& key, const Tensor& value
            are_same(query.sym_size(-3), key.sym_size(-3)) && are_same(key.sym_size(-3), value.sym_size(-3));
 }
 
-// PyTorch's math takes no mask of bool when it is called directly.
-Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
-               const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
-               std::optional<double> scale, bool enable_gqa) {
+// PyTorch's math, which takes no mask of bool when it is called directly: the result, and the weights of
+// value.
+std::tuple<Tensor, Tensor> math_with_weights(const Tensor& query, const Tensor& key, const Tensor& value,
+                                             const std::optional<Tensor>& attn_mask, double dropout_p,
+                                             bool is_causal, const std::optional<Tensor>& dropout_mask,
+                                             std::optional<double> scale, bool enable_gqa) {
     std::optional<Tensor> bias = attn_mask;
     enable_gqa = enable_gqa && !has_equal_heads(query, key, value);
     TORCH_CHECK(!enable_gqa || (key.dim() >= 3 && !are_same(key.sym_size(-3), 0)), kHeadsMustDivide,
@@ -95,8 +97,15 @@ Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
     if (bias.has_value() && bias->defined() && bias->scalar_type() == at::kBool)
         bias = at::zeros_like(*bias, query.options())
                    .masked_fill(bias->logical_not(), -std::numeric_limits<double>::infinity());
-    return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal,
-                                                              std::nullopt, scale, enable_gqa));
+    return at::_scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal, dropout_mask,
+                                                  scale, enable_gqa);
+}
+
+Tensor by_math(const Tensor& query, const Tensor& key, const Tensor& value,
+               const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
+               std::optional<double> scale, bool enable_gqa) {
+    return std::get<0>(math_with_weights(query, key, value, attn_mask, dropout_p, is_causal, std::nullopt,
+                                         scale, enable_gqa));
 }
 
 // Whether the fused operator takes the tensors as they are, as far as their symbolic sizes tell.
@@ -177,6 +186,16 @@ Tensor ANYMPS_FUNC(scaled_dot_product_attention)(const Tensor& query, const Tens
     auto sizes = query_batch;
     sizes.insert(sizes.end(), {query.size(-2), value.size(-1)});
     return out.view(sizes);
+}
+
+// Metal's form of the operator, which programs that were exported on a Mac call: the result and the weights.
+std::tuple<Tensor, Tensor> ANYMPS_FUNC(_scaled_dot_product_attention_math_for_mps)(
+    const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& attn_mask,
+    double dropout_p, bool is_causal, const std::optional<Tensor>& dropout_mask, std::optional<double> scale,
+    bool enable_gqa) {
+    check_inputs(query, key, value, attn_mask, dropout_p, is_causal);
+    return math_with_weights(query, key, value, attn_mask, dropout_p, is_causal, dropout_mask, scale,
+                             enable_gqa);
 }
 
 // A number of at::SDPBackend.
