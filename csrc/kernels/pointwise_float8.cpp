@@ -8,9 +8,11 @@ namespace anymps::kernels {
 
 void pointwise_of_float8(at::TensorIteratorBase& iter, const PointwiseKernel& kernel,
                          std::initializer_list<c10::Scalar> scalars, c10::ScalarType compute) {
-    if (iter.numel() == 0) return;
     const at::Tensor out = iter.tensor(0);
     const bool narrows = is_float8(out.scalar_type());
+    // The smallest number of a scale is none that float32 arithmetic keeps on every GPU.
+    if (narrows && compute == c10::ScalarType::Float8_e8m0fnu) kernel.check(compute);
+    if (iter.numel() == 0) return;
     const at::Tensor result =
         narrows ? at::Tensor(at::detail::empty_mps(out.sizes(), out.options().dtype(at::kFloat))) : out;
     auto config = at::TensorIteratorConfig();

@@ -2,6 +2,7 @@
 #include <anymps/kernels/pointwise_kernels.h>
 #include <anymps/ops/tensor_compare_ops.h>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
@@ -15,6 +16,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "kernels/float8.h"
 #include "kernels/pointwise_rules.h"
 
 namespace anymps::ops {
@@ -35,6 +37,14 @@ Tensor& ANYMPS_FUNC(where_self_out)(const Tensor& condition, const Tensor& self,
             "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a "
             "future "
             "version of PyTorch. Use a boolean condition instead.");
+    }
+    if (kernels::is_float8(common)) {  // moved as bytes: not all float8 numbers are normal ones of float32
+        const auto bytes = [&](const Tensor& t) { return t.to(common).view(at::kByte); };
+        at::native::resize_output(
+            out, at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()));
+        Tensor moved = out.view(at::kByte);
+        where_self_out(condition, bytes(self), bytes(other), moved);
+        return out;
     }
     auto iter = at::TensorIteratorConfig()
                     .check_all_same_dtype(false)
