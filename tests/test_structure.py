@@ -25,6 +25,15 @@ CLEAN = {
     "tools/tool.py": "x = 1\n" * 400,
     "tests/test_a.py": "x = 1\n",
     "csrc/ops/long.cpp": "// " + "x" * 117 + "\n" * 600,
+    "csrc/ops/function.cpp": "// Over 80 lines: a table.\ntemplate <int N>\nvoid a()\n{\n" + "\n" * 99 + "}\n",
+    "csrc/ops/functions.cpp": "struct A\n{\n" + "void a() const { int b[2] = {0, 1}; }\n" * 99 + "};\n",
+    "csrc/ops/table.cpp": "constexpr Row kRows[] = {\n" + "    {1, f(2)},\n" * 99 + "};\n",
+    "shaders/pool/pool.slang": "// Over 80 lines: one.\n//! kernel a = b<1>\n[numthreads(64)]\nvoid b()\n{"
+    + "\n" * 99
+    + "}",
+    "tools/long.py": "# Over 80 lines: a table.\n@cached\ndef f():\n" + "    f()\n" * 99,
+    "csrc/ops/named.cpp": "// As conv.slang, ops/amax.h, test_a.py, derivatives.yaml, NAME.h, *.h, ATen/Tensor.h.\n",
+    "tools/named.py": '"""As vulkan/buffer.cpp."""\nx = \'// nothing.cpp\'\n',
     "csrc/ops/words.cpp": "// Halves of parts, most of them seen. cost of kMostly split_k\n",
 }
 
@@ -81,6 +90,20 @@ def test_a_clean_tree(tmp_path):
             "kMostRows is not this project's word; docs/glossary.md has kMax",
         ),
         ("tests/other/test_a.py", "", "tests/test_a.py:1: tests/other/test_a.py has the same name"),
+        ("csrc/ops/a.cpp", "\nvoid f()\n{" + "\n" * 80 + "}", "a.cpp:2: the function has 82 lines, at most 80 are"),
+        ("csrc/ops/a.h", "A::A() : b_{1}, c_{2} {" + "\n" * 80 + "}", "a.h:1: the function has 81 lines, at most 80"),
+        (
+            "csrc/ops/a.h",
+            "struct A {\nbool operator==(A b) {" + "\n" * 80 + "}\n};",
+            "a.h:2: the function has 81 lines",
+        ),
+        ("shaders/pool/a.slang", "// Why.\n[shader(x)]\nvoid f(){" + "\n" * 80 + "}", "a.slang:3: the function has 81"),
+        ("tools/a.py", "class A:\n    def f(self):\n" + "        f()\n" * 80, "a.py:2: the function has 81 lines"),
+        ("csrc/ops/a.cpp", "// Why.\n/* As\n   in ops/gone.h. */", "a.cpp:3: the comment names ops/gone.h, which does"),
+        ("shaders/lib/a.slang", "int a;  // gone.slang", "a.slang:1: the comment names gone.slang, which does not"),
+        ("tools/a.py", 'def f():\n    """F.\n\n    As in gone.yaml"""', "a.py:4: the comment names gone.yaml"),
+        ("tools/a.py", "x = 1  # tools/gone.py", "a.py:1: the comment names tools/gone.py, which does not exist"),
+        ("csrc/ops/a.yaml", "# ops/gone.md", "csrc/ops/a.yaml:1: the comment names ops/gone.md"),
         ("csrc/ops/a.yaml", "# seldom", "csrc/ops/a.yaml:1: seldom is not this project's word"),
     ],
 )

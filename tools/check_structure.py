@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the shape of the tree: which way includes go, where PyTorch may be, lengths, words of docs/glossary.md, names
-of test files.
+"""Checks the shape of the tree: which way includes go, where PyTorch may be, lengths, words of docs/glossary.md, files
+that comments name, names of test files.
 
     check_structure.py [folder]     the root of a checkout; this one's by default
 
@@ -9,8 +9,12 @@ Prints one line a violation and exits with 1 when there is any.
 
 from __future__ import annotations
 
+import ast
+import io
+import os
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +28,8 @@ SHADER_LAYERS = ("lib", "gemm")
 WITHOUT_TORCH = ("spirv", "vulkan", "compiler")
 MOST_LINES = {".cpp": 600, ".h": 600, ".slang": 300, ".py": 400}
 MOST_COLUMNS = 120
+MOST_LINES_OF_A_FUNCTION = 80
+LONGER = "Over 80 lines: "  # and why: a comment line right above a function that may be longer
 LONG_LINES_CHECKED = {*MOST_LINES, ".cmake"}
 FOLDERS = ("csrc", "shaders", "torch_anymps", "tools", "tests", "benchmarks", "examples", "cmake")
 
@@ -57,10 +63,42 @@ CHECKED_FOR_WORDS = {".cpp", ".h", ".slang", ".py", ".cmake", ".yaml"}
 # The lists themselves.
 LISTS_OF_WORDS = {"tools/check_structure.py", "tests/test_structure.py"}
 
+# Files that comments name and that are not here: of PyTorch and others, or generated.
+ELSEWHERE = {
+    "native_functions.yaml",
+    "derivatives.yaml",
+    "common_mps.py",
+    "distributed_test.py",
+    "shim_mps.h",
+    "test_mps.py",
+    "test_torch.py",
+    "test_torchinductor.py",
+    "test_torchinductor_opinfo.py",
+    "frameworks/pytorch/bench.py",  # of inferena
+    "kernel.slang",  # a source from memory
+    "zstd.h",
+    "axpy_spirv.h",  # of an example's build
+}
+_FILE = re.compile(r"(?<![\w./*<>{}-])(?:[\w.-]+/)*[\w-]+\.(?:cpp|h|slang|py|yaml|md)\b(?!\.?\w|[*(])")
+# Folders of PyTorch and of generated files; names in capitals stand for any.
+_ELSEWHERE_BY_FOLDER = re.compile(r"(?:ATen|c10|torch|caffe2|anymps)/|(?:.*/)?[A-Z]{2,}[/_.]")
+
 _WORDS = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{old})" for i, old in enumerate(REFUSED)) + r")\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _IMPORT = re.compile(r'^\s*(?:(?:__exported\s+)?import\s+([\w.]+);|#\s*include\s+"([\w./]+)")', re.MULTILINE)
 _TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
+
+# Comments, strings and preprocessor lines of C++ and Slang.
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_STRING = r'R"(?P<raw>\w*)\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
+_STRINGS_AND_COMMENTS = re.compile(rf"(?P<comment>{_COMMENT})|{_STRING}", re.DOTALL)
+_NO_CODE = re.compile(
+    rf"{_COMMENT}|{_STRING}|(?<!\w)'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*", re.DOTALL | re.MULTILINE
+)
+_TYPE = re.compile(r"\s*(?:\w+\s+)*?(?:struct|class|enum|union|interface|extension|namespace)\b")
+_TEMPLATE_OR_ATTRIBUTE = re.compile(r"\s*(?:template\s*<[^;{}]*?>\s*(?=[\w\[])|\[[^\]]*\])")
+# What may stand between a function and the comment above it.
+_ABOVE = re.compile(r"\s*(?://|#|@|\[|template\b)")
 
 
 def check(root: Path) -> list[str]:
@@ -68,12 +106,14 @@ def check(root: Path) -> list[str]:
     found = []
     tests: dict[str, Path] = {}
     shaders: dict[str, Path] = {}
+    known = _partial_paths(root)
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in LONG_LINES_CHECKED | CHECKED_FOR_WORDS and path.is_file():
                 name = path.relative_to(root)
                 text = path.read_text()
                 rules = (*_lengths(path, text), *_includes(name, text), *_imports(name, text), *_words(name, text))
+                rules = (*rules, *_long_functions(path, text), *_files_named(path, text, known))
                 found += [f"{name}:{line}: {what}" for line, what in rules]
                 # Headers' namespaces are named by files alone.
                 if folder == "shaders" and (other := shaders.setdefault(path.stem, name)) != name:
@@ -92,6 +132,93 @@ def _lengths(path: Path, text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines if path.suffix in LONG_LINES_CHECKED else [], 1):
         if len(line) > MOST_COLUMNS:
             yield number, f"the line has {len(line)} columns, {MOST_COLUMNS} are allowed."
+
+
+def _long_functions(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    lines = text.splitlines()
+    for first, last in _functions(path, text):
+        above = first - 1
+        while above and _ABOVE.match(lines[above - 1]):
+            above -= 1
+        if last - first < MOST_LINES_OF_A_FUNCTION or any(LONGER in line for line in lines[above : first - 1]):
+            continue
+        length = f"the function has {last - first + 1} lines, at most {MOST_LINES_OF_A_FUNCTION} are allowed"
+        yield first, f'{length}: split it, or say above it why not ("{LONGER}...").'
+
+
+def _functions(path: Path, text: str) -> Iterator[tuple[int, int]]:
+    """First and last lines of the outermost functions, and of all functions of Python, without what decorates them."""
+    if path.suffix == ".py":
+        nodes = ast.walk(ast.parse(text))
+        yield from ((n.lineno, n.end_lineno) for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    elif path.suffix in (".cpp", ".h", ".slang"):
+        code = _NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+        changed = 1
+        while changed:  # Braces of initial values.
+            code, changed = re.subn(r"(?<=[\w>])\{([^{};]*)\}", r"(\1)", code)
+        depth = start = 0
+        inside = first = None
+        for match in re.finditer(r"[{};]", code):
+            if inside is None and match.group() == "{":
+                begin = _begin_of_function(code, start, match.start())
+                if begin is not None:
+                    inside, first = depth, code.count("\n", 0, begin) + 1
+            depth += {"{": 1, "}": -1, ";": 0}[match.group()]
+            start = match.end()
+            if inside == depth and match.group() == "}":
+                yield first, code.count("\n", 0, start) + 1
+                inside = None
+
+
+def _begin_of_function(code: str, start: int, end: int) -> int | None:
+    """Where the function starts whose body begins at `end`, if that is one; the sentence before it ends at `start`."""
+    while match := _TEMPLATE_OR_ATTRIBUTE.match(code, start, end):
+        start = match.end()
+    head = code[start:end]
+    outside, changed = re.sub(r"\boperator\s*[^\w\s(]+", "operator", head), 1
+    while changed:
+        outside, changed = re.subn(r"\([^()]*\)", " ", outside)
+    if ")" not in head or "=" in outside or _TYPE.match(head):
+        return None
+    return start + len(head) - len(head.lstrip())
+
+
+def _files_named(path: Path, text: str, known: set[str]) -> Iterator[tuple[int, str]]:
+    for first, comment in _comments(path, text):
+        for match in _FILE.finditer(comment):
+            file = match.group()
+            if file not in known and file not in ELSEWHERE and not _ELSEWHERE_BY_FOLDER.match(file):
+                line = first + comment.count("\n", 0, match.start())
+                yield line, f"the comment names {file}, which does not exist (of another project: ELSEWHERE)."
+
+
+def _comments(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Comments with their first lines; docstrings too."""
+    if path.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                yield node.body[0].lineno, node.body[0].value.value
+    elif path.suffix in (".cpp", ".h", ".slang"):
+        for match in _STRINGS_AND_COMMENTS.finditer(text):
+            if match["comment"]:
+                yield text.count("\n", 0, match.start()) + 1, match.group()
+    else:
+        for number, line in enumerate(text.splitlines(), 1):
+            yield number, line.partition("#")[2]
+
+
+def _partial_paths(root: Path) -> set[str]:
+    """Of the repository's files: full ones, and those that lack the first folders."""
+    paths = set()
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith((".", "build", "__pycache__"))]
+        parts = Path(folder).relative_to(root).parts
+        for begin in range(len(parts) + 1):
+            paths.update("/".join((*parts[begin:], file)) for file in files)
+    return paths
 
 
 def _includes(name: Path, text: str) -> Iterator[tuple[int, str]]:

@@ -18,9 +18,20 @@ SMALL = (16, 18)  # log2 of elements in the two runs
 REPEATS = 3
 
 
+# Shapes of about 2^n elements.
+flat = lambda n: ((1 << n,),)
+two = lambda n: ((1 << n,), (1 << n,))
+rows = lambda n: ((1 << (n - 10), 1024),)
+square = lambda n: ((1 << n // 2, 1 << (n - n // 2)),)
+squares = lambda n: square(n) * 2
+images = lambda n: ((1 << (n - 14), 16, 32, 32),)
+net = lambda n: (*images(n), (16, 16, 3, 3))
+batched = lambda n: ((1 << (n - 12), 64, 64),) * 2
+heads = lambda n: ((1, 8, 1 << (n - 9), 64),) * 3
+
+
 def cases(torch, device):
     """(name, function of log2(n) that prepares inputs of about 2^n elements and returns the call)."""
-    import torch.nn.functional as F
 
     def of(size, call, *dtypes):
         def prepare(n):
@@ -31,17 +42,12 @@ def cases(torch, device):
 
         return prepare
 
-    flat = lambda n: ((1 << n,),)  # noqa: E731
-    two = lambda n: ((1 << n,), (1 << n,))  # noqa: E731
-    rows = lambda n: ((1 << (n - 10), 1024),)  # noqa: E731
-    square = lambda n: ((1 << n // 2, 1 << (n - n // 2)),)  # noqa: E731
-    squares = lambda n: square(n) * 2  # noqa: E731
-    images = lambda n: ((1 << (n - 14), 16, 32, 32),)  # noqa: E731
-    index = lambda s: torch.randint(0, s[0], s, device=device)  # noqa: E731
-    batched = lambda n: ((1 << (n - 12), 64, 64),) * 2  # noqa: E731
-    heads = lambda n: ((1, 8, 1 << (n - 9), 64),) * 3  # noqa: E731
-    lstm = lambda x: torch.nn.LSTM(1024, 1024, device=device)(x)[0].sum().backward()  # noqa: E731
-    net = lambda n: (*images(n), (16, 16, 3, 3))  # noqa: E731
+    return {**element_cases(torch, device, of), **image_cases(torch, of), **matrix_cases(torch, device, of)}
+
+
+def element_cases(torch, device, of):
+    F = torch.nn.functional
+    index = lambda s: torch.randint(0, s[0], s, device=device)
     return {
         "copy": of(flat, torch.clone, None),
         "add": of(two, torch.add, None, None),
@@ -86,14 +92,20 @@ def cases(torch, device):
         "nonzero": of(flat, lambda x: (x > 0.5).nonzero(), None),
         "dropout": of(flat, lambda x: F.dropout(x, 0.5), None),
         "multinomial": of(rows, lambda x: x.multinomial(10), None),
+        "fft": of(flat, torch.fft.fft, None),
+        "fft of a prime": of(lambda n: (((1 << n) // 1009, 1009),), torch.fft.fft, None),
+    }
+
+
+def image_cases(torch, of):
+    F = torch.nn.functional
+    return {
         "max_pool2d": of(images, lambda x: F.max_pool2d(x, 3), None),
         "avg_pool2d, 15 x 15": of(images, lambda x: F.avg_pool2d(x, 15, 1), None),
         "interpolate, bicubic": of(images, lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), None),
         "interpolate, antialiased": of(
             images, lambda x: F.interpolate(x, size=(8, 8), mode="bilinear", antialias=True), None
         ),
-        "fft": of(flat, torch.fft.fft, None),
-        "fft of a prime": of(lambda n: (((1 << n) // 1009, 1009),), torch.fft.fft, None),
         "unfold": of(images, lambda x: F.unfold(x, 3), None),
         "conv2d": of(net, lambda x, w: F.conv2d(x, w, padding=1), None, None),
         "conv2d, weight gradient": of(
@@ -111,6 +123,13 @@ def cases(torch, device):
         "conv2d, depthwise, weight gradient": of(
             images, lambda x: torch.nn.grad.conv2d_weight(x, (16, 1, 7, 7), x, padding=3, groups=16), None
         ),
+    }
+
+
+def matrix_cases(torch, device, of):
+    F = torch.nn.functional
+    lstm = lambda x: torch.nn.LSTM(1024, 1024, device=device)(x)[0].sum().backward()
+    return {
         "mm": of(squares, lambda x, y: x @ y.reshape(x.shape[1], -1), None, None),
         "mm, f16": of(squares, lambda x, y: x.half() @ y.half().reshape(x.shape[1], -1), None, None),
         "mm, int64": of(squares, lambda x, y: x.long() @ y.long().reshape(x.shape[1], -1), None, None),

@@ -59,7 +59,7 @@ class UserKernel {
     std::map<GroupSize, std::unique_ptr<vulkan::Pipeline>> pipelines_;
 };
 
-// What torch_anymps/user_kernels/metal.py declares at the beginning of a kernel's arguments.
+// What shaders/lib/metal.slang declares at the beginning of a kernel's arguments.
 struct MetalLaunch {
     GroupSize threads;      // of the grid
     GroupSize group;        // threads of a workgroup that is whole

@@ -6,7 +6,7 @@ import struct
 
 import torch
 
-# By the names of arg_casts, and those of torch_anymps/user_kernels/metal.py.
+# By the names of arg_casts, and those of torch_anymps/user_kernels/metal/vocabulary.py.
 FORMATS = {
     "fp16": "e",
     "fp32": "f",
