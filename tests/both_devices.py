@@ -8,6 +8,17 @@ import torch
 from op_db_compare import map_tensors, tensors_in
 from op_db_support import DEVICE, copied, cotangents, gradients
 
+REAL_DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 

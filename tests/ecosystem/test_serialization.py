@@ -8,22 +8,12 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 import torch
+from both_devices import REAL_DTYPES
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("mps")
-DTYPES = [
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-]
+DTYPES = [*REAL_DTYPES, torch.complex64]
 
 
 def sample(dtype):
@@ -224,7 +214,7 @@ def test_deepcopy_of_a_module_shares_nothing():
     assert twin.weight.requires_grad and isinstance(twin.weight, nn.Parameter)
 
 
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", REAL_DTYPES, ids=str)
 def test_safetensors(tmp_path, dtype):
     x = sample(dtype)
     save_file({"x": x.to("mps"), "y": x.to("mps")[:2].clone()}, tmp_path / "t.safetensors")
