@@ -1,4 +1,4 @@
-"""Four ranks as a mesh of two by two: sharding beside replication, and beside tensor parallelism."""
+"""Four ranks, each way by itself, and as a mesh of two by two: sharding beside replication or tensor parallelism."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 import training
 from ranks import Ranks
+from test_parallel import pipeline, tensor_parallel
+from test_parallel_training import ddp, sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -72,6 +74,21 @@ def sharded_and_parallel():
 def test_meshes(four, call):
     for losses, weights in four.run(call):
         assert losses <= 2e-6 and weights <= 2e-6, (losses, weights)
+
+
+ONE_WAY = {
+    "ddp": (ddp, {"bucket_cap_mb": 0.01}),
+    "fully_shard": (sharded, "plain"),
+    "tensor_parallel": (tensor_parallel, False),
+    "sequence_parallel": (tensor_parallel, True),
+    "gpipe": (pipeline, "ScheduleGPipe"),
+    "1f1b": (pipeline, "Schedule1F1B"),
+}
+
+
+@pytest.mark.parametrize("way", ONE_WAY)
+def test_four_ranks_train_as_one(four, way):
+    training.agree(four, *ONE_WAY[way])
 
 
 @pytest.fixture
