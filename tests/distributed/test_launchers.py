@@ -46,16 +46,31 @@ def one_device() -> bool:
     return torch_anymps.device_count() == 1
 
 
-def test_accelerate_launch(mps):
+@pytest.fixture(scope="module")
+def trained_by_accelerate():
+    """Weights of one process that takes the batches of both."""
+    results, _ = launch(SCRIPTS / "accelerate_steps.py", 4)
+    assert results[0]["processes"] == 1
+    return results[0]["weights"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"), [((), "MULTI_GPU"), (("--use_fsdp", "--fsdp_version", 2), "FSDP")], ids=["ddp", "fsdp"]
+)
+def test_accelerate_launch(mps, trained_by_accelerate, options, kind):
     start = ("-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", 2, "--main_process_port", 0)
-    results, _ = launch(*start, SCRIPTS / "accelerate_ddp.py")
-    assert results[0]["weights"] == results[1]["weights"]
-    assert results[0]["type"] == "MULTI_GPU" and results[0]["processes"] == 2 and results[0]["device"] == "mps:0"
-    assert results[0]["gathered"] == [0.0, 1.0]
+    results, _ = launch(*start, *options, SCRIPTS / "accelerate_steps.py", 2)
+    shards = kind == "FSDP"
+    expected = {"type": kind, "processes": 2, "device": "mps:0", "sharded": shards, "gathered": [0.0, 1.0]}
+    for result in results.values():
+        assert result.items() >= expected.items()
+    assert results[1]["weights"] == ({} if shards else results[0]["weights"])
+    for name, values in trained_by_accelerate.items():
+        assert results[0]["weights"][name] == pytest.approx(values, abs=2e-6), name
 
 
 def test_accelerate_refuses_unconnected_copies(mps):
-    _, output = torchrun("accelerate_ddp.py", "undone", succeeds=False)
+    _, output = torchrun("accelerate_steps.py", 2, "undone", succeeds=False)
     assert "2 processes were launched to train together on mps, but accelerate would train 2 unconnected" in output
 
 
