@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+import training
 from ranks import Ranks
+from test_parallel_training import shard
 
 TIMEOUT = 3.0  # seconds, of what must not come
 LONG = 300.0  # seconds that a death must not take to be told, nor a step on a machine that is busy with others
@@ -110,6 +114,96 @@ def test_the_memory_of_a_killed_rank_is_given_back(pair):
     """The survivor maps both ranks' until it leaves the group; nobody else does, and it has no name to be found by."""
     killed(pair)
     assert pair.run(mappings, ranks=[0]) == [(2, 0)]
+
+
+# --- ranks that are killed from outside
+
+WRAPPED = {"ddp": torch.nn.parallel.DistributedDataParallel, "fully_shard": shard}
+
+
+def train_until_error(kind, folder):
+    """Marks in `folder` that training is under way."""
+
+    def steps():
+        model = WRAPPED[kind](training.net())
+        optimizer = training.sgd(model.parameters())
+        training.train(model, optimizer)
+        mark(folder)
+        while True:
+            training.train(model, optimizer)
+
+    return outcome(steps)
+
+
+def mark(folder):
+    Path(folder, str(dist.get_rank())).touch()
+
+
+def killed_when_marked(pool, function, *args):
+    """What rank 0 returns when rank 1 is killed after both of them have marked that they are in the middle."""
+    with tempfile.TemporaryDirectory() as folder:
+        pool._pipes[1].send((function, (*args, folder)))
+        pool._pipes[0].send((function, (*args, folder)))
+        deadline = time.monotonic() + LONG
+        while len(os.listdir(folder)) < pool.world:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.1)
+        pool.kill(1)
+        return pool._results(LONG / 2, [0])[0]
+
+
+def check_death_in_training(pool, kind):
+    error, text, _ = killed_when_marked(pool, train_until_error, kind)
+    assert error == "DistBackendError"
+    assert "on mps" in text and "failed in rank 0 of 2: the connection to another rank is gone" in text
+
+
+def test_a_rank_that_is_killed_in_a_step_of_ddp(patient):
+    check_death_in_training(patient, "ddp")
+
+
+def test_a_rank_that_is_killed_in_a_step_of_fully_shard(pair):
+    check_death_in_training(pair, "fully_shard")
+
+
+def save_until_error(kept, folder):
+    """A checkpoint, then one more, in which rank 1 has written its part and has not told. What loads afterwards."""
+    import torch.distributed.checkpoint as dcp
+
+    class Writer(dcp.FileSystemWriter):
+        def write_data(self, *args):
+            done = super().write_data(*args)
+            done.wait()
+            mark(folder)
+            if dist.get_rank():
+                time.sleep(LONG)
+            return done
+
+    model = shard(training.net())
+    training.train(model, training.sgd(model.parameters()))
+    before = training.full(model)
+    dcp.save(model.state_dict(), checkpoint_id=Path(kept, "first"))
+    training.train(model, training.sgd(model.parameters()))
+    after = training.full(model)
+    result = outcome(lambda: dcp.save(model.state_dict(), storage_writer=Writer(Path(kept, "second"))))
+    alone = training.net()
+    weights = alone.state_dict()
+    dcp.load(weights, checkpoint_id=Path(kept, "first"), no_dist=True)
+    alone.load_state_dict(weights)
+    loaded = training.full(alone)
+    changed = any(not torch.equal(before[name], after[name]) for name in before)
+    second = os.path.exists(os.path.join(kept, "second", ".metadata"))
+    return result, changed and all(torch.equal(before[name], loaded[name]) for name in before), second
+
+
+def test_a_rank_that_is_killed_in_a_save_of_a_checkpoint(pair, tmp_path):
+    (error, text, _), loads, second = killed_when_marked(pair, save_until_error, str(tmp_path))
+    assert error != "no error" and "onnection" in text, (error, text)  # PyTorch's own, of gloo
+    assert loads and not second
+
+
+# --- messages
 
 
 def send_to_nobody():
