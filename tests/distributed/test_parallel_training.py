@@ -103,22 +103,71 @@ def test_ddp_unused_parameters(pair):
     assert pair.run(unused) == [[[1.0] * 4, [1.0] * 4, None]] * 2
 
 
-def uneven():
-    """join(): rank 1 has one more batch than rank 0."""
+def small_step(model, optimizer, losses):
+    optimizer.zero_grad()
+    sum(losses).backward()
+    optimizer.step()
+    return [p.detach().cpu().flatten() for p in model.parameters()]
+
+
+def small():
     torch.manual_seed(0)
-    model = DDP(nn.Linear(3, 1).to("mps"))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with model.join():
-        for _ in range(2 + dist.get_rank()):
-            optimizer.zero_grad()
-            model(torch.ones(2, 3, device="mps")).sum().backward()
-            optimizer.step()
-    return [p.tolist() for p in model.module.parameters()]
+    model = nn.Linear(3, 1).to("mps")
+    return model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
-def test_ddp_join(pair):
-    first, second = pair.run(uneven)
-    assert first == second
+COUNTS = (2, 4)  # batches of the ranks
+
+
+def uneven(by_all):
+    """join(): rank 1 has more batches than rank 0. The weights' largest difference from those of one process."""
+    batch = lambda rank, step: (torch.arange(6.0).view(2, 3) / 6 + rank - step / 3).to("mps")  # noqa: E731
+    model, optimizer = small()
+    for step in range(max(COUNTS)):
+        parts = [model(batch(rank, step)).square().mean() for rank, count in enumerate(COUNTS) if step < count]
+        expected = small_step(model, optimizer, [part / (2 if by_all else len(parts)) for part in parts])
+    model, optimizer = small()
+    model = DDP(model)
+    with model.join(divide_by_initial_world_size=by_all):
+        for step in range(COUNTS[dist.get_rank()]):
+            small_step(model, optimizer, [model(batch(dist.get_rank(), step)).square().mean()])
+    found = [p.detach().cpu().flatten() for p in model.parameters()]
+    return max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("by_all", [True, False], ids=["all", "present"])
+def test_ddp_join(pair, by_all):
+    assert max(pair.run(uneven, by_all)) < 1e-6
+
+
+def sampled():
+    """Two epochs of 10 shuffled rows, the last batch of an epoch is smaller; as above."""
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(3))
+    samplers = [DistributedSampler(rows, num_replicas=2, rank=rank, seed=5) for rank in range(2)]
+    model, optimizer = small()
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        for batches in zip(*(DataLoader(rows, 2, sampler=sampler) for sampler in samplers), strict=True):
+            expected = small_step(model, optimizer, [model(x.to("mps")).square().mean() / 2 for x in batches])
+    model, optimizer = small()
+    model, own, seen = DDP(model), DistributedSampler(rows, seed=5), []
+    for epoch in range(2):
+        own.set_epoch(epoch)
+        seen.append(list(own))
+        for x in DataLoader(rows, 2, sampler=own):
+            found = small_step(model, optimizer, [model(x.to("mps")).square().mean()])
+    return max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True)), seen
+
+
+def test_distributed_sampler(pair):
+    (off, first), (also, second) = pair.run(sampled)
+    assert max(off, also) < 1e-6
+    assert first[0] != first[1]
+    for epoch in zip(first, second, strict=True):
+        assert sorted(sum(epoch, [])) == list(range(10))
 
 
 def sharded_optimizer():
