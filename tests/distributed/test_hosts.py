@@ -7,14 +7,25 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from typing import NamedTuple
 
 import pytest
 from test_launchers import ALONE, SCRIPTS, launch
 
 
+class Host(NamedTuple):
+    name: str
+    card: str
+    command: list[str]  # that runs what follows it there
+
+    def set_link(self, state):
+        subprocess.run(["ip", "-n", self.name, "link", "set", self.card, state], check=True)
+
+
 @pytest.fixture
 def hosts():
-    """Commands that run a program on one of two hosts, which see each other by a network card only; and its names."""
+    """Two hosts, which see each other by a network card only."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("network namespaces need root, ip (iproute2) and unshare (util-linux)")
     names = [f"anymps-{os.getpid()}-{i}" for i in range(2)]
@@ -31,33 +42,86 @@ def hosts():
                 pytest.skip(f"this machine has no network namespaces: ip {command}: {done.stderr.strip()}")
         # A host of its own has its own processes, too: what shares memory must not find the other's.
         alone = ["unshare", "--pid", "--fork", "--mount-proc"]
-        yield [(["ip", "netns", "exec", name, *alone], card) for name, card in zip(names, cards, strict=True)]
+        on = ["ip", "netns", "exec"]
+        yield [Host(name, card, [*on, name, *alone]) for name, card in zip(names, cards, strict=True)]
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def test_two_hosts(mps, hosts):
-    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    start += ["--master-addr", "10.213.7.1", "--master-port", "29713"]
-    processes = []
-    for i, (on_host, card) in enumerate(hosts):
-        variables = {name: value for name, value in os.environ.items() if name not in ALONE}
-        variables |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": card}
-        command = [*on_host, *start, "--node-rank", str(i), str(SCRIPTS / "two_hosts.py")]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        processes.append(subprocess.Popen(command, env=variables, **pipes))
+def started(host, *command, **variables):
+    inherited = {name: value for name, value in os.environ.items() if name not in ALONE}
+    variables = {**inherited, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": host.card, **variables}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*host.command, *map(str, command)], env=variables, **pipes)
+
+
+def ended(processes, timeout=240):
     try:
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        return [process.communicate(timeout=timeout)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
+
+
+def test_two_hosts(mps, hosts):
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    start += ["--master-addr", "10.213.7.1", "--master-port", "29713"]
+    processes = [started(host, *start, "--node-rank", i, SCRIPTS / "two_hosts.py") for i, host in enumerate(hosts)]
+    outputs = ended(processes)
     lines = [line for output in outputs for line in output.splitlines() if line.startswith('{"rank"')]
     assert len(lines) == 2, "\n".join(outputs)
     for line in lines:
         result = json.loads(line)
         assert result["sum"] == [3.0] and result["gathered"] == [0.0, 1.0] and result["gradient"] == 1.5
         assert result["peers"] == 0  # no memory that is not there for the other
+
+
+LINKS = {  # seconds of no link and of a link, how often
+    "down for 5 s": (5, 1, 1),
+    "flapping": (0.1, 0.1, 20),
+}
+
+
+def trained_over(hosts, folder, timeout, what_happens):
+    """What both ranks report; what_happens(hosts) is called while they train."""
+    command = (sys.executable, SCRIPTS / "unsteady_link.py", folder, timeout)
+    store = {"MASTER_ADDR": "10.213.7.1", "MASTER_PORT": "29714", "WORLD_SIZE": "2"}
+    processes = [started(host, *command, **store, RANK=str(i)) for i, host in enumerate(hosts)]
+    deadline = time.monotonic() + 200
+    while len(os.listdir(folder)) < 2 and all(p.poll() is None for p in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    what_happens(hosts)
+    (folder / "stop").touch()
+    outputs = ended(processes, timeout + 60)
+    lines = [line for output in outputs for line in output.splitlines() if line.startswith('{"rank"')]
+    assert len(lines) == 2, "\n".join(outputs)
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_that_comes_back(mps, hosts, tmp_path, link):
+    """TCP sends again what was lost: steps take longer, and none is wrong."""
+    down, up, times = LINKS[link]
+
+    def what_happens(hosts):
+        for _ in range(times):
+            hosts[1].set_link("down")
+            time.sleep(down)
+            hosts[1].set_link("up")
+            time.sleep(up)
+
+    results = trained_over(hosts, tmp_path, 60, what_happens)
+    for result in results:
+        assert result["error"] == "" and result["wrong"] == 0 and result["steps"] > 1, results
+        assert result["longest"] > down, results
+
+
+def test_a_link_that_stays_away(mps, hosts, tmp_path):
+    results = trained_over(hosts, tmp_path, 6, lambda hosts: hosts[1].set_link("down"))
+    for result in results:
+        assert result["error"].startswith("DistBackendError: ") and "on mps" in result["error"], results
+        assert result["wrong"] == 0 and result["seconds"] < 6 + 30, results
 
 
 def test_torchrun_goes_on_after_a_rank_was_killed(mps, tmp_path, monkeypatch):
