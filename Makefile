@@ -65,6 +65,7 @@ soak:
 	@tools/setup.sh build
 	@$(PY) -P -m pytest -q tests/test_random_calls.py --random-calls 20000
 	@$(PY) -P -m pytest -q tests/test_memory.py --shapes 5000
+	@$(PY) -P -m pytest -q -o timeout=3600 tests/distributed/test_soak.py --soak-steps 2000
 	@$(PY) -P -m pytest -q tests/inductor/test_compiled_random.py --compiled-graphs 2000
 
 # The long run of tests/test_exit.py: 200 processes that end right after backward().
