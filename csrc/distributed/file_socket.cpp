@@ -40,6 +40,14 @@ union Control {
     std::byte bytes[CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(ucred))];
 };
 
+template <class Content>
+void put(cmsghdr* part, int type, const Content& content) {
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = type;
+    part->cmsg_len = CMSG_LEN(sizeof(content));
+    std::memcpy(CMSG_DATA(part), &content, sizeof(content));
+}
+
 msghdr header_of(iovec& content, Control& control) {
     msghdr header{};
     header.msg_iov = &content;
@@ -79,12 +87,10 @@ bool FileSocket::send(const std::string& to, const Message& message, int file) c
     msghdr header = header_of(content, control);
     header.msg_name = const_cast<sockaddr_un*>(&address.name);
     header.msg_namelen = address.bytes;
-    header.msg_controllen = CMSG_SPACE(sizeof(int));
     cmsghdr* part = CMSG_FIRSTHDR(&header);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(part), &file, sizeof(file));
+    put(part, SCM_RIGHTS, file);
+    // Else the kernel tells the real user, where receivers compare the effective one.
+    put(CMSG_NXTHDR(&header, part), SCM_CREDENTIALS, ucred{getpid(), geteuid(), getegid()});
     if (sendmsg(socket_.number(), &header, MSG_NOSIGNAL) >= 0) return true;
     if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS) fail("sendmsg");
     return false;

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -114,6 +117,36 @@ TEST(FileSocket, PassesAnOpenFile) {
     ASSERT_EQ(fstat(received->file.number(), &come), 0);
     EXPECT_EQ(sent.st_ino, come.st_ino);
     EXPECT_THROW(socket.send("anymps test of no socket", {}, file.number()), std::system_error);
+}
+
+// Whether a process of this real and effective user can send a file that is received.
+bool is_received_from(const FileSocket& socket, const std::string& name, uid_t real, uid_t effective) {
+    const File file(memfd_create("passed", MFD_CLOEXEC));
+    const pid_t child = fork();
+    if (child == 0) {  // makes nothing of the process's threads and locks, and runs no destructors
+        bool sent = false;
+        try {
+            sent = setresuid(real, effective, effective) == 0 &&
+                   FileSocket(name + " peer").send(name, {}, file.number());
+        } catch (const std::exception&) {
+        }
+        _exit(sent ? 0 : 1);
+    }
+    int status = 1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    return socket.receive().has_value();
+}
+
+TEST(FileSocket, TakesNothingFromAnotherUser) {
+    if (geteuid() != 0) GTEST_SKIP() << "to become another user needs root";
+    constexpr uid_t kOther = 65534;
+    const std::string name = "anymps test of users";
+    const FileSocket socket(name);
+    EXPECT_TRUE(is_received_from(socket, name, 0, 0));
+    EXPECT_FALSE(is_received_from(socket, name, kOther, kOther));
+    EXPECT_FALSE(is_received_from(socket, name, 0, kOther));
+    EXPECT_TRUE(is_received_from(socket, name, kOther, 0));
 }
 
 // Copies of the host's. stale: what was read once at a place is read there again.
