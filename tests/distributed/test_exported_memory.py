@@ -49,6 +49,23 @@ def sums_of_new_group(wanted):
     return [line.removeprefix(f"ANYMPS_LOG plan: collectives rank {rank} of {ranks}") for line in lines], all(right)
 
 
+def sums_of_two_users(folder):
+    """The same of a group whose last rank is another user's: nobody's."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        for path in (folder, os.path.join(folder, "store")):
+            os.chmod(path, 0o777)
+        os.setresuid(65534, 65534, 65534)
+    dist.barrier()
+    return sums_of_new_group(["export"] * dist.get_world_size())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
+def test_another_users_rank_shares_no_memory(mps):
+    with Ranks(2, timeout=240, env={"ANYMPS_LOG": "plan"}) as pool:
+        for lines, right in pool.run(sums_of_two_users, pool._folder.name):
+            assert right and lines == []  # by gloo, of which the log says nothing
+
+
 def test_all_ranks_export(three):
     assert three.run(sums_of_new_group, ["export"] * 3) == [([EXPORTED], True)] * 3
 
