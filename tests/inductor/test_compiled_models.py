@@ -204,6 +204,28 @@ def test_generate_with_a_static_cache():
     assert actual.tolist() == expected.tolist()
 
 
+def test_generate_compiles_by_itself():
+    """As transformers does on CUDA; on mps it has to be told. Its mode is "reduce-overhead", its stops are late."""
+    from transformers import CompileConfig
+
+    model = llama().to("mps")
+    ids = tokens(2, 5).clamp_min(2).to("mps")
+    everywhere = CompileConfig()
+    everywhere._compile_all_devices = True
+
+    def generate(**options):
+        torch.manual_seed(0)
+        mask = torch.ones_like(ids)
+        return model.generate(
+            ids, attention_mask=mask, max_new_tokens=12, cache_implementation="static", **options
+        ).tolist()
+
+    for sampled in (False, True):
+        compiled, codes = run_and_get_code(generate, do_sample=sampled, compile_config=everywhere)
+        assert compiled == generate(do_sample=sampled)
+        assert sampled or kernel_count(codes) > 0
+
+
 def test_dropout_keeps_its_share_and_one_mask_for_both_directions():
     x = torch.full((400, 500), 3.0, device="mps", requires_grad=True)
     function = torch.compile(lambda x: F.dropout(x * 2, 0.3).sin())

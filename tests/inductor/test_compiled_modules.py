@@ -14,6 +14,23 @@ result, codes = run_and_get_code(torch.compile(f), repeats, data)
 print(result.tolist(), "aten.repeat_interleave.Tensor(" in codes[0])
 """
 
+IMPORTED = """
+import sys, torch
+names = ("torch._dynamo", "torch._inductor", "torch_anymps.inductor", "slangpy")
+loaded = lambda: [name for name in names if any(m == name or m.startswith(name + ".") for m in sys.modules)]
+print(loaded())
+x = torch.ones(2, device="mps")
+print((x + 1).tolist(), loaded())
+print(torch.compile(lambda x: x.exp() + 1)(x).shape, loaded())
+"""
+
+
+def test_what_is_imported_when(mps, run_python):
+    """Programs that compile nothing pay for nothing, and the package of the Slang compiler is never imported."""
+    done = run_python(IMPORTED)
+    compiler = ["torch._dynamo", "torch._inductor", "torch_anymps.inductor"]
+    assert done.stdout.splitlines() == ["[]", "[2.0, 2.0] []", f"torch.Size([2]) {compiler}"], done.stderr
+
 
 def test_the_first_graph_is_traced_with_our_decompositions(mps, run_python):
     done = run_python(FIRST_GRAPH)
