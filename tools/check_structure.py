@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the shape of the tree: which way includes go, where PyTorch may be, lengths, words of docs/glossary.md, files
-that comments name, names of test files.
+that comments name, modules that one family imports, names of test files.
 
     check_structure.py [folder]     the root of a checkout; this one's by default
 
@@ -86,6 +86,7 @@ _ELSEWHERE_BY_FOLDER = re.compile(r"(?:ATen|c10|torch|caffe2|anymps)/|(?:.*/)?[A
 _WORDS = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{old})" for i, old in enumerate(REFUSED)) + r")\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _IMPORT = re.compile(r'^\s*(?:(?:__exported\s+)?import\s+([\w.]+);|#\s*include\s+"([\w./]+)")', re.MULTILINE)
+_LIBRARY = re.compile(r"\blib\.\w+")  # of shaders, as a generator names it
 _TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 
 # Comments, strings and preprocessor lines of C++ and Slang.
@@ -106,6 +107,7 @@ def check(root: Path) -> list[str]:
     found = []
     tests: dict[str, Path] = {}
     shaders: dict[str, Path] = {}
+    importers: dict[str, set[Path]] = {}  # of modules of shaders/lib
     known = _partial_paths(root)
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
@@ -115,13 +117,39 @@ def check(root: Path) -> list[str]:
                 rules = (*_lengths(path, text), *_includes(name, text), *_imports(name, text), *_words(name, text))
                 rules = (*rules, *_long_functions(path, text), *_files_named(path, text, known))
                 found += [f"{name}:{line}: {what}" for line, what in rules]
+                if folder in ("shaders", "tools", "torch_anymps"):
+                    targets = (
+                        _LIBRARY.findall(text) if path.suffix == ".py" else [target for target, _ in _targets(text)]
+                    )
+                    for target in targets:
+                        importers.setdefault(target, set()).add(name)
                 # Headers' namespaces are named by files alone.
                 if folder == "shaders" and (other := shaders.setdefault(path.stem, name)) != name:
                     found.append(f"{name}:1: {other} has the same name; names of shaders are unique.")
                 # pytest imports test files by their names alone.
                 if path.match("test_*.py") and (other := tests.setdefault(path.name, name)) != name:
                     found.append(f"{name}:1: {other} has the same name, and pytest collects one of the two.")
+    return found + _modules_of_one_family(shaders, importers)
+
+
+def _modules_of_one_family(shaders: dict[str, Path], importers: dict[str, set[Path]]) -> list[str]:
+    """A family is a folder of shaders, or a file beside them. What generators or other modules of lib import stays."""
+    found = []
+    for path in shaders.values():
+        users = importers.get(f"lib.{path.stem}", set()) if path.parts[1] == "lib" else ()
+        families = {user.parts[1] if user.parts[0] == "shaders" else user.parts[0] for user in users}
+        if len(families) == 1 and not families & {"lib", "tools", "torch_anymps"}:
+            found.append(
+                f"{path}:1: only {', '.join(map(str, sorted(users)))} imports it; lib has what families share."
+            )
     return found
+
+
+def _targets(text: str) -> Iterator[tuple[str, int]]:
+    """What a shader imports, and on which line."""
+    for match in _IMPORT.finditer(text):
+        target = match.group(1) or match.group(2).replace("/", ".").removesuffix(".slang")
+        yield target, text.count("\n", 0, match.start(match.lastindex)) + 1
 
 
 def _lengths(path: Path, text: str) -> Iterator[tuple[int, str]]:
@@ -245,10 +273,8 @@ def _imports(name: Path, text: str) -> Iterator[tuple[int, str]]:
         return
     own = name.parts[1] if len(name.parts) > 2 else ""
     allowed = SHADER_LAYERS[: SHADER_LAYERS.index(own) + 1] if own in SHADER_LAYERS else (*SHADER_LAYERS, own)
-    for match in _IMPORT.finditer(text):
-        target = match.group(1) or match.group(2).replace("/", ".").removesuffix(".slang")
+    for target, line in _targets(text):
         if target.rpartition(".")[0] not in allowed:
-            line = text.count("\n", 0, match.start(match.lastindex)) + 1
             yield line, f"shaders/{own} imports {target}; what several families import is in shaders/lib or gemm."
 
 
