@@ -1,9 +1,10 @@
 """One row of a table is a whole operator: in a tree with a made-up row, implementation, kernels and registration come
-out of the generator, and the compilers take them."""
+out of the generator, and the compilers take them. So are two rows a GEMM tile, and one a family of GPUs."""
 
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # After a launcher such as ccache; Debian's Python names x86_64-linux-gnu-g++.
 COMPILER = re.compile(r"([\w.-]+-)?(c|g|clang)\+\+(-\d+)?")
+
+# With kernels that csrc/gemm/tile_sizes.h knows.
+SHADERS_OF_TILES = ("gemm/matmul", "gemm/matmul_fragments", "gemm/matmul_packed", "gemm/matmul_scaled", "conv/conv")
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +49,32 @@ def kernels(build: Path, shader: Path) -> list[str]:
     return [line.split()[0] for line in result.stdout.splitlines() if line.endswith("bytes")]
 
 
+def compiler_flags(build: Path, source: str) -> list[str]:
+    """The C++ compiler and its flags for a source of csrc."""
+    commands = json.loads((build / "compile_commands.json").read_text())
+    flags = next(shlex.split(c["command"]) for c in commands if c["file"].endswith(f"csrc/{source}"))
+    flags = flags[next(i for i, flag in enumerate(flags) if COMPILER.fullmatch(Path(flag).name)) :]
+    return flags[: flags.index("-o")]
+
+
 def check_cpp(build: Path, generated: Path, sources: list[Path]) -> None:
     """The C++ compiler's opinion of generated sources, with the flags of the build."""
-    commands = json.loads((build / "compile_commands.json").read_text())
-    flags = next(shlex.split(c["command"]) for c in commands if c["file"].endswith("csrc/ops/fill.cpp"))
-    flags = flags[next(i for i, flag in enumerate(flags) if COMPILER.fullmatch(Path(flag).name)) :]
-    flags = flags[: flags.index("-o")]
+    flags = compiler_flags(build, "ops/fill.cpp")
     unit = generated / "unit.cpp"
     unit.write_text("".join(f'#include "{source}"\n' for source in sources))
     command = [*flags[:1], f"-I{generated}", *flags[1:], "-O0", "-fsyntax-only", unit]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+def changed_copy(path: str, folder: Path, old: str, new: str) -> Path:
+    """A copy of a file in which `new` stands behind `old`."""
+    text = (ROOT / path).read_text()
+    assert text.count(old) == 1
+    copy = folder / path
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(text.replace(old, old + new))
+    return copy
 
 
 def test_a_pointwise_row(tmp_path, build):
@@ -117,3 +136,65 @@ sum_of_cubes:
     (register,) = holding(out / "anymps" / "ops", "registration_*.cpp", '"sum.IntList_out"')
     assert set(re.findall(r'm\.impl\("([\w.]+)"', register.read_text())) == {"sum.dim_IntList", "sum.IntList_out"}
     check_cpp(build, out, [source, register])
+
+
+def test_a_gemm_tile(tmp_path, build):
+    """docs/adding_a_tile.md: sizes of the tile follow from the kernel's row, which must be there."""
+    shutil.copytree(ROOT / "shaders", tmp_path / "shaders")
+    kernel = " 64x64x64=(64, 64, 64, 32, 32)"
+    added = "," + kernel.replace(" 64x64x64=(64,", " 128x64x64=(128,")
+    changed_copy("shaders/gemm/matmul.slang", tmp_path, kernel, added)
+    generated = tmp_path / "generated"
+    tool = [build / "bin" / "shader_headers", "--include", tmp_path / "shaders"]
+    tiles = [tmp_path / "shaders" / f"{name}.slang" for name in SHADERS_OF_TILES]
+    subprocess.run([*tool, "--output", generated / "anymps" / "shaders", *tiles], check=True)
+    unit = tmp_path / "unit.cpp"
+    unit.write_text(f"""\
+#include "{ROOT}/csrc/gemm/tile_table.cpp"
+using namespace anymps::gemm;
+constexpr Tile kTile = *std::ranges::find(tile_rows::kMatrix16, std::string_view("matrix_128x64x64"), &Tile::kernel);
+static_assert(kTile.m == 128 && kTile.n == 64 && kTile.workgroup == 256 && kTile.occupancy == 3);
+""")
+    flags = compiler_flags(build, "vulkan/device_profile.cpp")
+    includes = [f"-I{tmp_path / 'csrc'}", f"-I{ROOT / 'csrc'}", f"-I{generated}"]
+    row = '    matmul("f16", "matrix_64x64x64", {.cost_per_k = 1160, .occupancy = 3}),\n'
+    for tile, message in (("128x64x64", ""), ("64x128x64", "no kernel has this name")):
+        changed_copy("csrc/gemm/tile_rows.h", tmp_path, row, row.replace("64x64x64", tile))
+        command = [*flags[:1], *includes, *flags[1:], "-O0", "-fsyntax-only", unit]
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert (result.returncode == 0) == (message == ""), result.stderr[-3000:]
+        assert message in result.stderr, result.stderr[:3000]
+
+
+def test_a_gpu(tmp_path, build):
+    """docs/adding_a_gpu.md: the first row that matches is a device's."""
+    row = """
+    {.name = "Imagination",
+     .match = {.vendor_id = 0x1010, .discrete = true},
+     .subgroup_size = 16,
+     .registers = 64,
+     .excluded = kOnIntel,
+     .narrow = kNarrowOnIntel},"""
+    source = changed_copy("csrc/vulkan/device_profile.cpp", tmp_path, "constexpr auto kProfiles = with_defaults({", row)
+    unit = tmp_path / "unit.cpp"
+    unit.write_text(f"""\
+#include "{source}"
+int main() {{
+    anymps::vulkan::DeviceInfo info;
+    info.vendor_id = 0x1010;
+    for (const bool integrated : {{false, true}}) {{
+        info.is_integrated = integrated;
+        const auto& profile = anymps::vulkan::find_profile(info);
+        std::printf("%s %u %d\\n", profile.name, profile.registers, profile.is_narrow("flash_simt_forward_64"));
+    }}
+}}
+""")
+    flags = compiler_flags(build, "vulkan/device_profile.cpp")
+    # Sections: what else the file has needs a driver, and is left out.
+    program = tmp_path / "program"
+    command = [*flags, f"-I{ROOT / 'csrc'}", "-O0", "-ffunction-sections", "-Wl,--gc-sections", unit, "-o", program]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = subprocess.run([program], capture_output=True, text=True).stdout.splitlines()
+    assert found[0] == "Imagination 64 1"
+    assert found[1].startswith("other ")
