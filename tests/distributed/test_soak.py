@@ -11,7 +11,6 @@ import torch.distributed as dist
 import training
 from ranks import Ranks
 
-
 MIB = 1 << 20
 ROOM = 16  # MiB, of caches that are not full after the first steps
 
