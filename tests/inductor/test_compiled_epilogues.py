@@ -303,3 +303,11 @@ def test_summands_of_a_wider_dtype():
     x, w, v = torch.randn(5, 6).bfloat16(), torch.randn(6, 8).bfloat16(), torch.randn(8, 4)
     function = lambda x, w, bias, v: F.relu(x @ w + bias) @ v
     compiled_agrees(function, x, w, torch.randn(8), v, tolerance=TOLERANCE[torch.bfloat16] * 2)
+
+
+@pytest.mark.parametrize("step", [lambda x, y: x + y, lambda x, y: F.gelu(x)])
+def test_steps_that_are_not_worth_it_are_done_once(step):
+    """The convolution adds its bias; what a norm reads is computed twice sooner than stored."""
+    function = lambda x, w, b, y: F.group_norm(step(F.conv2d(x, w, b, padding=1), y), 8)
+    inputs = torch.randn(4, 16, 8, 8), torch.randn(8, 16, 3, 3), torch.randn(8), torch.randn(4, 8, 8, 8)
+    assert calls(compiled_agrees(function, *inputs, tolerance=1e-4), "anymps.convolution_epilogue.default(") == 1

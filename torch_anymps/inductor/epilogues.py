@@ -171,7 +171,7 @@ def _longest(source: Source, branches: dict[fx.Node, Branch], stored: Collection
                     break
         steps.append(step)
         value = step.node
-        best = found(value, channel_steps, list(steps), keep, branch) or best
+        best = found(value, channel_steps, steps, keep, branch) or best
     return best
 
 
@@ -191,7 +191,7 @@ def _found(source, stored, value, channel_steps, steps, keep=False, branch=None)
     if not readers or not all(_sizes(reader) for reader in readers):
         return None
     worth = all(map(is_for_called, readers)) if keep else value in stored or any(map(_in_memory, readers))
-    return Found(channel_steps, steps, readers, keep, branch) if worth else None
+    return Found(channel_steps, list(steps), readers, keep, branch) if worth else None
 
 
 def _readers(node: fx.Node, dtype: torch.dtype) -> list[fx.Node]:
