@@ -37,6 +37,23 @@ for _ in range(3):
 assert b.isfinite().all().item() and c.isfinite().all().item()
 print("finished")
 """
+COMPILED = """
+import torch, torch.nn.functional as F
+def step(x, w, b):
+    y = F.gelu(x @ w + b)
+    return (y + x).softmax(1), (y * 2).sum(0), y
+function = torch.compile(step, mode="reduce-overhead")
+w, b = torch.randn(64, 64, device="mps"), torch.randn(64, device="mps")
+with torch.no_grad():
+    for _ in range(4):
+        x = torch.randn(48, 64, device="mps")
+        for found, expected in zip(function(x, w, b), step(x, w, b)):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+w.requires_grad_()
+torch.compile(step)(x, w, b)[0].square().sum().backward()
+assert w.grad.isfinite().all().item()
+print("finished")
+"""
 
 
 def validation_folder():
@@ -50,11 +67,12 @@ def validation_folder():
 
 
 @pytest.mark.skipif(validation_folder() is None, reason="no validation layer (vulkan-validationlayers)")
-def test_training_indexing_and_copies_are_valid(run_python):
+@pytest.mark.parametrize("script", [SCRIPT, COMPILED], ids=["eager", "compiled"])
+def test_training_indexing_copies_and_compiled_graphs_are_valid(run_python, script):
     environment = {
         "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
         "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
     }
-    result = run_python(SCRIPT, env=environment)
+    result = run_python(script, env=environment)
     assert result.stdout.strip() == "finished", result.stdout + result.stderr
     assert "Validation" not in result.stderr, result.stderr

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from compiled import kernel_count
 from torch import nn
-from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "models"))
@@ -127,7 +126,5 @@ def test_float16(mps):
     check(vit, torch.float16)
 
 
-def test_two_batch_sizes_of_one_graph(mps):
-    counters.clear()
+def test_dynamic_batch_sizes(mps):
     check(llama, torch.bfloat16, batches=(4, 3), dynamic=True, fullgraph=True)
-    assert counters["stats"]["unique_graphs"] == 1
