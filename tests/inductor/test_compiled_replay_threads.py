@@ -14,7 +14,7 @@ def test_threads_replay_functions_of_their_own(mps):
     weight = torch.randn(24, 24, device=mps) / 24
     functions = [lambda x, n=n: torch.softmax(x @ weight, 1) * n + x.cos() for n in range(THREADS)]
     inputs = torch.randn(THREADS, CALLS, 20, 24, device=mps)
-    compiled = [torch.compile(function, mode="reduce-overhead") for function in functions]
+    compiled = [torch.compile(function, mode="reduce-overhead", dynamic=False) for function in functions]
 
     def replay(number):
         with torch.no_grad():
