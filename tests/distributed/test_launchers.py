@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +120,39 @@ for refused in (lambda: torch.ones(1, device="mps:2"), lambda: torch.mps.set_dev
 """
     done = run_python(source, env={**ALONE, "LOCAL_RANK": "3"})
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.fixture
+def some_devices(software, tmp_path):
+    """Variables by which processes see several devices, where the machine has one: a software driver named twice."""
+    manifests = glob.glob("/usr/share/vulkan/icd.d/lvp*.json")
+    if not software or not manifests or "VK_DRIVER_FILES" in os.environ:
+        return {}
+    copy = shutil.copy(manifests[0], tmp_path)
+    return {"VK_DRIVER_FILES": f"{manifests[0]}:{copy}"}
+
+
+def test_more_processes_than_devices(run_python, some_devices):
+    """They share them in turn; set_device() takes the number of the device that a process has, and no other."""
+    source = """
+import sys, torch, torch_anymps
+rank, count = int(sys.argv[1]), torch_anymps.device_count()
+assert torch.ones(2, device=f"mps:{rank}").sum().item() == 2
+for index in range(count):
+    try:
+        torch_anymps.set_device(index)
+        print(count, index == rank % count)
+    except RuntimeError as error:
+        assert "comes too late" in str(error)
+"""
+    counts = set()
+    for rank in (1, 2, 3):
+        done = run_python(source, str(rank), env={**ALONE, **some_devices, "LOCAL_RANK": str(rank)}, fresh=True)
+        assert done.returncode == 0, done.stderr
+        count, right = done.stdout.split()
+        assert right == "True"
+        counts.add(int(count))
+    assert len(counts) == 1 and (not some_devices or counts == {2})
 
 
 def test_set_device(run_python, mps):
