@@ -17,9 +17,9 @@ MOVED = (*ADDED, torch.float8_e4m3fn)
 WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 
 
-def values(shape, dtype, held, device, seed=0):
+def values(shape, dtype, held, device, seed=0, rank=None):
     """Small integers that `dtype` has, held in another dtype; they differ from rank to rank."""
-    generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
+    generator = torch.Generator().manual_seed(100 * seed + (dist.get_rank() if rank is None else rank))
     low = 0 if dtype in (torch.uint8, *UNSIGNED) else -3
     return torch.randint(low, 4, shape, generator=generator).to(dtype).to(held).to(device)
 
@@ -111,6 +111,26 @@ def large_halves():
 
 def test_average_of_halves_does_not_overflow(ranks):
     assert ranks.run(large_halves) == [[60000.0] * 3] * 2
+
+
+def scaled_sums(dtype):
+    """PREMUL_SUM by a number and by a tensor, which may differ from rank to rank, in all collectives that reduce."""
+    rank, found = dist.get_rank(), []
+    for factor in (2.0, torch.tensor([3.0 + rank], dtype=dtype, device="mps")):
+        for call in (all_reduce, reduce_scatter, reduce_scatter_tensor):
+            (scaled,) = call("mps", dtype, dtype, dist._make_nccl_premul_sum(factor))
+            factors = [3.0, 4.0] if isinstance(factor, torch.Tensor) else [factor] * 2
+            shape, seeds = {all_reduce: ((5, 3), [0]), reduce_scatter: ((4,), [0, 1])}.get(call, ((6, 2), [0]))
+            parts = [[values(shape, dtype, torch.float32, "cpu", seed, peer) for seed in seeds] for peer in range(2)]
+            sums = torch.stack([sum(f * p[i] for f, p in zip(factors, parts)) for i in range(len(seeds))])
+            expected = sums[0] if call is all_reduce else sums.reshape(2, *scaled.shape)[rank]
+            found.append(torch.equal(scaled.cpu().float(), expected))
+    return found
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.int32), ids=lambda dtype: str(dtype)[6:])
+def test_scaled_sums(ranks, dtype):
+    assert ranks.run(scaled_sums, dtype) == [[True] * 6] * 2
 
 
 def broadcast(device, dtype, held):

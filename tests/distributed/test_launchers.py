@@ -146,7 +146,7 @@ for index in range(count):
         assert "comes too late" in str(error)
 """
     counts = set()
-    for rank in (1, 2, 3):
+    for rank in (2, 3):
         done = run_python(source, str(rank), env={**ALONE, **some_devices, "LOCAL_RANK": str(rank)}, fresh=True)
         assert done.returncode == 0, done.stderr
         count, right = done.stdout.split()
