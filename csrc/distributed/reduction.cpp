@@ -119,6 +119,9 @@ Reduction::Reduction(const char* name, const Op& op, c10::ScalarType dtype, int 
     TORCH_CHECK(dtype_ != at::kUInt64 || (type_ != Op::MIN && type_ != Op::MAX), "Cannot use ReduceOp.",
                 name_of(type_), " with uint64 inputs");
     TORCH_CHECK(!c10::isFloat8Type(dtype_), name, " does not add ", dtype_, ": convert the tensor first");
+    // As NCCL: products of integers with a number would be rounded to float32.
+    TORCH_CHECK(type_ != Op::PREMUL_SUM || c10::isFloatingType(dtype_), "Cannot use ReduceOp.",
+                name_of(type_), " with non-floating dtype");
     TORCH_CHECK(type_ <= Op::PREMUL_SUM, name, ": unknown ReduceOp");
     if (dtype_ == at::kBool) type_ = for_bool(type_);
 }

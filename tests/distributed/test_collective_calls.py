@@ -290,6 +290,7 @@ def refusals():
         refusal(lambda: dist.all_reduce(x.to(torch.complex64), op=dist.ReduceOp.MAX)),
         refusal(lambda: dist.all_reduce(x.to(torch.float8_e4m3fn))),
         refusal(lambda: dist.reduce_scatter_tensor(x[:1].to(torch.float8_e5m2), x.to(torch.float8_e5m2))),
+        refusal(lambda: dist.all_reduce(x.to(torch.int32), op=dist._make_nccl_premul_sum(2.0))),
         *(refusal(lambda: dist.all_reduce(x.to(torch.uint64), op=op)) for op in (dist.ReduceOp.MIN, dist.ReduceOp.MAX)),
         refusal(lambda: dist.all_gather_into_tensor(y, x)),
         refusal(lambda: dist.all_gather_into_tensor(torch.ones(4, device="mps", dtype=torch.int32), x)),
@@ -309,6 +310,7 @@ def test_refusals(ranks):
         "ValueError: all_reduce does not support RedOpType.MAX on complex tensors",
         "RuntimeError: all_reduce does not add Float8_e4m3fn: convert the tensor first",
         "RuntimeError: reduce_scatter_tensor does not add Float8_e5m2: convert the tensor first",
+        "RuntimeError: Cannot use ReduceOp.PREMUL_SUM with non-floating dtype",
         *(f"RuntimeError: Cannot use ReduceOp.{op} with uint64 inputs" for op in ("MIN", "MAX")),
         "ValueError: output tensor size must be equal to world_size times input tensor size",
         "TypeError: all_gather_into_tensor: output tensor must have the same type as input tensor, got Int and Float",
@@ -318,7 +320,7 @@ def test_refusals(ranks):
         *[SHARED_ELEMENTS] * 2,
     ]
     for refused in ranks.run(refusals):
-        split = refused.pop(12)  # PyTorch's own check, in the words of its version
+        split = refused.pop(13)  # PyTorch's own check, in the words of its version
         assert split.startswith("RuntimeError: ") and "non-negative" in split
         assert refused == expected
 
