@@ -9,13 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+import torch
+from torch.nn import functional as F
 
-pytest.importorskip("ray.train", reason='Ray Train is not installed: pip install "ray[train]"')
+from . import library
 
-import torch  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
+library("ray.train")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_train.py"
 STEPS = 6
 

@@ -1,5 +1,11 @@
 """TRL's trainers of language models, supervised and by preference, on mps by themselves."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -41,19 +47,50 @@ ROWS = {
 
 @pytest.mark.parametrize("method", ROWS)
 def test_trains(method, tmp_path):
-    def run(device):
-        transformers.set_seed(0)
-        options = {"learning_rate": 5e-3, "max_steps": 5, "per_device_train_batch_size": 4, "logging_steps": 1}
-        quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "bf16": False}
-        config = getattr(trl, method + "Config")(tmp_path, **options, **quiet, use_cpu=device.type == "cpu")
-        # The reference of DPO would be loaded by the name of the model, and a model from a configuration has none.
-        models = {"model": gpt2(), **({"ref_model": gpt2()} if method == "DPO" else {})}
-        rows = datasets.Dataset.from_dict(ROWS[method])
-        trainer = getattr(trl, method + "Trainer")(
-            **models, args=config, train_dataset=rows, processing_class=tokenizer()
-        )
-        trainer.train()
-        assert trainer.model.device.type == device.type
-        return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    agree(lambda device: losses(method, tmp_path, device.type))
 
-    agree(run)
+
+LAUNCHED = "import sys; from ecosystem.test_trl import report_losses; report_losses(*sys.argv[1:])"
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """SFT with half the batch in each of two processes."""
+    script = tmp_path / "sft.py"
+    script.write_text(LAUNCHED)
+    together = launched(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, 2)
+    alone = launched(tmp_path, script, 4)
+    assert [found["processes"] for found in (together, alone)] == [2, 1]
+    torch.testing.assert_close(together["losses"], alone["losses"], rtol=1e-3, atol=1e-3)
+
+
+def launched(folder, *command):
+    """What rank 0 reports of a training with this command."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
+    paths = [str(Path(__file__).parents[1]), variables.get("PYTHONPATH", "")]
+    variables |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    arguments = [sys.executable, *map(str, command), str(folder)]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=variables, timeout=400)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"losses"')]
+    assert done.returncode == 0 and len(lines) == 1, done.stdout + done.stderr
+    return json.loads(lines[0])
+
+
+def report_losses(batch, folder):
+    """In a process of a launcher."""
+    found = losses("SFT", folder, "mps", int(batch))
+    if int(os.environ.get("RANK", 0)) == 0:
+        print("\n" + json.dumps({"losses": found, "processes": int(os.environ.get("WORLD_SIZE", 1))}), flush=True)
+
+
+def losses(method, folder, device, batch=4):
+    transformers.set_seed(0)
+    options = {"learning_rate": 5e-3, "max_steps": 5, "per_device_train_batch_size": batch, "logging_steps": 1}
+    quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "bf16": False}
+    config = getattr(trl, method + "Config")(folder, **options, **quiet, use_cpu=device == "cpu")
+    # The reference of DPO would be loaded by the name of the model, and a model from a configuration has none.
+    models = {"model": gpt2(), **({"ref_model": gpt2()} if method == "DPO" else {})}
+    rows = datasets.Dataset.from_dict(ROWS[method])
+    trainer = getattr(trl, method + "Trainer")(**models, args=config, train_dataset=rows, processing_class=tokenizer())
+    trainer.train()
+    assert trainer.model.device.type == device
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
