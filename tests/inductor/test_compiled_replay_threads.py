@@ -1,8 +1,37 @@
-"""torch.compile(mode="reduce-overhead") in threads beside eager work: results only, not that each is replayed."""
+"""torch.compile in threads: settings that hold in all of them, replays beside eager work."""
 
 import threading
 
 import torch
+from torch._dynamo.utils import counters
+
+SETTINGS = """if True:
+    import threading, torch
+    from torch._inductor import config
+    names = ("combo_kernels", "layout_optimization", "cudagraph_policy", "pre_grad_custom_pass", "joint_custom_pre_pass",
+             "inductor_choices_class")
+    seen = []
+
+    def compiled():
+        x = torch.ones(9, device="mps")
+        torch.compile(lambda x: x.sin() + 1)(x)
+        seen.append([type(value) if name[-4:] in ("pass", "licy") else value for name in names
+                     for value in [getattr(config, name)]])
+
+    for _ in range(3):
+        thread = threading.Thread(target=compiled)
+        thread.start()
+        thread.join()
+    compiled()
+    assert len(seen) == 4 and all(each == seen[0] for each in seen) and None not in seen[0], seen
+"""
+
+
+def test_settings_hold_in_every_thread(run_python):
+    """Inductor's config has values of its own in each thread; the first one to compile installs ours."""
+    done = run_python(SETTINGS)
+    assert done.returncode == 0, done.stderr
+
 
 THREADS, CALLS = 8, 12
 
@@ -27,11 +56,13 @@ def test_threads_replay_functions_of_their_own(mps):
             other += torch.full((1000,), float(i), device=mps)
             eager.append(other.sum().item())
 
+    skips = counters["inductor"]["cudagraph_skips"]
     threads = [threading.Thread(target=replay, args=(n,)) for n in range(THREADS)] + [threading.Thread(target=work)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert counters["inductor"]["cudagraph_skips"] == skips
     assert eager == [1000.0 * i * (i + 1) / 2 for i in range(100)]
     for number, function in enumerate(functions):
         expected = [function(x) for x in inputs[number]]

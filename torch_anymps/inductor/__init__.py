@@ -19,6 +19,7 @@ def register() -> None:
     from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 
     from . import choices, combo, config, cpp_wrapper, index_values, mix_order, plans, scheduling
+    from .defaults import set_default
     from .device import device_config
     from .gelu_formula import GeluFormula
     from .graph_passes import GraphPasses
@@ -28,27 +29,24 @@ def register() -> None:
     from .runtime import compiler_version
     from .scheduling import SlangScheduling, SlangWrapper
 
-    config.compiler = compiler_version()
-    config.device = repr(device_config())
-    config.generator = _generator_version()
+    set_default(config, "compiler", compiler_version())
+    set_default(config, "device", repr(device_config()))
+    set_default(config, "generator", _generator_version())
     register_backend_for_device(
         "mps", SlangScheduling, SlangWrapper, cpp_wrapper.SlangCppWrapper, WrapperFxCodegen, GraphPasses(), config
     )
     cpp_wrapper.register()
     if "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" not in os.environ:
-        inductor_config.layout_optimization = False  # the memory format is the caller's choice
+        set_default(inductor_config, "layout_optimization", False)  # the memory format is the caller's choice
     choices.install()
     index_values.install()
     plans.install()
     combo.install()
     mix_order.install()
     scheduling.install()
-    if inductor_config.pre_grad_custom_pass is None:
-        inductor_config.pre_grad_custom_pass = GeluFormula()
-    if inductor_config.joint_custom_pre_pass is None:
-        inductor_config.joint_custom_pre_pass = MaskPass()
-    if inductor_config.cudagraph_policy is None:
-        inductor_config.cudagraph_policy = ReplayPolicy()
+    set_default(inductor_config, "pre_grad_custom_pass", GeluFormula())
+    set_default(inductor_config, "joint_custom_pre_pass", MaskPass())
+    set_default(inductor_config, "cudagraph_policy", ReplayPolicy())
     register_decompositions()
 
 

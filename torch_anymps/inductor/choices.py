@@ -8,6 +8,7 @@ from torch._inductor.virtualized import V
 
 from . import config
 from .combo import MAX_ARGUMENTS
+from .defaults import set_default
 from .device import on_mps
 
 # Of a fused kernel; the rest of a launch's arguments is for its numbers.
@@ -53,5 +54,5 @@ def install() -> None:
     from torch._inductor import config as inductor_config
 
     if inductor_config.inductor_choices_class is None:
-        inductor_config.inductor_choices_class = SlangChoices
+        set_default(inductor_config, "inductor_choices_class", SlangChoices)
         V.set_choices_handler(SlangChoices())  # this thread may have others already

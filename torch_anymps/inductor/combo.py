@@ -10,6 +10,7 @@ from torch._inductor.scheduler import FusedMixOrderReductions, FusedSchedulerNod
 from torch._inductor.virtualized import V
 
 from .arguments import declare_entry, fields_of
+from .defaults import set_default
 from .device import on_mps
 from .kernel import SlangKernel, write_call
 
@@ -166,9 +167,9 @@ def install() -> None:
 
     ForeachKernelSchedulerNode.set_group_algorithm_for_combo_kernels(group)
     if config._is_default("combo_kernels"):
-        config.combo_kernels = True
+        set_default(config, "combo_kernels", True)
     # PyTorch 2.14 and newer limit the memory that groups may add, and with a limit make groups of their own alone. Ours
     # are of small kernels.
     for limit in ("combo_kernel_peak_memory_increase_gb", "combo_kernel_peak_memory_pct_threshold"):
         if hasattr(config, limit) and config._is_default(limit):
-            setattr(config, limit, None)
+            set_default(config, limit, None)
