@@ -68,7 +68,7 @@ def test_new_shapes_cost_no_memory_and_few_pipelines(mps, pytestconfig):
     gc.collect()
     late = torch.ops.anymps.pipeline_count() - pipelines
     assert late <= 0.1 * pipelines
-    assert heap_bytes() - heap < (1 + 2 * late) << 20  # a software driver's pipeline takes about a megabyte
+    assert heap_bytes() - heap < (4 + 2 * late) << 20  # a software driver's pipeline takes about a megabyte
     assert resident_bytes() - resident < 48 << 20
 
 
