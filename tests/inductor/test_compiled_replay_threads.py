@@ -8,8 +8,8 @@ from torch._dynamo.utils import counters
 SETTINGS = """if True:
     import threading, torch
     from torch._inductor import config
-    names = ("combo_kernels", "layout_optimization", "cudagraph_policy", "pre_grad_custom_pass", "joint_custom_pre_pass",
-             "inductor_choices_class")
+    names = ("combo_kernels", "layout_optimization", "cudagraph_policy", "pre_grad_custom_pass",
+             "joint_custom_pre_pass", "inductor_choices_class")
     seen = []
 
     def compiled():
