@@ -14,6 +14,7 @@
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/autocast_activation.h"
 #include "ops/default_dispatch.h"
 
 namespace anymps::ops {
@@ -27,8 +28,7 @@ using torch::autograd::variable_list;
 namespace shader = shaders::relu_bits;
 
 constexpr uint32_t kWorkgroup = 128;
-constexpr uint64_t kElements = 8;        // of a thread
-constexpr int64_t kSmallest = 64 << 10;  // elements whose memory counts
+constexpr uint64_t kElements = 8;  // of a thread
 
 // relu or its gradient: `in` and `out` have one layout and may be one tensor; bits are written, or read.
 void launch(const auto& kernel, const Tensor& in, const Tensor& bits, const Tensor& out, bool writes_bits) {
@@ -97,10 +97,7 @@ struct AutocastRelu : torch::autograd::Function<AutocastRelu> {
         ctx->set_materialize_grads(false);
         ctx->save_for_backward({bits});
         ctx->saved_data["strides"] = input.strides();
-        if (in_place) {
-            out.unsafeGetTensorImpl()->bump_version();
-            ctx->mark_dirty({out});
-        }
+        if (in_place) mark_changed(ctx, out);
         return out;
     }
 
@@ -111,24 +108,19 @@ struct AutocastRelu : torch::autograd::Function<AutocastRelu> {
 };
 
 bool is_usual(const Tensor& input) {
-    return no_mode_is_active() && is_default_argument(input) && at::GradMode::is_enabled() &&
-           input.requires_grad() && !input.is_inference() && input.scalar_type() == at::kFloat &&
-           input.numel() >= kSmallest && input.is_non_overlapping_and_dense();
-}
-
-DispatchKeySet below_autocast(DispatchKeySet keys) {
-    return keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, c10::DispatchKey::AutocastMPS);
+    return may_keep_less(input) && !input.is_inference() && input.scalar_type() == at::kFloat &&
+           input.is_non_overlapping_and_dense();
 }
 
 Tensor autocast_relu(DispatchKeySet keys, const Tensor& input) {
     if (is_usual(input)) return AutocastRelu::apply(input, false);
-    return at::_ops::relu::redispatch(below_autocast(keys), input);
+    return at::_ops::relu::redispatch(keys_below(c10::DispatchKey::AutocastMPS, keys), input);
 }
 
 // Leaves raise, and views have two histories: PyTorch's own.
 Tensor& autocast_relu_(DispatchKeySet keys, Tensor& self) {
     if (!is_usual(self) || self.is_leaf() || self.is_view())
-        return at::_ops::relu_::redispatch(below_autocast(keys), self);
+        return at::_ops::relu_::redispatch(keys_below(c10::DispatchKey::AutocastMPS, keys), self);
     AutocastRelu::apply(self, true);
     return self;
 }

@@ -8,10 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <ranges>
-
 #include "ops/default_dispatch.h"
+#include "ops/norm/autocast_norm.h"
 #include "ops/norm/batch_norm.h"
 #include "ops/norm/norm_source.h"
 
@@ -46,7 +44,7 @@ struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
                                 .mean = training ? mean : norm.running_mean,
                                 .deviation = training ? rstd : norm.running_variance,
                                 .training = training,
-                                .inner = input.stride(1) == 1 ? 1 : input.stride(1),
+                                .inner = input.stride(1),
                                 .eps = eps});
         }
         return out;
@@ -67,7 +65,7 @@ struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
             return of(grad, x, given(1), given(2), given(3), given(4), given(5),
                       ctx->saved_data["training"].toBool(), ctx->saved_data["eps"].toDouble(), wanted);
         };
-        if (takes(grad, saved)) {
+        if (!at::GradMode::is_enabled() && has_plain_saved(grad, saved)) {
             std::tie(result[0], result[1], result[2]) = gradients(native_batch_norm_backward, input);
         } else {  // as PyTorch's own
             std::tie(result[0], result[1], result[2]) =
@@ -76,25 +74,7 @@ struct AutocastBatchNorm : torch::autograd::Function<AutocastBatchNorm> {
         }
         return result;
     }
-
-    // Hooks and transforms may have made anything of what was saved.
-    static bool takes(const Tensor& grad, const variable_list& saved) {
-        const Tensor& input = saved[0];
-        const auto is_float = [](const Tensor& t) {
-            return has_default_dispatch(t) && t.scalar_type() == at::kFloat;
-        };
-        return !at::GradMode::is_enabled() && no_mode_is_active() && is_float(grad) &&
-               has_default_dispatch(input) && at::isReducedFloatingType(input.scalar_type()) &&
-               grad.sizes() == input.sizes() &&
-               std::ranges::all_of(saved | std::views::drop(1),
-                                   [&](const Tensor& t) { return !t.defined() || is_float(t); });
-    }
 };
-
-bool wants_gradient(const Tensor& input, const BatchNorm& norm) {
-    const auto wants = [](const Tensor& t) { return t.defined() && t.requires_grad(); };
-    return at::GradMode::is_enabled() && (wants(input) || wants(norm.weight) || wants(norm.bias));
-}
 
 // Parameters and statistics as modules have them. Autograd saves no tensor of inference mode.
 bool is_usual(const Tensor& input, const BatchNorm& norm) {
@@ -102,14 +82,11 @@ bool is_usual(const Tensor& input, const BatchNorm& norm) {
         return false;
     if (norm.running_mean.defined() != norm.running_variance.defined()) return false;
     if (!norm.training && !norm.running_mean.defined()) return false;
-    const auto is_of_channels = [&](const Tensor& t) {
-        return !t.defined() || (t.scalar_type() == at::kFloat && t.dim() == 1 && t.size(0) == input.size(1) &&
-                                t.is_contiguous());
-    };
     const auto is_constant = [](const Tensor& t) { return !t.defined() || !t.requires_grad(); };
-    return is_of_channels(norm.weight) && is_of_channels(norm.bias) && is_of_channels(norm.running_mean) &&
-           is_of_channels(norm.running_variance) && is_constant(norm.running_mean) &&
-           is_constant(norm.running_variance) && !(wants_gradient(input, norm) && input.is_inference());
+    return is_of_channels(norm.weight, input) && is_of_channels(norm.bias, input) &&
+           is_of_channels(norm.running_mean, input) && is_of_channels(norm.running_variance, input) &&
+           is_constant(norm.running_mean) && is_constant(norm.running_variance) &&
+           !(wants_gradient(input, norm.weight, norm.bias) && input.is_inference());
 }
 
 using Signature = decltype(ATEN_FN(batch_norm));
@@ -126,7 +103,8 @@ Tensor autocast_batch_norm(const Tensor& input, const std::optional<Tensor>& wei
                                      cudnn_enabled);
     }
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastMPS);
-    if (!wants_gradient(input, norm)) return std::get<0>(anymps::ops::batch_norm(input, norm, at::kFloat));
+    if (!wants_gradient(input, norm.weight, norm.bias))
+        return std::get<0>(anymps::ops::batch_norm(input, norm, at::kFloat));
     return AutocastBatchNorm::apply(input, weight, bias, running_mean, running_var, training, momentum, eps);
 }
 

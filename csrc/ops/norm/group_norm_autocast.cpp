@@ -11,8 +11,10 @@
 #include <torch/library.h>
 
 #include <array>
+#include <tuple>
 
 #include "ops/default_dispatch.h"
+#include "ops/norm/autocast_norm.h"
 #include "ops/norm/group_norm.h"
 #include "ops/norm/norm_source.h"
 
@@ -43,14 +45,20 @@ std::array<Tensor, 3> differentiable_gradients(const Tensor& grad_any, const Ten
             grad.sum({0, 3}).view({C})};
 }
 
+// -> (output, mean, rstd), float32.
+std::tuple<Tensor, Tensor, Tensor> normalized(const Tensor& input, const Optional& weight,
+                                              const Optional& bias, int64_t groups, double eps) {
+    return group_norm(input, weight, bias, input.size(0), input.size(1), positions(input), groups, eps,
+                      at::kFloat);
+}
+
 struct AutocastGroupNorm : torch::autograd::Function<AutocastGroupNorm> {
     static constexpr bool is_traceable = true;
 
     static Tensor forward(AutogradContext* ctx, const Tensor& input, const Optional& weight,
                           const Optional& bias, int64_t groups, double eps) {
         const at::AutoDispatchBelowADInplaceOrView below;
-        auto [out, mean, rstd] = group_norm(input, weight, bias, input.size(0), input.size(1),
-                                            positions(input), groups, eps, at::kFloat);
+        auto [out, mean, rstd] = normalized(input, weight, bias, groups, eps);
         const Tensor w = weight.value_or(Tensor());
         ctx->set_materialize_grads(false);
         ctx->save_for_backward({input, w, mean, rstd});
@@ -85,7 +93,7 @@ struct AutocastGroupNorm : torch::autograd::Function<AutocastGroupNorm> {
         const bool affine = weight.defined();
         const std::array<bool, 3> wanted{ctx->needs_input_grad(0), affine && ctx->needs_input_grad(1),
                                          affine && ctx->needs_input_grad(2)};
-        const bool as_saved = takes(grad, saved);
+        const bool as_saved = has_plain_saved(grad, saved);
         std::tie(result[0], result[1], result[2]) =
             at::native_group_norm_backward(grad, as_saved ? input : input.to(at::kFloat), saved[2], saved[3],
                                            affine ? Optional(weight) : std::nullopt, input.size(0),
@@ -93,26 +101,13 @@ struct AutocastGroupNorm : torch::autograd::Function<AutocastGroupNorm> {
         if (!as_saved && result[0].defined()) result[0] = result[0].to(input.scalar_type());
         return result;
     }
-
-    // Hooks and transforms may have made anything of what was saved.
-    static bool takes(const Tensor& grad, const variable_list& saved) {
-        const auto is_float = [](const Tensor& t) {
-            return !t.defined() || (has_default_dispatch(t) && t.scalar_type() == at::kFloat);
-        };
-        return no_mode_is_active() && is_float(grad) && has_default_dispatch(saved[0]) &&
-               is_float(saved[1]) && is_float(saved[2]) && is_float(saved[3]);
-    }
 };
 
 bool is_usual(const Tensor& input, int64_t groups, const Tensor& weight, const Tensor& bias, bool trains) {
     if (!at::isReducedFloatingType(input.scalar_type()) || input.dim() < 2 || input.numel() == 0)
         return false;
     if (groups <= 0 || input.size(1) % groups != 0 || weight.defined() != bias.defined()) return false;
-    const auto is_of_channels = [&](const Tensor& t) {
-        return !t.defined() || (t.scalar_type() == at::kFloat && t.dim() == 1 && t.size(0) == input.size(1) &&
-                                t.is_contiguous());
-    };
-    return is_of_channels(weight) && is_of_channels(bias) && !(trains && input.is_inference());
+    return is_of_channels(weight, input) && is_of_channels(bias, input) && !(trains && input.is_inference());
 }
 
 using Signature = Tensor(const Tensor&, int64_t, const Optional&, const Optional&, double, bool);
@@ -122,14 +117,12 @@ using AutocastToFloat = at::autocast::WrapFunction<at::autocast::CastPolicy::fp3
 Tensor autocast_group_norm(const Tensor& input, int64_t groups, const Optional& weight, const Optional& bias,
                            double eps, bool cudnn_enabled) {
     const Tensor w = weight.value_or(Tensor()), b = bias.value_or(Tensor());
-    const auto wants = [](const Tensor& t) { return t.defined() && t.requires_grad(); };
-    const bool trains = at::GradMode::is_enabled() && (wants(input) || wants(w) || wants(b));
+    const bool trains = wants_gradient(input, w, b);
     if (!is_usual(input, groups, w, b, trains))
         return AutocastToFloat::call(input, groups, weight, bias, eps, cudnn_enabled);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastMPS);
     if (trains) return AutocastGroupNorm::apply(input, weight, bias, groups, eps);
-    return std::get<0>(group_norm(input, weight, bias, input.size(0), input.size(1), positions(input), groups,
-                                  eps, at::kFloat));
+    return std::get<0>(normalized(input, weight, bias, groups, eps));
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastMPS, m) {

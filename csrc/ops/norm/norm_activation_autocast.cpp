@@ -21,7 +21,8 @@
 #include <array>
 #include <vector>
 
-#include "ops/default_dispatch.h"
+#include "ops/autocast_activation.h"
+#include "ops/norm/autocast_norm.h"
 #include "ops/norm/norm_source.h"
 
 namespace anymps::ops {
@@ -33,8 +34,6 @@ using c10::DispatchKeySet;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 namespace shader = shaders::channel_norm;
-
-constexpr int64_t kSmallest = 64 << 10;  // elements whose memory counts
 
 using Parameters = std::array<double, 2>;  // in ATen's order
 
@@ -83,10 +82,6 @@ struct LeakyRelu {
     }
 };
 
-DispatchKeySet below(c10::DispatchKey key, DispatchKeySet keys) {
-    return keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, key);
-}
-
 template <class Activation, class Op>
 struct NormActivation : torch::autograd::Function<NormActivation<Activation, Op>> {
     static constexpr bool is_traceable = true;
@@ -96,7 +91,8 @@ struct NormActivation : torch::autograd::Function<NormActivation<Activation, Op>
     static Tensor forward(AutogradContext* ctx, Tensor input, const NormSource& source, DispatchKeySet keys,
                           const Scalars&... scalars) {
         const at::AutoDispatchBelowADInplaceOrView guard;
-        const Tensor out = Op::redispatch(below(c10::DispatchKey::ADInplaceOrView, keys), input, scalars...);
+        const Tensor out =
+            Op::redispatch(keys_below(c10::DispatchKey::ADInplaceOrView, keys), input, scalars...);
         ctx->set_materialize_grads(false);
         ctx->save_for_backward({source.input, source.weight, source.bias, source.mean, source.deviation});
         ctx->saved_data["training"] = source.training;
@@ -107,10 +103,7 @@ struct NormActivation : torch::autograd::Function<NormActivation<Activation, Op>
         parameters.resize(std::tuple_size_v<Parameters>);
         ctx->saved_data["parameters"] = parameters;
         ctx->saved_data["arguments"] = static_cast<int64_t>(3 + sizeof...(scalars));
-        if (kInPlace) {
-            out.unsafeGetTensorImpl()->bump_version();
-            ctx->mark_dirty({out});
-        }
+        if (kInPlace) mark_changed(ctx, out);
         return out;
     }
 
@@ -131,7 +124,7 @@ struct NormActivation : torch::autograd::Function<NormActivation<Activation, Op>
                                 .eps = data["eps"].toDouble()};
         const std::vector<double> given = data["parameters"].toDoubleVector();
         const Parameters parameters{given[0], given[1]};
-        result[0] = takes(grad, saved)
+        result[0] = !at::GradMode::is_enabled() && has_plain_saved(grad, saved)
                         ? norm_activation_backward(
                               source, grad,
                               {Activation::kCode,
@@ -139,21 +132,11 @@ struct NormActivation : torch::autograd::Function<NormActivation<Activation, Op>
                         : Activation::backward(grad, norm_again(source), parameters);
         return result;
     }
-
-    // Hooks and transforms may have made anything of what was saved.
-    static bool takes(const Tensor& grad, const variable_list& saved) {
-        if (at::GradMode::is_enabled() || !no_mode_is_active()) return false;
-        if (!has_default_dispatch(grad) || grad.scalar_type() != at::kFloat) return false;
-        return std::ranges::all_of(saved,
-                                   [](const Tensor& t) { return !t.defined() || has_default_dispatch(t); });
-    }
 };
 
 std::optional<NormSource> usual_source(const Tensor& input) {
-    const bool usual = no_mode_is_active() && is_default_argument(input) && at::GradMode::is_enabled() &&
-                       input.requires_grad() && !input.is_leaf() && !input.is_view() &&
-                       input.numel() >= kSmallest && input.numel() < int64_t{1} << 32 &&
-                       !at::SavedTensorDefaultHooks::get_hooks();
+    const bool usual = may_keep_less(input) && !input.is_leaf() && !input.is_view() &&
+                       input.numel() < int64_t{1} << 32 && !at::SavedTensorDefaultHooks::get_hooks();
     return usual ? source_of_norm(input) : std::nullopt;
 }
 
@@ -163,7 +146,7 @@ struct Autocast;
 template <class Activation, class Op, class Result, class Self, class... Scalars>
 struct Autocast<Activation, Op, Result(Self, Scalars...)> {
     static Result call(DispatchKeySet keys, Self self, Scalars... scalars) {
-        const DispatchKeySet rest = below(c10::DispatchKey::AutocastMPS, keys);
+        const DispatchKeySet rest = keys_below(c10::DispatchKey::AutocastMPS, keys);
         const std::optional<NormSource> source = usual_source(self);
         if (!source) return Op::redispatch(rest, self, scalars...);
         const Tensor out = NormActivation<Activation, Op>::apply(self, *source, rest, scalars...);
