@@ -107,6 +107,14 @@ def _simt_rate() -> float:
     return float(done.stdout.split()[-1])
 
 
+def planned() -> dict[str, float]:
+    """The rates that plans are made by, under the same names: the family's until they have been measured."""
+    from torch_anymps import info
+
+    text = info.device_info()["profile"]["rates"]
+    return {name: float(value) for name, _, value in (word.partition("=") for word in text.split())}
+
+
 def words(rates: dict[str, float]) -> str:
     """As the file has them and torch.ops.anymps.device_row takes them."""
     return " ".join(f"{name}={value:.4g}" for name, value in rates.items())

@@ -81,7 +81,7 @@ def _start_profile() -> None:
 
 def slow_kernels(limit: int = 20) -> list[str]:
     """A line a kernel and its sizes, that which could save most seconds first; then what the bounds were made of."""
-    from torch_anymps import profiler
+    from torch_anymps import device_rates
 
     if isinstance(_profile, RuntimeError):
         return [str(_profile)]
@@ -89,16 +89,17 @@ def slow_kernels(limit: int = 20) -> list[str]:
         _profile.__exit__(None, None, None)
     except RuntimeError as error:  # of the device, which ended the process
         return [str(error)]
-    rates = profiler.device_rates()
+    rates = device_rates.planned()
     over = _profile.slow(rates=rates)
     lines = [
-        f"{k.name}, {k.shape}: {ratio:.1f} times its bound, {_line('', k.calls, k.seconds)[2:]}, "
+        f"{k.name}, {k.shape}: {ratio:.1f} times its bound, {_spent(k.calls, k.seconds)}, "
         f"{k.bytes_per_second / 1e9:.3g} GB/s, {k.operations_per_second / 1e9:.3g} GFLOP/s"
         for k, ratio in over[:limit]
     ]
     spent = sum(k.seconds for k, _ in over)
-    words = " ".join(f"{name}={value:.4g}" for name, value in rates.items() if name != "units")
-    return [*lines, f"{spent:.3f} of {_profile.seconds:.3f} s on the device in {len(over)} such kernels, by {words}"]
+    total = f"{spent:.3f} of {_profile.seconds:.3f} s on the device in {len(over)} such kernels"
+    del rates["units"]  # which no bound is made of
+    return [*lines, f"{total}, by {device_rates.words(rates)}"]
 
 
 REPORTS = {"fallbacks": fallbacks, "slow": slow, "slow_kernels": slow_kernels}
@@ -116,4 +117,8 @@ def _host_times() -> list[tuple[str, int, float]]:
 
 
 def _line(what: str, calls: int, seconds: float) -> str:
-    return f"{what}: {calls} {'call' if calls == 1 else 'calls'}, {seconds:.3f} s"
+    return f"{what}: {_spent(calls, seconds)}"
+
+
+def _spent(calls: int, seconds: float) -> str:
+    return f"{calls} {'call' if calls == 1 else 'calls'}, {seconds:.3f} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from torch_anymps import _load
+from torch_anymps import _load, device_rates
 
 
 @dataclass
@@ -58,10 +58,10 @@ class Profile:
         """Kernels that take more than `factor` times their bound on this device, and how many times it is.
 
         The bound of a call is the longest of three times: its bytes at the rate of a copy, its operations at the rate
-        of large products, and the delay of a launch; who could save most seconds comes first. rates: those of
-        device_rates(), by default of this device.
+        of large products, and the delay of a launch; who could save most seconds comes first. rates: in SI units
+        under the names of device_rates.measure(), by default those that plans are made by.
         """
-        rates = rates or device_rates()
+        rates = rates or device_rates.planned()
         ratios = [(k, k.seconds / (k.calls * _bound(k, rates))) for k in self.kernels]
         over = [(k, ratio) for k, ratio in ratios if ratio > factor]
         return sorted(over, key=lambda pair: pair[0].seconds * (1 / pair[1] - 1))
@@ -77,14 +77,6 @@ class Profile:
             )
         lines.append(f"{self.seconds * 1e3:10.3f} ms of GPU time in {sum(k.calls for k in self.kernels)} dispatches")
         return "\n".join(lines)
-
-
-def device_rates() -> dict[str, float]:
-    """Rates of the device in SI units: `launch` (s), `bytes` (B/s of a copy), `simt_f32`, `matrix_f16`, `matrix_bf16`
-    (FLOP/s, 0 without such units), `units`. Those of the family's profile until `tune --device` has measured them.
-    """
-    text = json.loads(_load.operators().device_info())["profile"]["rates"]
-    return {name: float(value) for name, _, value in (word.partition("=") for word in text.split())}
 
 
 def _bound(kernel: Kernel, rates: dict[str, float]) -> float:
