@@ -8,6 +8,8 @@ import torch
 from op_db_compare import map_tensors, tensors_in
 from op_db_support import DEVICE, copied, cotangents, gradients
 
+import torch_anymps
+
 REAL_DTYPES = [
     torch.float32,
     torch.float16,
@@ -20,6 +22,8 @@ REAL_DTYPES = [
     torch.bool,
 ]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
+# Of one rounding of a gradient to 16 bits, and of sums of float32 in another order.
+ROUNDING = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 1e-5}
 
 
 def agree(function, *arguments, tolerance: float | None = None, backward: bool = True) -> None:
@@ -75,6 +79,13 @@ def same_outcome(function) -> None:
     assert len(actual) == len(expected)
     for got, want in zip(actual, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def kernels(call) -> set[str]:
+    """The names of the kernels that call() launches."""
+    with torch_anymps.profile() as profile:
+        call()
+    return {k.name for k in profile.kernels}
 
 
 def spoil_memory() -> None:

@@ -5,13 +5,10 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-
-import torch_anymps
+from both_devices import ROUNDING, kernels
 
 DTYPES = [torch.float16, torch.bfloat16]
 SHAPES = [(6, 5), (5, 3, 7), (3, 8, 7, 7), (2, 6, 8, 4), (2, 4, 3, 2, 5), (64, 1, 9, 9)]
-# Of one rounding of a gradient to 16 bits, and of sums of float32 in another order.
-ROUNDING = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 1e-5}
 
 
 class Case:
@@ -82,12 +79,6 @@ def check_with_cpu(case, training):
 
 def of_16_bits(shape, dtype, layout=torch.contiguous_format):
     return (torch.randn(shape) * 2 + 0.5).to(dtype).contiguous(memory_format=layout)
-
-
-def kernels(call):
-    with torch_anymps.profile() as profile:
-        call()
-    return {k.name for k in profile.kernels}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-
-import torch_anymps
+from both_devices import kernels
 
 ACTIVATIONS = {
     "silu": F.silu,
@@ -56,12 +55,6 @@ class Step:
         else:
             y = self.call(activation, in_place, x, parameters)
         return [y, *torch.autograd.grad(y, inputs, self.grad.to("mps"))]
-
-
-def kernels(call):
-    with torch_anymps.profile() as profile:
-        call()
-    return {k.name for k in profile.kernels}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -3,21 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from both_devices import kernels
 from test_loss import REDUCTIONS, TOLERANCE, compare, targets
-
-import torch_anymps
 
 TARGETS = torch.tensor([0, 3, 6, 2])
 
 
 def scores(*shape):
     return torch.randn(shape, device="mps", requires_grad=True)
-
-
-def kernels(call):
-    with torch_anymps.profile() as profile:
-        call()
-    return {k.name for k in profile.kernels}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
