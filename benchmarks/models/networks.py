@@ -53,16 +53,20 @@ def gpt(device: str):
 NETWORKS: dict[str, Callable] = {"ResNet50": resnet50, "BERT-base": bert, "VGG16": vgg16, "GPT 124M": gpt}
 
 
-def training_step(name: str, device: str, amp: bool) -> Callable[[], torch.Tensor]:
-    """A function that trains the network one step with AdamW, under bf16 autocast where `amp`; returns the loss."""
+def training_step(name: str, device: str, amp: bool, compile_mode: str | None = None) -> Callable[[], torch.Tensor]:
+    """A function that trains the network one step with AdamW, under bf16 autocast where `amp`; returns the loss.
+
+    `compile_mode` is that of torch.compile; None: eager.
+    """
     torch.manual_seed(0)
     model, loss_of = NETWORKS[name](device)
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    called = torch.compile(model, mode=compile_mode) if compile_mode else model
 
     def step() -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=amp):
-            loss = loss_of(model)
+            loss = loss_of(called)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
