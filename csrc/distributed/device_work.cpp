@@ -15,6 +15,7 @@
 
 #include "distributed/in_flight.h"
 #include "distributed/job_thread.h"
+#include "distributed/running_exchange.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
 #include "runtime/exit.h"
@@ -72,81 +73,6 @@ class Starter {
     JobThread thread_{"anymps_c10d"};
 };
 
-// What is alive while an exchange runs.
-struct Running {
-    std::optional<ActivityMark> mark;  // the first member: the last to go
-    Exchange exchange;
-    Caller caller;
-    c10::intrusive_ptr<DeviceWork> work;
-    std::atomic<size_t> left{0};
-    std::mutex mutex;
-    std::exception_ptr error;  // the first one
-
-    Tensors host() const {
-        Tensors views;
-        for (const auto& argument : exchange.arguments) views.push_back(argument.host());
-        return views;
-    }
-
-    // error: of what was to complete before.
-    std::vector<WorkPtr> start(std::exception_ptr error) {
-        // It holds the transport, which must not be destroyed by a thread of its own.
-        const auto begin = std::exchange(exchange.start, nullptr);
-        if (error) std::rethrow_exception(error);
-        return begin(host());
-    }
-
-    // On the thread that the last part of the exchange ended on.
-    void finish() {
-        try {
-            const at::AutoDispatchBelowADInplaceOrView below_autograd;
-            for (auto& argument : exchange.arguments) argument.to_device();
-            if (exchange.finish) exchange.finish(exchange.arguments);
-            for (auto& argument : exchange.arguments) argument.to_tensor();
-            runtime::encoder().submit();
-        } catch (...) {
-            error = std::current_exception();
-        }
-        end();
-    }
-
-    void end() {
-        exchange.arguments.clear();
-        if (!work) return;
-        if (error) {
-            work->fail(explained(error, exchange.name, caller));
-        } else {
-            work->complete();
-        }
-    }
-};
-
-void start(const std::shared_ptr<Running>& running, std::exception_ptr error) {
-    std::vector<WorkPtr> works;
-    try {
-        works = running->start(std::move(error));
-    } catch (...) {
-        running->error = std::current_exception();
-        return running->end();
-    }
-    if (works.empty()) return running->finish();
-    running->left = works.size();
-    for (const auto& work : works) {
-        work->getFuture()->addCallback([running](c10::ivalue::Future& future) {
-            if (future.hasError()) {
-                const std::lock_guard lock(running->mutex);
-                if (!running->error) running->error = future.exception_ptr();
-            }
-            if (--running->left != 0) return;
-            if (running->error) {
-                running->end();
-            } else {
-                running->finish();
-            }
-        });
-    }
-}
-
 // A message until it has ended, which gloo tells only to who waits. Thread-safe.
 class Message {
   public:
@@ -159,7 +85,7 @@ class Message {
     void start(std::exception_ptr error) {
         std::vector<WorkPtr> works;
         try {
-            works = running_.start(std::exchange(error, nullptr));
+            works = running_.start({}, std::exchange(error, nullptr));
         } catch (...) {
             error = std::current_exception();
         }
@@ -185,6 +111,7 @@ class Message {
                 for (const auto& each : works_) {
                     if (!each->wait(timeout)) throw std::runtime_error("The message was aborted.");
                 }
+                running_.to_device({});
                 running_.finish();
             } catch (...) {
                 running_.error = std::current_exception();
@@ -206,7 +133,7 @@ class Message {
     }
 
   private:
-    Running running_;
+    RunningExchange running_;
     mutable std::mutex mutex_;
     std::condition_variable started_changed_;
     bool started_ = false;
@@ -543,15 +470,19 @@ void DeviceWork::fail(std::exception_ptr error) {
 }
 
 c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
-    auto running = std::make_shared<Running>();
+    auto running = std::make_shared<RunningExchange>();
     auto work = c10::make_intrusive<DeviceWork>(caller.rank, exchange.type,
                                                 std::exchange(exchange.results, {}), caller.sequence_number);
     running->mark.emplace();
-    for (auto& argument : exchange.arguments) argument.to_host();
     running->exchange = std::move(exchange);
     running->caller = caller;
     running->work = work;
-    Starter::instance().push([running](std::exception_ptr error) { start(running, std::move(error)); });
+    const auto slices = running->slice();
+    for (const Slice slice : slices) {
+        for (auto& argument : running->exchange.arguments) argument.to_host(slice);
+        Starter::instance().push(
+            [running, slice](std::exception_ptr error) { start(running, slice, std::move(error)); });
+    }
     return work;
 }
 

@@ -153,6 +153,9 @@ struct Exchange {
     // largest.
     uint64_t own_number = 0;
     std::function<SchedulePtr(uint64_t largest)> schedule_for = {};
+    // Whether it may be made in slices, where it is large: `start` is then called on slices of all arguments,
+    // in one dimension, of any number of elements.
+    bool sliced = false;
 };
 
 // Who runs it, for messages.

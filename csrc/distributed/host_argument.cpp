@@ -101,6 +101,12 @@ uint64_t address_of(const Tensor& tensor, Access access) {
     return reinterpret_cast<uint64_t>(data);
 }
 
+void copy_slice(uint64_t to, uint64_t from, const Tensor& tensor, Slice slice) {
+    const uint64_t size = tensor.element_size(), begin = slice.begin(tensor.numel()) * size;
+    const uint64_t bytes = slice.end(tensor.numel()) * size - begin;
+    if (bytes != 0) runtime::encoder().copy(to + begin, from + begin, bytes);
+}
+
 // nullptr where the host works on staging memory.
 std::byte* visible_to_host(uint64_t address, uint64_t bytes) {
     return staging_wanted() ? nullptr : runtime::host_pointer(address, bytes);
@@ -143,22 +149,30 @@ uint64_t HostArgument::device_address() const {
     return exchanged_.nbytes() == 0 ? 0 : address_of(exchanged_, access_);
 }
 
-void HostArgument::to_host() {
+void HostArgument::to_host(Slice slice) {
     const auto options = exchanged_.options().device(at::kCPU);
     const size_t bytes = exchanged_.nbytes();
     if (bytes == 0) {
         host_ = at::empty(exchanged_.sizes(), options);
         return;
     }
-    std::byte* memory = visible_to_host(device_address(), bytes);
-    if (memory == nullptr) {
-        staging_ = StagingPool::instance().take(bytes);
-        memory = staging_->buffer->host();
-        if (access_ != Access::Write) {
-            runtime::encoder().copy(staging_->buffer->address(), device_address(), bytes);
+    if (slice.index == 0) {
+        std::byte* memory = visible_to_host(device_address(), bytes);
+        if (memory == nullptr) {
+            staging_ = StagingPool::instance().take(bytes);
+            memory = staging_->buffer->host();
         }
+        host_ = at::from_blob(memory, exchanged_.sizes(), options);
     }
-    host_ = at::from_blob(memory, exchanged_.sizes(), options);
+    if (staging_ && access_ != Access::Write) {
+        copy_slice(staging_->buffer->address(), device_address(), exchanged_, slice);
+    }
+}
+
+Tensor HostArgument::host(Slice slice) const {
+    if (slice.count == 1) return host_;
+    const int64_t elements = host_.numel(), begin = slice.begin(elements);
+    return host_.view({-1}).narrow(0, begin, slice.end(elements) - begin);
 }
 
 bool HostArgument::in_place() const {
@@ -169,9 +183,9 @@ bool HostArgument::copied() const {
     return written() && !exchanged_.is_alias_of(tensor_);
 }
 
-void HostArgument::to_device() {
+void HostArgument::to_device(Slice slice) {
     if (!staging_ || !written()) return;
-    runtime::encoder().copy(device_address(), staging_->buffer->address(), exchanged_.nbytes());
+    copy_slice(device_address(), staging_->buffer->address(), exchanged_, slice);
 }
 
 void HostArgument::to_tensor() {

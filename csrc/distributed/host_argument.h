@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -16,6 +17,16 @@ using Tensors = std::vector<Tensor>;
 enum class Access { Read, Write, ReadWrite };
 
 struct StagingBuffer;
+
+// One of `count` slices of nearly equal size, of any number of elements.
+struct Slice {
+    int64_t index = 0, count = 1;
+
+    int64_t begin(int64_t elements) const {
+        return elements / count * index + std::min(index, elements % count);
+    }
+    int64_t end(int64_t elements) const { return Slice{index + 1, count}.begin(elements); }
+};
 
 // One tensor of a collective. On unified memory the host works on the tensor's own bytes; elsewhere on
 // staging memory, and the device copies in its order. Owner: one collective, which constructs it on the
@@ -35,8 +46,9 @@ class HostArgument {
     // 0 where there are no elements.
     uint64_t device_address() const;
 
-    // Records what brings exchanged() to where the host finds it.
-    void to_host();
+    // Records what brings exchanged(), or a slice of its elements, to where the host finds it. Slices follow
+    // one another, the first one first.
+    void to_host(Slice slice = {});
     // Whether the host works on the tensor's own bytes, or would.
     bool in_place() const;
 
@@ -44,8 +56,11 @@ class HostArgument {
     // completed.
     const Tensor& host() const { return host_; }
 
-    // Records what brings the host's bytes back into exchanged().
-    void to_device();
+    // The elements of a slice of host(), in one dimension; host() itself where there is one slice.
+    Tensor host(Slice slice) const;
+
+    // Records what brings the host's bytes back into exchanged(), all or those of a slice.
+    void to_device(Slice slice = {});
     // Records the copy from exchanged() to the tensor, where the two are not the same. Below autograd and
     // without a new version of the tensor, as PyTorch's own backends write.
     void to_tensor();

@@ -137,6 +137,7 @@ WorkPtr MpsBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
                           Tensors bytes = all_bytes(views, 0, 1);
                           return std::vector{host->broadcast(bytes, options)};
                       }};
+    exchange.sliced = true;
     exchange.schedules.push_back(copies(getRank(), give, take, true, tensor.nbytes()));
     return run(std::move(exchange), options.timeout);
 }

@@ -64,6 +64,7 @@ WorkPtr MpsBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
                               reductions[i].finish(reduced);
                           }
                       }};
+    exchange.sliced = true;
     exchange.schedules = std::move(schedules);
     return run(std::move(exchange), options.timeout);
 }
