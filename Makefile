@@ -1,5 +1,5 @@
 # make demo            trains a small network on mps and on the CPU beside it (examples/digits.py)
-# make test            builds, and runs all tests; TESTS=tests/test_conv.py chooses
+# make test            builds, and runs all tests; TESTS=tests/ops/conv/test_conv.py chooses
 # make lint            checks formats and the shape of the tree, without a build
 # make docs            this documentation as a site, in build/docs
 # make build           the package in .venv
@@ -44,17 +44,17 @@ test-full:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) -P -m pytest -q tests/test_op_db.py --op-db-full --op-db-results build/op_db.json
+	@$(PY) -P -m pytest -q tests/op_db/test_op_db.py --op-db-full --op-db-results build/op_db.json
 	@$(PY) -P tools/op_db_counts.py docs/op_db/lavapipe.json build/op_db.json
 	@$(PY) -P tools/supported_ops.py
 
-# Every operator of op_db under every check of tests/sweep_case.py; the counts go into docs/supported_ops.md. Cases that
-# build/sweep.jsonl holds already are not run again.
+# Every operator of op_db under every check of tests/support/sweep_case.py; the counts go into docs/supported_ops.md. Cases
+# that build/sweep.jsonl holds already are not run again.
 test-sweep:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) -P -m pytest -q tests/test_sweep.py --sweep-full --sweep-results build/sweep.jsonl
+	@$(PY) -P -m pytest -q tests/op_db/test_sweep.py --sweep-full --sweep-results build/sweep.jsonl
 	@$(PY) -P tools/op_db_counts.py docs/op_db/sweep/lavapipe.json build/sweep.jsonl
 	@$(PY) -P tools/supported_ops.py
 
@@ -63,17 +63,17 @@ soak:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(PY) -P -m pytest -q tests/test_random_calls.py --random-calls 20000
-	@$(PY) -P -m pytest -q tests/test_memory.py --shapes 5000
+	@$(PY) -P -m pytest -q tests/op_db/test_random_calls.py --random-calls 20000
+	@$(PY) -P -m pytest -q tests/runtime/test_memory.py --shapes 5000
 	@$(PY) -P -m pytest -q -o timeout=3600 tests/distributed/test_soak.py --soak-steps 2000
 	@$(PY) -P -m pytest -q tests/inductor/test_compiled_random.py --compiled-graphs 2000
 
-# The long run of tests/test_exit.py: 200 processes that end right after backward().
+# The long run of tests/runtime/test_exit.py: 200 processes that end right after backward().
 test-exit:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@ANYMPS_EXIT_RUNS=200 $(PY) -P -m pytest -o timeout=3600 tests/test_exit.py
+	@ANYMPS_EXIT_RUNS=200 $(PY) -P -m pytest -o timeout=3600 tests/runtime/test_exit.py
 
 build:
 	@tools/setup.sh system
@@ -159,7 +159,7 @@ test-compilers:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
 	@tools/setup.sh build
-	@$(VENV)/bin/pytest -m compilers tests/test_compilers.py
+	@$(VENV)/bin/pytest -m compilers tests/kernels/test_compilers.py
 
 # The kernels of GPUs with subgroups of 16, 32 and 64 lanes, on a lavapipe that is built for it: hours.
 test-lanes:
@@ -167,7 +167,7 @@ test-lanes:
 	@tools/setup.sh venv test
 	@tools/setup.sh build
 	@tools/wide_lavapipe.sh build/wide_lavapipe
-	@ANYMPS_WIDE_LAVAPIPE=$(CURDIR)/build/wide_lavapipe/wide.json $(VENV)/bin/pytest -m lanes tests/test_lanes.py
+	@ANYMPS_WIDE_LAVAPIPE=$(CURDIR)/build/wide_lavapipe/wide.json $(VENV)/bin/pytest -m lanes tests/kernels/test_lanes.py
 
 # The same tests beside the default CUDA build of PyTorch, in an environment of its own (about 5 GB).
 test-cuda-wheel:

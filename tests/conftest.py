@@ -11,9 +11,11 @@ import sys
 import types
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
+from configured_build import newest_build
 from template_process import Template, serves
 
 import torch_anymps
@@ -52,8 +54,9 @@ for _absent in (torch.cuda, torch.xpu, torch.mtia):
 
 @pytest.fixture(autouse=True)
 def _seed(request):
-    """A test draws the same numbers whatever ran before it in its process; --random-seed gives all tests others."""
-    number = zlib.crc32(request.node.nodeid.encode()) + request.config.getoption("--random-seed")
+    """A test draws the same numbers whatever ran before it, in any folder; --random-seed gives all tests others."""
+    name = f"tests/{request.path.name}::{request.node.nodeid.partition('::')[2]}"
+    number = zlib.crc32(name.encode()) + request.config.getoption("--random-seed")
     print(f"torch.manual_seed({number})")  # reports show it where the test fails
     random.seed(number)
     torch.manual_seed(number)
@@ -150,6 +153,15 @@ def tf32():
 
 
 @pytest.fixture(scope="session")
+def build() -> Path:
+    """The newest configured build folder."""
+    folder = newest_build()
+    if folder is None:
+        pytest.skip("no build folder in this checkout, so no shader compiler (make build)")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def _template():
     template = Template()
     yield template
@@ -181,12 +193,23 @@ def run_python(_template):
     return run
 
 
+@pytest.fixture(scope="session")
+def path_of():
+    """The path of a test file, in whichever folder: no two have the same name."""
+
+    def find(file: str) -> str:
+        (path,) = Path(__file__).parent.rglob(file)
+        return str(path)
+
+    return find
+
+
 @pytest.fixture
-def passes(run_python):
+def passes(path_of, run_python):
     """Checks that tests of another file, chosen by -k, pass in a process with other variables."""
 
     def check(file: str, tests: str, timeout: float = 600, **env: str) -> None:
-        arguments = ["-q", "-x", "--timeout", str(timeout), os.path.join(os.path.dirname(__file__), file), "-k", tests]
+        arguments = ["-q", "-x", "--timeout", str(timeout), path_of(file), "-k", tests]
         result = run_python(f"import sys, pytest; sys.exit(pytest.main({arguments!r}))", env=env, timeout=timeout)
         assert result.returncode == 0 and " passed" in result.stdout, result.stdout + result.stderr
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Counts what tests wrote, in one run or in shards.
 
-    op_db_counts.py OUT RESULTS.json...      of tests/test_op_db.py --op-db-results
-    op_db_counts.py OUT RESULTS.jsonl...     of tests/test_sweep.py --sweep-results
+    op_db_counts.py OUT RESULTS.json...      of tests/op_db/test_op_db.py --op-db-results
+    op_db_counts.py OUT RESULTS.jsonl...     of tests/op_db/test_sweep.py --sweep-results
 
 Where an entry is there several times, the last one counts: entries that were run again come after the rest.
 """

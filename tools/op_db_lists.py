@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch.testing._internal.common_methods_invocations import op_db
 
-EXCEPTIONS = Path(__file__).resolve().parent.parent / "tests" / "op_db_exceptions.yaml"
+EXCEPTIONS = Path(__file__).resolve().parent.parent / "tests" / "op_db" / "op_db_exceptions.yaml"
 REAL = ("float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
 DIFFERENTIABLE = ("float32", "float16")
 # What is compared: its name, PyTorch's function and lists, the dtypes, and the phase and categories of our file.

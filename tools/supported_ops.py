@@ -233,18 +233,18 @@ def page() -> str:
 {cpu_only_section()}
 ## PyTorch's own samples
 
-`make test-full` runs every sample of PyTorch's op_db on mps beside the CPU (tests/test_op_db.py): entries that pass,
-entries that [tests/op_db_exceptions.yaml](../tests/op_db_exceptions.yaml) excepts with a reason, and those for which
-the CPU gives nothing to compare with.
+`make test-full` runs every sample of PyTorch's op_db on mps beside the CPU (tests/op_db/test_op_db.py): entries that
+pass, entries that [op_db_exceptions.yaml](../tests/op_db/op_db_exceptions.yaml) excepts with a reason, and those for
+which the CPU gives nothing to compare with.
 
 {op_db_section()}
 ## Checks beyond values
 
-`make test-sweep` runs every operator of op_db under every check of [tests/sweep_case.py](../tests/sweep_case.py) on mps
-beside the CPU: zero-sized dimensions forward and backward (empty), torch.func's transforms (vjp, jvp, vmap, vmap_vjp),
-make_fx with symbolic shapes, its graph run on other sizes (trace), second derivatives (double_backward), forward-mode
-AD (forward_mode), and results and operators below a TorchDispatchMode (dispatch_mode) and of a tensor subclass
-(subclass). What may fail stands in [tests/op_db_sweep_exceptions.yaml](../tests/op_db_sweep_exceptions.yaml).
+`make test-sweep` runs every operator of op_db under every check of [sweep_case.py](../tests/support/sweep_case.py) on
+mps beside the CPU: zero-sized dimensions forward and backward (empty), torch.func's transforms (vjp, jvp, vmap,
+vmap_vjp), make_fx with symbolic shapes, its graph run on other sizes (trace), second derivatives (double_backward),
+forward-mode AD (forward_mode), and results and operators below a TorchDispatchMode (dispatch_mode) and of a tensor
+subclass (subclass). What may fail stands in [op_db_sweep_exceptions.yaml](../tests/op_db/op_db_sweep_exceptions.yaml).
 
 {sweep_section()}
 ## PyTorch's own device tests
@@ -257,7 +257,7 @@ files named here have run.
 {pytorch_tests_section()}
 ## What the samples except, beside PyTorch's own test for Apple's device
 
-Entries of tests/op_db_exceptions.yaml and of the lists in PyTorch's torch/testing/_internal/common_mps.py (macOS 26),
+Entries of op_db_exceptions.yaml and of the lists in PyTorch's torch/testing/_internal/common_mps.py (macOS 26),
 counted alike: operators of op_db, and these times the dtypes that the CPU computes in; gradients in float32 and
 float16. A list that names no dtypes stands for all.
 

@@ -3,11 +3,12 @@
     ANYMPS_DRM_SHIMS=FOLDER python benchmarks/models/network_kernels.py dg2 navi31
 
 Training steps of the zoo, at full size, in fp32 and with AMP, are launched on a driver that runs nothing
-(tests/gpu_compilers.py). A kernel's weight is its share of a step by what its bytes and operations take on a slow
-device, as `ANYMPS_LOG=dispatch` tells, averaged over the steps. What takes 0.01 % or more is compiled again for its
-statistics. Those of most weight, and any that spill, go to benchmarks/results/<gpu>/models/network_kernels.json, with
-which tests/test_compilers.py compares later builds. Mesa's shims have 4 GiB of memory: for this, raise SHIM_MEM_SIZE
-(to 1,000 GiB) and the sizes of heaps (64) in its source. ANYMPS_NETWORKS="BERT-base,LSTM" chooses networks of the zoo.
+(tests/support/gpu_compilers.py). A kernel's weight is its share of a step by what its bytes and operations take on a
+slow device, as `ANYMPS_LOG=dispatch` tells, averaged over the steps. What takes 0.01 % or more is compiled again for
+its statistics. Those of most weight, and any that spill, go to benchmarks/results/<gpu>/models/network_kernels.json,
+with which tests/kernels/test_compilers.py compares later builds. Mesa's shims have 4 GiB of memory: for this, raise
+SHIM_MEM_SIZE (to 1,000 GiB) and the sizes of heaps (64) in its source. ANYMPS_NETWORKS="BERT-base,LSTM" chooses
+networks of the zoo.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-TESTS = HERE.parent.parent / "tests"
-sys.path[:0] = [str(HERE.parent), str(HERE), str(TESTS)]
+SUPPORT = HERE.parent.parent / "tests" / "support"
+sys.path[:0] = [str(HERE.parent), str(HERE), str(SUPPORT)]
 import results  # noqa: E402
 from gpu_compilers import COMPILERS  # noqa: E402
 
@@ -98,7 +99,7 @@ def measure(gpu: str, names: list[str]) -> None:
         launched, failed, steps = weights(log)
     shares = {label: share for label, share in launched.items() if share >= LEAST}
     facts = json.loads(done.stdout.splitlines()[-1])
-    built = child(compiler.environment(), str(TESTS / "kernel_builds.py"), *shares, stdout=subprocess.PIPE)
+    built = child(compiler.environment(), str(SUPPORT / "kernel_builds.py"), *shares, stdout=subprocess.PIPE)
     said = json.loads(built.stdout.splitlines()[-1])
     columns, rows = [*compiler.costs, *compiler.gains], {}
     for number, (name, values) in enumerate(said["statistics"].items()):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 os.environ["MESA_SHADER_CACHE_DISABLE"] = "true"
 os.environ["ANYMPS_CACHE_DIR"] = tempfile.mkdtemp()
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 import torch  # noqa: E402
 from op_db_support import DEVICE, OPS, Call, chosen_samples  # noqa: E402
@@ -43,7 +43,7 @@ def main() -> None:
             before = torch.ops.anymps.pipeline_count()
             try:
                 first, again = seconds(op, sample), seconds(op, sample)
-            except Exception:  # noqa: BLE001 - tests/test_op_db.py looks after these
+            except Exception:  # noqa: BLE001 - tests/op_db/test_op_db.py looks after these
                 continue
             made = torch.ops.anymps.pipeline_count() - before
             if made:

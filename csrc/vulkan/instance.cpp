@@ -57,7 +57,7 @@ void read_properties(VkPhysicalDevice handle, DeviceInfo& info) {
     info.name = p.deviceName;
     info.driver_name = driver.driverName;
     info.driver_info = driver.driverInfo;
-    // Vulkan promises nothing about fma(): true where tests/test_math.py has been run with it.
+    // Vulkan promises nothing about fma(): true where tests/ops/pointwise/test_math.py has been run with it.
     info.fused_multiply_add = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY;
     info.vendor_id = p.vendorID;
     info.device_id = p.deviceID;

@@ -1,4 +1,4 @@
-// A device as tests/devices/*.yaml describes it, from the lines that tests/device_profiles.py makes of that.
+// A device as tests/devices/*.yaml describes it, from the lines that tests/support/device_profiles.py makes of that.
 #pragma once
 
 #include <vulkan/vulkan.h>
