@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the shape of the tree: which way includes go, where PyTorch may be, lengths, words of docs/glossary.md, files
-that comments name, modules that one family imports, names of test files.
+that comments name, modules that one family imports, names and folders of test files.
 
     check_structure.py [folder]     the root of a checkout; this one's by default
 
@@ -31,6 +31,8 @@ MOST_COLUMNS = 120
 MOST_LINES_OF_A_FUNCTION = 80
 LONGER = "Over 80 lines: "  # and why: a comment line right above a function that may be longer
 LONG_LINES_CHECKED = {*MOST_LINES, ".cmake"}
+# All else of tests/ is in a folder: CONTRIBUTING.md has them.
+ROOT_OF_TESTS = ("conftest.py", "test_smoke.py")
 FOLDERS = ("csrc", "shaders", "torch_anymps", "tools", "tests", "benchmarks", "examples", "cmake")
 
 # Words that are not the field's, as patterns of whole identifiers, and what to take instead: see docs/glossary.md.
@@ -126,6 +128,8 @@ def check(root: Path) -> list[str]:
                 # Headers' namespaces are named by files alone.
                 if folder == "shaders" and (other := shaders.setdefault(path.stem, name)) != name:
                     found.append(f"{name}:1: {other} has the same name; names of shaders are unique.")
+                if name.parts[:-1] == ("tests",) and path.suffix == ".py" and path.name not in ROOT_OF_TESTS:
+                    found.append(f"{name}:1: files of tests are in folders, which CONTRIBUTING.md lists.")
                 # pytest imports test files by their names alone.
                 if path.match("test_*.py") and (other := tests.setdefault(path.name, name)) != name:
                     found.append(f"{name}:1: {other} has the same name, and pytest collects one of the two.")
