@@ -52,7 +52,6 @@ def test_matmul_and_softmax():
 
 
 def test_autograd_through_a_small_net():
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3))
     x, labels = torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 1, 0])
     twin = copy.deepcopy(net).to("mps")
@@ -67,7 +66,6 @@ def test_autograd_through_a_small_net():
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 def test_optimizers_lower_the_loss(optimizer):
-    torch.manual_seed(0)
     net = nn.Linear(8, 1).to("mps")
     x, y = torch.randn(64, 8, device="mps"), torch.randn(64, 1, device="mps")
     step = optimizer(net.parameters(), lr=0.05)

@@ -187,7 +187,6 @@ def second_order(device, given, keywords, backend):
 )
 def test_second_derivatives_of_attention(mps, mask, keywords, backend):
     """Gradient penalties, with and without the math backend."""
-    torch.manual_seed(0)
     heads = 2 if keywords.get("enable_gqa") else 4
     given = [torch.randn(2, 4, 4, 5), torch.randn(2, heads, 3, 5), torch.randn(2, heads, 3, 6)]
     if mask is not None:
@@ -216,7 +215,6 @@ def test_attention_of_groups_without_heads_raises(mps):
 
 def test_second_derivatives_of_attention_with_dropout(mps):
     """What the forward pass dropped is dropped in both derivatives."""
-    torch.manual_seed(0)
     query, key, value = (torch.randn(1, 2, 20, 4, device=mps, requires_grad=True) for _ in range(3))
     out = F.scaled_dot_product_attention(query, key, value, dropout_p=0.4)
     cotangent = torch.randn_like(out).requires_grad_()
@@ -230,7 +228,6 @@ def test_second_derivatives_of_attention_with_dropout(mps):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_second_derivatives_of_attention_in_16_bits(mps, dtype):
-    torch.manual_seed(0)
     given = [torch.randn(1, 2, 4, 5).to(dtype) for _ in range(3)]
     expected = second_order("cpu", [t.float() for t in given], {}, SDPBackend.MATH)
     for got, want in zip(second_order(mps, given, {}, None), expected):

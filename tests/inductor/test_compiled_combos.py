@@ -106,7 +106,6 @@ def test_they_can_be_turned_off():
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_gradients_of_a_network(dtype):
-    torch.manual_seed(0)
     heads = nn.ModuleList(nn.Sequential(nn.Linear(16, n), nn.LayerNorm(n), nn.Linear(n, 4)) for n in (8, 12, 20)).to(
         "mps"
     )

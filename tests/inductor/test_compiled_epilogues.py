@@ -103,7 +103,6 @@ class ConvBlock(nn.Module):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_residual_stream_without_gradients(dtype):
-    torch.manual_seed(0)
     codes = infer(PreNorm().to("mps", dtype), torch.randn(4, 16, 32, device="mps", dtype=dtype))
     assert calls(codes, "'gelu', None)") == 2
     assert calls(codes, "'add', ") == 2
@@ -113,7 +112,6 @@ def test_residual_stream_without_gradients(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function, name", [(F.silu, "silu_mul"), (F.gelu, "gelu_mul"), (torch.sigmoid, "sigmoid_mul")])
 def test_gates_without_gradients(function, name, dtype):
-    torch.manual_seed(0)
     codes = infer(GatedMlp(function).to("mps", dtype), torch.randn(4, 16, 32, device="mps", dtype=dtype))
     assert calls(codes, "anymps.addmm_epilogue.default(") == 1
     assert kernel_count(codes) == 0
@@ -123,7 +121,6 @@ def test_gates_without_gradients(function, name, dtype):
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
 def test_convolutions_with_batch_norm_without_gradients(dtype, groups, format):
-    torch.manual_seed(0)
     model = ConvBlock(groups=groups).to("mps", dtype)
     x = torch.randn(2, 16, 8, 8, device="mps", dtype=dtype).to(memory_format=format)
     codes = infer(model, x)
@@ -161,7 +158,6 @@ def test_a_sum_of_two_convolutions(dtype):
 
 
 def test_convolutions_under_autocast():
-    torch.manual_seed(0)
     model, x = ConvBlock().to("mps").eval(), torch.randn(2, 16, 8, 8, device="mps")
     torch._dynamo.reset()
     with torch.no_grad(), torch.autocast("mps", torch.bfloat16), fresh_cache():
@@ -171,7 +167,6 @@ def test_convolutions_under_autocast():
 
 
 def test_depthwise_convolutions_keep_their_kernels():
-    torch.manual_seed(0)
     codes = infer(ConvBlock(groups=16).to("mps"), torch.randn(2, 16, 8, 8, device="mps"))
     assert calls(codes, "anymps.convolution_epilogue.default(") == 2
 
@@ -179,7 +174,6 @@ def test_depthwise_convolutions_keep_their_kernels():
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU(), nn.Sigmoid(), nn.Tanh(), nn.SiLU()])
 def test_gradients_of_activations(activation, dtype):
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 48), activation, nn.Linear(48, 32)).to("mps")
     codes = train(model, torch.randn(4, 16, 32, device="mps"), dtype)
     assert calls(codes, "anymps.addmm_epilogue") >= (2 if isinstance(activation, nn.GELU) else 1)
@@ -187,19 +181,16 @@ def test_gradients_of_activations(activation, dtype):
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_gates_and_their_gradients(dtype):
-    torch.manual_seed(0)
     train(GatedMlp().to("mps"), torch.randn(4, 16, 32, device="mps"), dtype)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_residual_stream_and_its_gradients(dtype):
-    torch.manual_seed(0)
     train(PreNorm().to("mps"), torch.randn(4, 16, 32, device="mps"), dtype)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_convolutions_and_their_gradients(dtype):
-    torch.manual_seed(0)
     layers = (
         nn.Conv2d(8, 16, 3, padding=1),
         nn.ReLU(),
@@ -215,7 +206,6 @@ def test_convolutions_and_their_gradients(dtype):
     "model, size", [(PreNorm(), (4, 16, 32)), (ConvBlock(), (2, 16, 8, 8)), (GatedMlp(), (4, 9, 32))]
 )
 def test_dynamic_sizes(model, size):
-    torch.manual_seed(0)
     model = copy.deepcopy(model).to("mps").eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True)

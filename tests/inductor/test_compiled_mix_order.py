@@ -110,7 +110,6 @@ def test_rows_as_many_as_columns(as_a_gpu, small_tensors):
 
 
 def test_networks(as_a_gpu, small_tensors):
-    torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 2, 128, dropout=0.0, batch_first=True, norm_first=True).train()
     network = nn.Sequential(layer, nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.RMSNorm(64))
     named = dict(network.named_parameters())

@@ -128,7 +128,6 @@ COTANGENTS = {
 @pytest.mark.parametrize("cotangent", COTANGENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_cotangents_and_views(kind, cotangent, mps, no_fallback):
-    torch.manual_seed(0)
     whole = torch.randn(14, 6, 9)
     views = [lambda t: t[::2, 1::2, 1::2], lambda t: t[:7, :3, :4].transpose(0, 1).contiguous().transpose(0, 1)]
     views += [lambda t: t[:7, :1, :1].expand(7, 3, 4)]
@@ -233,7 +232,6 @@ def test_autocast(kind, dtype, mps, no_fallback):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", [torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell])
 def test_cells(kind, bias, mps, no_fallback):
-    torch.manual_seed(1)
     steps, states = torch.randn(3, 2, 4), torch.randn(2, 2, 5)
     results = []
     for module in pair(kind, bias=bias):

@@ -234,7 +234,6 @@ def test_sampled_products_have_indices_of_their_own(mps):
 
 def test_a_graph_convolution_trains(mps):
     """Two layers over a normalized adjacency matrix, in both formats: losses and gradients as on the CPU."""
-    torch.manual_seed(0)
     edges = coordinates((40, 40), 2, 200, coalesced=True).to_dense().abs().clamp(max=1) + torch.eye(40)
     adjacency = edges / edges.sum(1, keepdim=True)
     features, classes = torch.randn(40, 6), torch.randint(3, (40,))

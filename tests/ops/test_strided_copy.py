@@ -29,7 +29,6 @@ def draw(rng, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_copies_of_any_layout(dtype):
-    torch.manual_seed(0)
     rng = random.Random(0)
     for _ in range(60):
         expected, view = draw(rng, dtype)

@@ -32,7 +32,6 @@ def test_a_network_of_full_size_has_a_result(network):
 
 def test_a_token_is_decoded_behind_the_cached_ones():
     """Token by token, as the same network finds them when it sees the whole sequence."""
-    torch.manual_seed(0)
     model = next(network for network in NETWORKS if network.trade == "decoding").builder(True).model.float()
     tokens = torch.randint(0, 50, (1, 8))
     with torch.no_grad():

@@ -142,7 +142,6 @@ def test_threads_capture_graphs_of_their_own_at_the_same_time(mps):
 
 
 def test_a_whole_training_step_backward_included(mps):
-    torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).to(mps)
     twin = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).to(mps)
     x, y = torch.randn(8, 16, device=mps), torch.randint(0, 4, (8,), device=mps)

@@ -144,7 +144,6 @@ def test_ways_to_make_one(mps):
 
 def test_training(mps):
     """A residual block on jagged rows."""
-    torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
     losses = []
     for device in ("cpu", mps):
@@ -200,7 +199,6 @@ def test_errors_of_masks(raises_as_on_the_cpu):
 @pytest.mark.parametrize("grad", [True, False])
 def test_encoder_with_a_padding_mask(aligned, grad, mps, no_fallback):
     """Where the mask says padding the CPU's fast path has zeros, and its ordinary path, which is ours, anything."""
-    torch.manual_seed(5)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 2).eval()
     src, padding = torch.randn(3, 5, 8), torch.arange(5).expand(3, 5) >= torch.tensor([5, 2, 3])[:, None]
