@@ -8,13 +8,14 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import close
 
 
 def both(function, *tensors, tolerance=1e-5):
     """Compares a function of tensors on the device with the CPU."""
     expected = function(*tensors)
     actual = function(*(t.to("mps") for t in tensors))
-    torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    close(actual, expected, tolerance)
 
 
 def fill_cache_with_nan(megabytes: int = 8) -> None:

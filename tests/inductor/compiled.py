@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
+from compare import SUMMED as TOLERANCE
 from op_db_compare import map_tensors, tensors_in
 from op_db_support import DEVICE
 from torch._inductor.utils import fresh_cache
 from torch.testing import assert_close
-
-TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def compiled_agrees(function, *arguments, dynamic=None, backward=False, tolerance=None, equal=False) -> list[str]:

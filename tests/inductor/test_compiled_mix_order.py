@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import SOFTMAX as TOLERANCE
 from compiled import kernel_count
 from torch import nn
 from torch._inductor import config, metrics
@@ -13,7 +14,6 @@ from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch_anymps.inductor import mix_order
 from torch_anymps.inductor.device import DeviceConfig
 
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 NORMS = {
     "layer_norm": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias),
     "rms_norm": lambda x, weight, bias: F.rms_norm(x, weight.shape, weight) * bias,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import ROUNDED
 
 from torch_anymps.inductor.plans import listed_plans
 
@@ -33,7 +34,7 @@ def test_every_plan_agrees(mps, case, dtype):
 
 def agree(function, inputs, dtype):
     expected = function(*inputs)
-    bound = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype] * expected.abs().max().item()
+    bound = ROUNDED[dtype] * expected.abs().max().item()
     for plan in listed_plans(lambda: function(*inputs)):
         torch.ops.anymps.want_plan(torch.ops.anymps.plan_number(plan))
         try:

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from compare import RECURRENT as TOLERANCE
+from compare import close
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 KINDS = [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN]
@@ -15,7 +17,6 @@ CASES = [(kind, options) for kind in KINDS for options in OPTIONS]
 CASES += [(torch.nn.RNN, {"nonlinearity": "relu", "bidirectional": True})]
 CASES += [(torch.nn.LSTM, {"proj_size": 3}), (torch.nn.LSTM, {"proj_size": 3, "bidirectional": True, "num_layers": 2})]
 RAGGED = [7, 4, 2]
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
 def pair(kind, *sizes, dtype=torch.float32, **options):
@@ -34,8 +35,7 @@ def tensors(result):
 
 def assert_close(actual, expected, tolerance=1e-4):
     for a, e in zip(actual, expected, strict=True):
-        scale = max(1.0, e.abs().max().item()) if e.numel() else 1.0
-        torch.testing.assert_close(a.detach().float().cpu(), e.detach(), rtol=tolerance, atol=tolerance * scale)
+        close(a, e, tolerance, a.dtype, scaled=True)
 
 
 def leaves_of(module, shape, seed=1):

@@ -3,17 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import SOFTMAX as TOLERANCE
+from compare import SOFTMAX_GRADIENT, close
 
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-GRADIENT_TOLERANCE = {torch.float32: 5e-6, torch.float16: 1e-2, torch.bfloat16: 6e-2}  # sums of a rounded output
 SHAPES = ((), (1,), (5,), (3, 4), (6, 33), (2, 3, 8), (7, 300), (2, 1031), (4, 3, 5, 7), (64, 4), (1, 1))
 OPS = (torch.softmax, torch.log_softmax)
 
 
-def check(actual, expected, tolerance=None):
-    assert (actual.device.type, actual.dtype, actual.shape) == ("mps", expected.dtype, expected.shape)
-    tolerance = tolerance or TOLERANCE[expected.dtype]
-    torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+def check(actual, expected, tolerance=TOLERANCE):
+    close(actual, expected, tolerance)
 
 
 def growth(grad, dim):
@@ -31,7 +29,7 @@ def compare(op, x, grad, dim, layout=lambda t: t):
         results.append((out.detach(), gradient))
     (expected, expected_gradient), (actual, actual_gradient) = results
     check(actual, expected)
-    check(actual_gradient, expected_gradient, GRADIENT_TOLERANCE[x.dtype] * growth(grad, dim))
+    check(actual_gradient, expected_gradient, SOFTMAX_GRADIENT[x.dtype] * growth(grad, dim))
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import close
 
 SCHEMAS = [
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -52,7 +53,7 @@ def ops(mps):
 
 
 def near(actual, expected, tolerance=1e-4):
-    torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)
+    close(actual, expected, tolerance)
 
 
 def python_nms(boxes, scores, threshold):

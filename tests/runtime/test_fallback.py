@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from compare import same
 from op_db_support import OPS
 
 LIBRARY = torch.library.Library("anymps_test", "DEF")
@@ -58,10 +59,6 @@ def enabled(monkeypatch):
 
 def numbers(*shape: int) -> torch.Tensor:
     return torch.arange(float(torch.Size(shape).numel())).reshape(shape).to("mps")
-
-
-def assert_same(actual, expected) -> None:
-    torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
 
 
 def test_error_has_the_words_of_pytorch(mps, monkeypatch):
@@ -123,20 +120,20 @@ print(torch_anymps.fallbacks())
 def test_in_place_and_aliases(mps, enabled):
     x = numbers(4)
     assert ops.add_into(x, x) is x  # one tensor, twice
-    assert_same(x, torch.tensor([0.0, 2, 4, 6]))
+    same(x, torch.tensor([0.0, 2, 4, 6]))
     base = numbers(6)
     ops.add_into(base[:3], base[3:])  # two views of one storage
-    assert_same(base, torch.tensor([3.0, 5, 7, 3, 4, 5]))
+    same(base, torch.tensor([3.0, 5, 7, 3, 4, 5]))
     with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor"):
         ops.add_into(base[:4], base[2:])  # as on the CPU, which sees the overlap
     halves = numbers(8)
     ops.swap(halves[:4], halves[4:])
-    assert_same(halves, torch.tensor([4.0, 5, 6, 7, 0, 1, 2, 3]))
+    same(halves, torch.tensor([4.0, 5, 6, 7, 0, 1, 2, 3]))
     columns = numbers(3, 4)
     ops.add_into(columns[:, 1], columns[:, 3])  # strided: its neighbours stay
     expected = torch.arange(12.0).reshape(3, 4)
     expected[:, 1] += expected[:, 3]
-    assert_same(columns, expected)
+    same(columns, expected)
 
 
 def test_work_in_flight_is_waited_for(mps, enabled):
@@ -145,7 +142,7 @@ def test_work_in_flight_is_waited_for(mps, enabled):
         x = x + 1
         ops.add_into(x, x)
         x = x * 0.5
-    assert_same(x, torch.full((1 << 16,), 100.0))
+    same(x, torch.full((1 << 16,), 100.0))
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 4), (2, 3, 4), (4,)], ids=str)
@@ -155,29 +152,29 @@ def test_out_is_resized(mps, enabled, shape):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
         assert ops.add_out(x, y, out=out) is out
-    assert_same(out, x.cpu() + y.cpu())
-    assert_same(out + 1, x.cpu() + y.cpu() + 1)
+    same(out, x.cpu() + y.cpu())
+    same(out + 1, x.cpu() + y.cpu() + 1)
     with_offset = torch.zeros(20, device="mps")
     ops.add_out(x, y, out=with_offset[5:17].view(3, 4))
-    assert_same(with_offset[5:17].view(3, 4), x.cpu() + y.cpu())
-    assert_same(with_offset[[0, 4, 17, 19]], torch.zeros(4))
+    same(with_offset[5:17].view(3, 4), x.cpu() + y.cpu())
+    same(with_offset[[0, 4, 17, 19]], torch.zeros(4))
 
 
 def test_lists(mps, enabled):
     xs = [numbers(3) * 0, numbers(2, 2) * 0]
     ops.overwrite_all(xs, [numbers(3), numbers(2, 2)])
-    assert_same(xs[0], torch.arange(3.0))
-    assert_same(xs[1], torch.arange(4.0).reshape(2, 2))
+    same(xs[0], torch.arange(3.0))
+    same(xs[1], torch.arange(4.0).reshape(2, 2))
     one = numbers(3)
-    assert_same(ops.sum_nested(one, [[one, one + 1], [], [one]]), torch.tensor([1.0, 5, 9]))
-    assert_same(ops.sum_present([None, one, None, one]), torch.tensor([0.0, 2, 4]))
-    assert_same(ops.maybe(None, one), torch.tensor([1.0, 2, 3]))
-    assert_same(ops.maybe(one, one), torch.tensor([0.0, 2, 4]))
+    same(ops.sum_nested(one, [[one, one + 1], [], [one]]), torch.tensor([1.0, 5, 9]))
+    same(ops.sum_present([None, one, None, one]), torch.tensor([0.0, 2, 4]))
+    same(ops.maybe(None, one), torch.tensor([1.0, 2, 3]))
+    same(ops.maybe(one, one), torch.tensor([0.0, 2, 4]))
     first, rest = ops.pieces(one)
     assert first.device.type == rest.device.type == "mps"
-    assert_same(rest, torch.tensor([1.0, 2]))
+    same(rest, torch.tensor([1.0, 2]))
     result, number, absent = ops.nothing(one)
-    assert_same(result, torch.tensor([1.0, 2, 3]))
+    same(result, torch.tensor([1.0, 2, 3]))
     assert number == 3 and absent is None
 
 
@@ -185,7 +182,7 @@ def test_devices(mps, enabled):
     x = ops.counting(numbers(3), device=mps)
     assert x.device == torch.device("mps:0") and x.cpu().tolist() == [0, 1, 2]
     assert ops.counting(numbers(3), device="cpu").device.type == "cpu"
-    assert_same(torch.tril_indices(3, 3, device=mps), torch.tril_indices(3, 3))
+    same(torch.tril_indices(3, 3, device=mps), torch.tril_indices(3, 3))
 
 
 def test_generators(mps, enabled):
@@ -206,7 +203,7 @@ def test_views_share_the_storage(mps, enabled):
     x = numbers(5)
     view = ops.window(x)
     view += 10
-    assert_same(x, torch.tensor([0.0, 11, 12, 3, 4]))
+    same(x, torch.tensor([0.0, 11, 12, 3, 4]))
     assert ops.itself(x).data_ptr() == x.data_ptr()
 
 
@@ -223,10 +220,10 @@ def test_unified_memory_is_not_copied(mps, enabled):
 def test_layouts(mps, enabled):
     x = numbers(3, 4)
     assert ops.strided(x).stride() == (1, 4)
-    assert_same(ops.strided(x), x.cpu().t())
+    same(ops.strided(x), x.cpu().t())
     for view in (x.t(), x[:, ::2], x[1:, 1:], x.flip(0), x[:1].expand(3, 4), x.as_strided((2, 2), (1, 1), 3)):
-        assert_same(ops.twice(view), view.cpu() * 2)
-    assert_same(ops.spread(x[0]), torch.zeros(3))
+        same(ops.twice(view), view.cpu() * 2)
+    same(ops.spread(x[0]), torch.zeros(3))
     last = numbers(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert ops.twice(last).is_contiguous(memory_format=torch.channels_last)
     assert ops.twice(numbers(0, 3)).shape == (0, 3)
@@ -236,7 +233,7 @@ def test_layouts(mps, enabled):
 def test_dtypes(mps, enabled):
     for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64, torch.float16, torch.bfloat16):
         x = torch.tensor([0, 1, 1], dtype=dtype)
-        assert_same(ops.twice(x.to(mps)), x * 2)
+        same(ops.twice(x.to(mps)), x * 2)
     with pytest.raises(TypeError, match="doesn't support float64"):
         ops.as_double(numbers(2))
 
@@ -249,8 +246,8 @@ def test_wrapped_numbers_do_not_promote(mps, enabled):
 
 def test_negative_bit(mps, enabled):
     z = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
-    assert_same(ops.twice(z.to(mps).conj().imag), z.conj().imag * 2)
-    assert_same(ops.twice(z.to(mps)), z * 2)
+    same(ops.twice(z.to(mps).conj().imag), z.conj().imag * 2)
+    same(ops.twice(z.to(mps)), z * 2)
 
 
 def test_collectives_stay_out(mps, enabled):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+from compare import ONE_CALL, same
 from op_db_compare import map_tensors, tensors_in
 from op_db_support import DEVICE, copied, cotangents, gradients
 
@@ -21,9 +22,6 @@ REAL_DTYPES = [
     torch.uint8,
     torch.bool,
 ]
-TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
-# Of one rounding of a gradient to 16 bits, and of sums of float32 in another order.
-ROUNDING = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 1e-5}
 
 
 def agree(function, *arguments, tolerance: float | None = None, backward: bool = True) -> None:
@@ -51,7 +49,7 @@ def agree(function, *arguments, tolerance: float | None = None, backward: bool =
         assert (got is None) == (want is None)
         if want is None:
             continue
-        limit = TOLERANCE.get(want.dtype, 1e-5) if tolerance is None else tolerance
+        limit = ONE_CALL.get(want.dtype, 1e-5) if tolerance is None else tolerance
         torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=limit, atol=limit, equal_nan=True)
 
 
@@ -78,7 +76,7 @@ def same_outcome(function) -> None:
         raise actual
     assert len(actual) == len(expected)
     for got, want in zip(actual, expected, strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+        same(got, want)
 
 
 def kernels(call) -> set[str]:

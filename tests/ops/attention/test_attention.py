@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from both_devices import agree, same_outcome, spoil_memory
+from compare import ATTENTION as TOLERANCE
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 def reference(q, k, v, mask=None, causal=False, scale=None, gqa=False):

@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 from both_devices import agree, layouts
+from compare import ATTENTION_LAYER as TOLERANCE
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 BATCH, LENGTH, HEADS, EMBED = 3, 7, 4, 24
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
 
 def parameters(dtype=torch.float32, embed=EMBED):

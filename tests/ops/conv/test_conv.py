@@ -7,10 +7,10 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import CONVOLUTION as EPSILON
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory", "all_bits_of_f32")
 
-EPSILON = {torch.float32: 4e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from epilogue_functions import FUNCTIONS, TOLERANCE, after
+from compare import SUMMED as TOLERANCE
+from epilogue_functions import FUNCTIONS, after
 from torch.testing import assert_close
 
 pytestmark = pytest.mark.usefixtures("mps", "all_bits_of_f32")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import same
 
 DTYPES = [
     torch.float32,
@@ -21,10 +22,6 @@ def values(shape, dtype):
     if dtype.is_complex or dtype.is_floating_point:
         return torch.randn(shape, dtype=torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
     return torch.randint(0, 100, shape).to(dtype)
-
-
-def same(got, wanted):
-    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def raises(call, name):

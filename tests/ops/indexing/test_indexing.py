@@ -4,15 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from both_devices import REAL_DTYPES
+from compare import same
 
 
 def values(shape, dtype):
     return torch.randn(shape).mul(4).to(dtype) if dtype.is_floating_point else torch.randint(0, 100, shape).to(dtype)
-
-
-def same(got, wanted):
-    assert got.dtype == wanted.dtype
-    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", REAL_DTYPES)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import PRODUCT as EPSILON
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-# Twice the rounding of the result, and the f32 sums before it.
-EPSILON = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 def check(function, *operands, dtype=torch.float32, magnitude=None):

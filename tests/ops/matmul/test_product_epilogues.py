@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from epilogue_functions import FUNCTIONS, TOLERANCE, after
+from compare import SUMMED as TOLERANCE
+from epilogue_functions import FUNCTIONS, after
 from torch.testing import assert_close
 
 pytestmark = pytest.mark.usefixtures("mps")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from both_devices import agree
+from compare import ONE_CALL as MATRIX
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 HALVES = [torch.float16, torch.bfloat16]
-MATRIX = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def close(actual, expected, dtype, scale=1.0):

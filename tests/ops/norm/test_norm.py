@@ -6,20 +6,15 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+from compare import SUMMED as TOLERANCE
+from compare import close
 
 
 def check(actual, expected, tolerance=None):
     if expected is None:
         assert actual is None
         return
-    assert (actual.device.type, actual.shape) == ("mps", expected.shape)
-    tolerance = tolerance or TOLERANCE[actual.dtype]
-    scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
-    torch.testing.assert_close(
-        actual.cpu().double(), expected.double(), rtol=tolerance, atol=tolerance * scale, equal_nan=True
-    )
+    close(actual, expected, tolerance or TOLERANCE, actual.dtype, scaled=True)
 
 
 def outputs_and_gradients(op, inputs, grad, device, dtype):

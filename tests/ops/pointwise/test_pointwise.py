@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compare import ROUNDED
 from op_db_compare import map_tensors
 from op_db_support import copied, whole_storage
 
@@ -211,10 +212,9 @@ def same(actual, expected, where: str) -> None:
         return
     assert isinstance(actual, torch.Tensor), f"{where}: {actual} for a tensor"
     assert actual.dtype == expected.dtype and actual.shape == expected.shape, where
-    rtol = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}.get(expected.dtype, 1e-5)
-    rtol, atol = max(rtol, next((t for name, t in COARSE.items() if where.startswith(name)), 0)), 1e-5
+    rtol = max(ROUNDED.get(expected.dtype, 1e-5), next((t for name, t in COARSE.items() if where.startswith(name)), 0))
     torch.testing.assert_close(
-        actual.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True, check_stride=False, msg=lambda m: f"{where}: {m}"
+        actual.cpu(), expected, rtol=rtol, atol=1e-5, equal_nan=True, check_stride=False, msg=lambda m: f"{where}: {m}"
     )
 
 

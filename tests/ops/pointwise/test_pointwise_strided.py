@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import same
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 # Shapes that broadcast against each other: rows of quads, rows that quads go over, neither, long and 0-d ones.
@@ -24,11 +25,6 @@ SHAPES = [
 
 def values(shape, dtype):
     return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(0, 100, shape).to(dtype)
-
-
-def same(got, wanted):
-    assert got.dtype == wanted.dtype and got.shape == wanted.shape
-    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import same
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 SHAPES = [(), (1,), (7,), (8,), (9,), (257,), (5, 33), (3, 4, 17), (2, 700), (2, 3000), (0,), (2, 0, 3)]
@@ -17,10 +18,6 @@ def values(shape, dtype):
         return torch.rand(shape) > 0.5
     info = torch.iinfo(dtype)
     return torch.randint(max(info.min, -(2**62)), min(info.max, 2**62), shape, dtype=dtype)
-
-
-def same(got, wanted):
-    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
