@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include "runtime/address_map.h"
 #include "runtime/command_encoder.h"
@@ -131,6 +132,8 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     const c10::Device where(c10::DeviceType::MPS, 0);
     check_not_forked();
     if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
+    if (bytes > std::numeric_limits<size_t>::max() / 2)  // which would not survive being rounded up
+        raise_invalid_size(bytes, "maxBufferSize", device_info().max_buffer_bytes);
     let_go();
     StackContext context = history_.context();
     const bool reports = profiler_is_told();
