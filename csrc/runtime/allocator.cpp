@@ -423,9 +423,9 @@ size_t Allocator::limit_bytes() const {
     if (!fraction_) fraction_ = watermark_from_environment();
     if (*fraction_ == 0.0) return 0;
     // Beyond the heap, drivers move memory of other programs out or the system ends the process: never by
-    // default.
-    return std::min(static_cast<size_t>(*fraction_ * double(recommended_bytes())),
-                    static_cast<size_t>(device().device_memory()));
+    // default. A fraction of less than a byte is a limit, too.
+    const auto bytes = static_cast<size_t>(*fraction_ * double(recommended_bytes()));
+    return std::max<size_t>(std::min<size_t>(bytes, device().device_memory()), 1);
 }
 
 bool Allocator::initialized() {
