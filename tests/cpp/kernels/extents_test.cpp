@@ -60,17 +60,17 @@ class RandomExtents {
         std::vector<size_t> order = numbers(extents.size());
         if (!inner_first) std::ranges::shuffle(order, random_);
         const size_t slots = 1 + random_() % kMaxSlots;
-        const uint32_t seldom = random_() % 2 ? 8 : 100;
+        const uint32_t rarely = random_() % 2 ? 8 : 100;
         for (size_t slot = 0; slot < slots; ++slot) {
-            if (!inner_first && random_() % seldom == 0) std::ranges::shuffle(order, random_);
+            if (!inner_first && random_() % rarely == 0) std::ranges::shuffle(order, random_);
             int64_t stride = int64_t{1} << (random_() % 5);
             for (const size_t d : order) {
                 extents[d].stride[slot] = stride;
                 stride *= std::max<int64_t>(extents[d].size, 1);
-                if (random_() % seldom == 0) stride += 16;
-                if (random_() % seldom == 0) extents[d].stride[slot] = 0;
-                if (random_() % (2 * seldom) == 0) extents[d].stride[slot] = int64_t(random_() % 100);
-                if (random_() % (2 * seldom) == 0) extents[d].stride[slot] *= -1;
+                if (random_() % rarely == 0) stride += 16;
+                if (random_() % rarely == 0) extents[d].stride[slot] = 0;
+                if (random_() % (2 * rarely) == 0) extents[d].stride[slot] = int64_t(random_() % 100);
+                if (random_() % (2 * rarely) == 0) extents[d].stride[slot] *= -1;
             }
         }
         return extents;

@@ -15,7 +15,7 @@
 namespace anymps::runtime {
 namespace {
 
-constexpr uint64_t kRing = ArgumentRing::kBytes, kMost = ArgumentRing::kMaxBytes;
+constexpr uint64_t kRing = ArgumentRing::kBytes, kMaxSlice = ArgumentRing::kMaxBytes;
 
 class ArgumentRings : public ::testing::Test {
   protected:
@@ -37,10 +37,10 @@ class ArgumentRings : public ::testing::Test {
         ArgumentRing::Slice slice{};
         return !ring_.reserve(bytes, &slice) && slice.host == nullptr;
     }
-    // Reserves until the ring refuses; how many of kMost bytes there were.
+    // Reserves until the ring refuses; how many of kMaxSlice bytes there were.
     int fill() {
         int count = 0;
-        for (ArgumentRing::Slice slice; ring_.reserve(kMost, &slice);) ++count;
+        for (ArgumentRing::Slice slice; ring_.reserve(kMaxSlice, &slice);) ++count;
         return count;
     }
 
@@ -62,12 +62,12 @@ TEST_F(ArgumentRings, SlicesAreSixteenByteAlignedPartsOfOneBuffer) {
 
 TEST_F(ArgumentRings, AFullRingRefusesUntilItsSubmissionHasCompleted) {
     const int count = fill();
-    EXPECT_GE(count, int(kRing / kMost) - 1);
+    EXPECT_GE(count, int(kRing / kMaxSlice) - 1);
     EXPECT_EQ(ring_.oldest(), 0u);  // nothing to wait for yet
     ring_.close(5);
     EXPECT_EQ(ring_.oldest(), 5u);
     ring_.reclaim(4);
-    EXPECT_TRUE(refuses(kMost));
+    EXPECT_TRUE(refuses(kMaxSlice));
     ring_.reclaim(5);
     EXPECT_EQ(ring_.oldest(), 0u);
     EXPECT_EQ(fill(), count);
@@ -75,7 +75,7 @@ TEST_F(ArgumentRings, AFullRingRefusesUntilItsSubmissionHasCompleted) {
 
 TEST_F(ArgumentRings, ReclaimsSubmissionsInTheirOrder) {
     for (uint64_t submission = 10; submission < 14; ++submission) {
-        reserve(kMost);
+        reserve(kMaxSlice);
         ring_.close(submission);
     }
     const int before = fill();
@@ -104,14 +104,14 @@ TEST_F(ArgumentRings, ASubmissionWithoutArgumentsIsNotWaitedFor) {
 }
 
 TEST_F(ArgumentRings, WhatIsReservedLaterOutlivesAReclaim) {
-    reserve(kMost);
+    reserve(kMaxSlice);
     ring_.close(30);
-    const auto open = reserve(kMost);
+    const auto open = reserve(kMaxSlice);
     ring_.reclaim(30);
-    std::memset(open.host, 0x5a, kMost);
-    for (ArgumentRing::Slice slice; ring_.reserve(kMost, &slice);) std::memset(slice.host, 0, kMost);
+    std::memset(open.host, 0x5a, kMaxSlice);
+    for (ArgumentRing::Slice slice; ring_.reserve(kMaxSlice, &slice);) std::memset(slice.host, 0, kMaxSlice);
     EXPECT_EQ(open.host[0], std::byte{0x5a});
-    EXPECT_EQ(open.host[kMost - 1], std::byte{0x5a});
+    EXPECT_EQ(open.host[kMaxSlice - 1], std::byte{0x5a});
 }
 
 TEST_F(ArgumentRings, ALargeRefusalLeavesRoomForASmallOne) {
@@ -121,7 +121,7 @@ TEST_F(ArgumentRings, ALargeRefusalLeavesRoomForASmallOne) {
     EXPECT_GT(small, 0);
     ring_.close(40);
     ring_.reclaim(40);
-    EXPECT_GE(fill(), int(kRing / kMost) - 1);
+    EXPECT_GE(fill(), int(kRing / kMaxSlice) - 1);
 }
 
 // Slices of all sizes, closed, completed and reclaimed in batches: none leaves the buffer, and none changes
@@ -162,7 +162,7 @@ TEST_F(ArgumentRings, RandomSlicesKeepTheirBytesUntilTheyAreReclaimed) {
         while (!ring_.reserve(bytes, &slice)) {
             ++refusals;
             // Ends of the ring that were too short are all that may be lost.
-            ASSERT_GT(held + 16 * live.size() + 2 * kMost + bytes, kRing);
+            ASSERT_GT(held + 16 * live.size() + 2 * kMaxSlice + bytes, kRing);
             close();
             ASSERT_EQ(ring_.oldest(), live.front().submission);
             reclaim(ring_.oldest());
@@ -186,18 +186,18 @@ TEST_F(ArgumentRings, RandomSlicesKeepTheirBytesUntilTheyAreReclaimed) {
 
 // More at once than the stream's ring holds.
 TEST(ArgumentRingOfTheStream, UploadsBeyondItArriveWhole) {
-    constexpr uint64_t kCount = 3 * kRing / kMost;
-    const auto memory = allocator().allocate(kCount * kMost);
+    constexpr uint64_t kCount = 3 * kRing / kMaxSlice;
+    const auto memory = allocator().allocate(kCount * kMaxSlice);
     const auto address = reinterpret_cast<uint64_t>(memory.get());
-    encoder().fill(address, 0xff, kCount * kMost);
+    encoder().fill(address, 0xff, kCount * kMaxSlice);
     for (uint64_t i = 0; i < kCount; ++i) {
-        const std::vector<uint32_t> words(kMost / sizeof(uint32_t), static_cast<uint32_t>(i));
-        encoder().upload(address + i * kMost, words.data(), kMost);
+        const std::vector<uint32_t> words(kMaxSlice / sizeof(uint32_t), static_cast<uint32_t>(i));
+        encoder().upload(address + i * kMaxSlice, words.data(), kMaxSlice);
     }
-    std::vector<uint32_t> found(kCount * kMost / sizeof(uint32_t));
-    encoder().download(found.data(), address, kCount * kMost);
+    std::vector<uint32_t> found(kCount * kMaxSlice / sizeof(uint32_t));
+    encoder().download(found.data(), address, kCount * kMaxSlice);
     size_t wrong = 0;
-    for (uint64_t i = 0; i < found.size(); ++i) wrong += found[i] != i / (kMost / sizeof(uint32_t));
+    for (uint64_t i = 0; i < found.size(); ++i) wrong += found[i] != i / (kMaxSlice / sizeof(uint32_t));
     EXPECT_EQ(wrong, 0u);
 }
 

@@ -151,7 +151,7 @@ TEST(Hazards, RandomCommandsAreOrderedLikeTheirBytes) {
     std::mt19937 random(1);
     size_t needed = 0, needless = 0;
     for (int round = 0; round < 400; ++round) {
-        // From a few large ranges, which meet at once, to many small ones, which seldom do.
+        // From a few large ranges, which meet at once, to many small ones, which rarely do.
         const uint64_t longest = 1 + random() % 12, writers = 1 + random() % 8;
         Hazards hazards;
         ByteHazards model;
