@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <limits>
 #include <mutex>
 #include <numeric>
@@ -122,11 +123,20 @@ TEST_F(AllocatorTest, BlocksOfASegmentInUseStayWhenTheCacheIsEmptied) {
 
 TEST_F(AllocatorTest, SmallBlocksAndLargeOnesDoNotShareSegments) {
     const uint64_t large = address_of_new(kBig);
-    const auto small = allocator().allocate(1000);
-    EXPECT_TRUE(address_of(small) < large || address_of(small) >= large + kBig);
     std::vector<c10::DataPtr> many;
+    for (const size_t bytes : {size_t{1}, size_t{1000}, kMiB / 2, kMiB - 1, kMiB}) {
+        many.push_back(allocator().allocate(bytes));
+        const uint64_t small = address_of(many.back());
+        EXPECT_TRUE(small < large || small >= large + kBig) << bytes;
+    }
+    many.clear();
     for (int i = 0; i < 64; ++i) many.push_back(allocator().allocate(kMiB / 16));
     EXPECT_LE(reserved(), kBig + 6 * kMiB);  // 4 MiB of parts: small segments, filled
+    const size_t before = reserved();
+    for (int i = 0; i < 8; ++i) many.push_back(allocator().allocate(kMiB));  // the largest of them
+    EXPECT_LE(reserved(), before + 8 * kMiB);
+    many.clear();
+    EXPECT_TRUE(is_cached(kMiB));
 }
 
 TEST_F(AllocatorTest, WhatIsTooLittleForABlockStaysWithTheOneBefore) {
@@ -347,11 +357,13 @@ TEST_F(AllocatorTest, ThreadsNeverHoldTheSameMemory) {
     std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     AllocatorModel model;
+    std::latch start(4);
     for (uint32_t t = 0; t < 4; ++t) {
         threads.emplace_back([&, t] {
+            start.arrive_and_wait();
             std::mt19937 random(t);
             std::vector<c10::DataPtr> mine;
-            for (int step = 0; step < 2000; ++step) {
+            for (int step = 0; step < 20000; ++step) {
                 if (mine.size() < 20 && random() % 2) {
                     const size_t bytes = 1 + random() % (random() % 4 ? 8192 : 3 * kMiB);
                     mine.push_back(allocator().allocate(bytes));
@@ -370,7 +382,7 @@ TEST_F(AllocatorTest, ThreadsNeverHoldTheSameMemory) {
                     }
                     mine.pop_back();
                 }
-                if (random() % 512 == 0) allocator().emptyCache();
+                if (random() % 2048 == 0) allocator().emptyCache();
                 if (random() % 64 == 0) allocator().getDeviceStats(0);
             }
             const std::lock_guard lock(mutex);

@@ -38,8 +38,9 @@ const Memory kCard{{{8 * kGiB, true}, {32 * kGiB, false}, {256 * kMiB, true}},
                     {2, kLocal | kMapped | kUncached},
                     {2, kLocal | kMapped}}};
 // One of which the host sees all.
-const Memory kLargeBar{{{8 * kGiB, true}, {32 * kGiB, false}},
-                       {{0, kLocal | kMapped}, {0, kLocal}, {1, kMapped}, {1, kCached}}};
+const Memory kLargeBar{
+    {{8 * kGiB, true}, {32 * kGiB, false}},
+    {{0, kLocal | kMapped}, {0, kLocal}, {1, kMapped}, {0, kLocal | kCached}, {1, kCached}}};
 // A GPU in the processor with a carve-out, for which the system's memory is as good.
 const Memory kIntegrated{
     {{512 * kMiB, true}, {16 * kGiB, false}},
@@ -104,7 +105,7 @@ TEST(MemoryTypes, OfALargeBarAreOnesThatTheHostDoesNotMap) {
     const auto device = device_with(kLargeBar, false);
     EXPECT_EQ(device->memory_types(MemoryKind::Device), (Types{1}));
     EXPECT_EQ(device->memory_types(MemoryKind::Ring), (Types{0, 2}));
-    EXPECT_EQ(device->memory_types(MemoryKind::Staging).front(), 3u);
+    EXPECT_EQ(device->memory_types(MemoryKind::Staging).front(), 4u);
 }
 
 TEST(MemoryTypes, OfAnIntegratedGpuGoOnInTheSystems) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <latch>
 #include <map>
 #include <random>
 #include <set>
@@ -151,6 +152,7 @@ TEST(PipelineTable, WhatItHasMayStillHaveToBeBuilt) {
 TEST(PipelineTable, ReadersGoOnWhileItGrows) {
     constexpr uint32_t kKeys = 1500;
     PipelineTable table;
+    std::latch start(4);
     std::atomic<uint32_t> published{0};
     std::atomic<size_t> wrong{0}, lookups{0};
     std::vector<std::thread> readers;
@@ -158,6 +160,7 @@ TEST(PipelineTable, ReadersGoOnWhileItGrows) {
         readers.emplace_back([&, t] {
             std::mt19937 random(t);
             std::vector<const vulkan::Pipeline*> seen(kKeys);
+            start.arrive_and_wait();
             for (bool last = false; !last;) {
                 last = published == kKeys;
                 for (int i = 0; i < 64; ++i) {
@@ -173,6 +176,7 @@ TEST(PipelineTable, ReadersGoOnWhileItGrows) {
             }
         });
     }
+    start.arrive_and_wait();
     for (uint32_t key = 0; key < kKeys; ++key) {
         table.find_or_create(Constants{key, ~key}, [&] { return new_pipeline(std::to_string(key)); });
         published = key + 1;
@@ -183,28 +187,33 @@ TEST(PipelineTable, ReadersGoOnWhileItGrows) {
 }
 
 TEST(PipelineTable, ThreadsThatWantTheSameMakeItOnce) {
-    constexpr uint32_t kThreads = 4, kKeys = 200;
-    PipelineTable table;
-    std::vector<std::atomic<int>> made(kKeys);
-    std::vector<std::vector<const vulkan::Pipeline*>> got(kThreads,
-                                                          std::vector<const vulkan::Pipeline*>(kKeys));
-    std::vector<std::thread> threads;
-    for (uint32_t t = 0; t < kThreads; ++t) {
-        threads.emplace_back([&, t] {
-            for (uint32_t i = 0; i < kKeys; ++i) {
-                const uint32_t key = t % 2 ? i : (i * 7) % kKeys;
-                const auto create = [&] {
-                    ++made[key];
-                    return new_pipeline();
-                };
-                got[t][key] = &table.find_or_create(Constants{key}, create);
-            }
-        });
+    constexpr uint32_t kThreads = 4, kKeys = 64;
+    for (int round = 0; round < 8; ++round) {
+        PipelineTable table;
+        std::vector<std::atomic<int>> made(kKeys);
+        std::vector<std::vector<const vulkan::Pipeline*>> got(kThreads,
+                                                              std::vector<const vulkan::Pipeline*>(kKeys));
+        std::latch start(kThreads);
+        std::vector<std::thread> threads;
+        for (uint32_t t = 0; t < kThreads; ++t) {
+            threads.emplace_back([&, t] {
+                start.arrive_and_wait();
+                for (uint32_t i = 0; i < kKeys; ++i) {
+                    const uint32_t key = t % 2 ? i : (i * 7) % kKeys;
+                    const auto create = [&] {
+                        ++made[key];
+                        std::this_thread::yield();
+                        return new_pipeline();
+                    };
+                    got[t][key] = &table.find_or_create(Constants{key}, create);
+                }
+            });
+        }
+        for (auto& thread : threads) thread.join();
+        for (uint32_t t = 1; t < kThreads; ++t) ASSERT_EQ(got[t], got[0]);
+        ASSERT_TRUE(std::ranges::all_of(made, [](const auto& count) { return count == 1; }));
+        ASSERT_EQ(table.size(), kKeys);
     }
-    for (auto& thread : threads) thread.join();
-    for (uint32_t t = 1; t < kThreads; ++t) EXPECT_EQ(got[t], got[0]);
-    EXPECT_TRUE(std::ranges::all_of(made, [](const auto& count) { return count == 1; }));
-    EXPECT_EQ(table.size(), kKeys);
 }
 
 }  // namespace
