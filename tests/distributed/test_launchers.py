@@ -100,6 +100,13 @@ def test_processes_end_with_collectives_under_way(mps):
     assert "terminate" not in output
 
 
+@pytest.mark.parametrize("destroyed", [(), ("destroyed",)], ids=["", "destroyed"])
+def test_processes_end_with_messages_that_nobody_takes(mps, destroyed):
+    """Threads that wait for them hold up neither destroy_process_group() nor the end, though the other rank lives."""
+    results, output = launch(SCRIPTS / "exit_messages.py", *destroyed)
+    assert results[0]["exit"] == 0 and "terminate" not in output, output
+
+
 # --- devices of one process
 
 
