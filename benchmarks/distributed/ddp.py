@@ -2,14 +2,15 @@
 """Training steps of DistributedDataParallel and fully_shard on mps: one rank alone against several, beside CUDA's.
 
     python benchmarks/distributed/ddp.py [--ranks 2] [--nets bert gpt] [--ways ddp fully_shard] [--batch 64]
-        [--small] [--save]
+        [--trace FOLDER] [--save]
 
 The nets have the sizes of BERT-base and of GPT-2 124M, in float32 parameters with autocast to bfloat16. A rank's batch
 (8,192 tokens by default) is the same alone and among others, so the efficiency is the time alone by the time of
 several. The last two columns are of a trace of one step by torch.profiler, in rank 0: how long collectives were under
 way, and how much of that no other kernel ran. CUDA with NCCL, with and without access to the other GPUs' memory, is
-measured where ANYMPS_PEER_PYTHON names a Python with a CUDA build of PyTorch. --small: nets that a software driver
-trains, to see that the script runs.
+measured where ANYMPS_PEER_PYTHON names a Python with a CUDA build of PyTorch. `--nets small` is one that a software
+driver trains, of 512 tokens a rank: its ranks share the cores that one alone has, so an efficiency of 0.5 is all that
+there is. --trace keeps the traces, for https://ui.perfetto.dev.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ STEPS, WARMUP = 12, 4
 NETS = {  # layers, width, heads, words, tokens, causal
     "bert": (12, 768, 12, 30522, 128, False),
     "gpt": (12, 768, 12, 50304, 512, True),
+    "small": (4, 128, 4, 1024, 64, False),
 }
-SMALL = (2, 64, 4, 256, 16, False)
-TOKENS = 8192  # of a rank's batch
-TITLES = {"bert": "BERT-base", "gpt": "GPT 124M", "ddp": "DistributedDataParallel", "fully_shard": "fully_shard"}
+TOKENS = {"bert": 8192, "gpt": 8192, "small": 512}  # of a rank's batch
+TITLES = {
+    "bert": "BERT-base",
+    "gpt": "GPT 124M",
+    "small": "4 layers of 128 features",
+    "ddp": "DistributedDataParallel",
+    "fully_shard": "fully_shard",
+}
 
 
 def transformer(layers, width, heads, words, tokens, causal):
@@ -95,14 +102,14 @@ def length(spans: list[tuple[float, float]]) -> float:
     return sum(end - begin for begin, end in covered(spans))
 
 
-def exposed(call) -> tuple[float, float]:
+def exposed(call, path: str | None) -> tuple[float, float]:
     """Of a trace of call(): microseconds that collectives were under way, and those in which nothing else ran."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, *supported_device()]) as trace:
         call()
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "trace.json")
+        path = path or os.path.join(folder, "trace.json")
         trace.export_chrome_trace(path)
         with open(path) as file:
             events = json.load(file)["traceEvents"]
@@ -121,8 +128,8 @@ def supported_device() -> list:
     return [each for each in (ProfilerActivity.CUDA,) if each in supported_activities()]
 
 
-def step_figures(device: str, way: str, shape: tuple, batch: int) -> dict:
-    """Median seconds of a training step, the last loss, and the microseconds of exposed()."""
+def step_figures(device: str, way: str, shape: tuple, batch: int, trace: str | None) -> dict:
+    """Median seconds of a training step, the last loss, and the microseconds of exposed(), whose trace may be kept."""
     import torch
     from torch.nn import functional as F
 
@@ -154,7 +161,7 @@ def step_figures(device: str, way: str, shape: tuple, batch: int) -> dict:
         times.append(time.perf_counter() - start)
     figures = {"seconds": statistics.median(times[WARMUP:]), "loss": loss.item()}
     if way != "alone":
-        figures["collectives"], figures["exposed"] = exposed(step)
+        figures["collectives"], figures["exposed"] = exposed(step, trace)
     return figures
 
 
@@ -166,8 +173,11 @@ def rank_main(device: str, way: str, net: str, options) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if way != "alone":
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    shape = SMALL if options.small else NETS[net]
-    figures = step_figures(device, way, shape, options.batch or (8 if options.small else TOKENS // shape[4]))
+    shape, trace = NETS[net], None
+    if options.trace and way != "alone" and dist.get_rank() == 0:
+        how = "_without_peer_access" if os.environ.get("NCCL_P2P_DISABLE") == "1" else ""
+        trace = os.path.join(options.trace, f"{net}_{way}_{device}{how}.json")
+    figures = step_figures(device, way, shape, options.batch or TOKENS[net] // shape[4], trace)
     figures["facts"] = results.device_facts(device)
     if way == "alone" or dist.get_rank() == 0:
         print(json.dumps(figures), flush=True)
@@ -179,7 +189,7 @@ def launch(python: str, device: str, way: str, net: str, options, **env: str) ->
     several = peer.launcher(options.ranks) if way != "alone" else []
     command = [python, *several, __file__, "--rank-of", device, way, net]
     command += ["--batch", str(options.batch)] if options.batch else []
-    command += ["--small"] if options.small else []
+    command += ["--trace", options.trace] if options.trace else []
     given = peer.peer_environment(python if device == "cuda" else None)
     done = subprocess.run(command, capture_output=True, text=True, env={**given, **env})
     for line in done.stdout.splitlines():
@@ -192,15 +202,17 @@ def launch(python: str, device: str, way: str, net: str, options, **env: str) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--nets", nargs="+", choices=NETS, default=["bert", "gpt"])
     parser.add_argument("--ways", nargs="+", choices=("ddp", "fully_shard"), default=["ddp", "fully_shard"])
     parser.add_argument("--batch", type=int, help="sequences of a rank")
-    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--trace", metavar="FOLDER", help="keep rank 0's traces of a step, in Chrome's format")
     parser.add_argument("--save", action="store_true", help="write a result file (benchmarks/results.py)")
     parser.add_argument("--rank-of", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of:
         return rank_main(*options.rank_of, options)
+    if options.trace:
+        os.makedirs(options.trace, exist_ok=True)
     platforms = [("mps", sys.executable, "mps", {})]
     if cuda := os.environ.get("ANYMPS_PEER_PYTHON"):
         platforms += [
