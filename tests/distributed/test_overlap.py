@@ -329,3 +329,38 @@ def test_traces_show_collectives(tmp_path):
     with Ranks(2) as two:
         for traces in two.run(traced_often, str(tmp_path)):
             assert traces == [[("kernel", 1, 4000, True)]] * 30
+
+
+def steps_beside_collectives(folder: str):
+    """Does a trace of a step show an all_reduce beside a product? Other processes may take the cores meanwhile."""
+    side = 256 if json.loads(torch.ops.anymps.device_info())["kind"] == "software" else 2048
+    net = torch.nn.Sequential(*(torch.nn.Linear(side, side) for _ in range(6))).to("mps")
+    model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=3 * side * side / 2**20)
+    x = torch.randn(side, side, device="mps")
+
+    def step():
+        model.zero_grad()
+        model(x).square().mean().backward()
+        torch.mps.synchronize()
+
+    for _ in range(3):  # DistributedDataParallel makes its buckets in the first ones
+        step()
+    for _ in range(12):
+        dist.barrier()
+        with torch.profiler.profile() as trace:
+            step()
+        path = f"{folder}/{dist.get_rank()}.json"
+        trace.export_chrome_trace(path)
+        with open(path) as file:
+            events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "kernel"]
+        spans = [(event["name"], event["ts"], event["ts"] + event["dur"]) for event in events]
+        collectives = [span for span in spans if span[0] == "anymps:all_reduce"]
+        products = [span for span in spans if "matmul" in span[0]]
+        assert len(collectives) >= 6 and len(products) >= 17, spans
+        if in_all_ranks(any(b < end and begin < e for _, b, e in products for _, begin, end in collectives)):
+            return True
+    return False
+
+
+def test_traces_show_collectives_beside_a_step(pair, tmp_path):
+    assert pair.run(steps_beside_collectives, str(tmp_path)) == [True] * 2
