@@ -1,5 +1,5 @@
 # make demo            trains a small network on mps and on the CPU beside it (examples/digits.py)
-# make test            builds, and runs all tests; TESTS=tests/ops/conv/test_conv.py chooses
+# make test            builds, and runs the tests; TESTS=tests/ops/conv/test_conv.py chooses
 # make lint            checks formats and the shape of the tree, without a build
 # make docs            this documentation as a site, in build/docs
 # make build           the package in .venv
@@ -19,7 +19,7 @@ PYTEST = OMP_WAIT_POLICY=passive $(VENV)/bin/pytest --durations 20 --numprocesse
 # The versions of PyTorch that `make wheel` serves, the oldest first.
 VERSIONS ?= 2.13 2.14 2.15
 
-.PHONY: demo test test-full test-sweep soak test-exit build wheel wheel-aarch64 sdist release release-check lint bench chart zoo profile test-compilers test-lanes test-cuda-wheel test-ecosystem
+.PHONY: demo test test-nightly test-full test-sweep soak test-exit build wheel wheel-aarch64 sdist release release-check lint bench chart zoo profile test-compilers test-lanes test-cuda-wheel test-ecosystem
 
 .DEFAULT_GOAL = help
 .PHONY: help
@@ -38,6 +38,13 @@ test:
 	@tools/setup.sh build tests
 	@$(VENV)/bin/ctest --test-dir build/$(notdir $(VENV)) --output-on-failure
 	@$(PYTEST) $(TESTS)
+
+# What takes too long for every change: launchers, machines and ranks that fail. As root also what needs network namespaces.
+test-nightly:
+	@tools/setup.sh system
+	@tools/setup.sh venv test
+	@tools/setup.sh build
+	@$(PYTEST) -m nightly $(TESTS)
 
 # Every sample of PyTorch's op_db in every dtype; the counts go into docs/supported_ops.md.
 test-full:
@@ -65,7 +72,7 @@ soak:
 	@tools/setup.sh build
 	@$(PY) -P -m pytest -q tests/op_db/test_random_calls.py --random-calls 20000
 	@$(PY) -P -m pytest -q tests/runtime/test_memory.py --shapes 5000
-	@$(PY) -P -m pytest -q -o timeout=3600 tests/distributed/test_soak.py --soak-steps 2000
+	@$(PY) -P -m pytest -q -o timeout=3600 -m nightly tests/distributed/test_soak.py --soak-steps 2000
 	@$(PY) -P -m pytest -q tests/inductor/test_compiled_random.py --compiled-graphs 2000
 
 # The long run of tests/runtime/test_exit.py: 200 processes that end right after backward().

@@ -19,7 +19,8 @@ from test_parallel_training import shard
 
 TIMEOUT = 3.0  # seconds, of what must not come
 LONG = 300.0  # seconds that a death must not take to be told, nor a step on a machine that is busy with others
-BOTH = ["host", "device", "export", "0"]  # of ranks of one machine, which share memory, and ranks as of two
+# Of ranks of one machine, which share memory, and ranks as of two.
+BOTH = ["host", "0", *(pytest.param(way, marks=pytest.mark.nightly) for way in ("device", "export"))]
 
 
 @pytest.fixture(params=BOTH)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import pytest
 from test_launchers import ALONE, SCRIPTS, launch
 
+pytestmark = pytest.mark.nightly
+
 
 class Host(NamedTuple):
     name: str

@@ -56,9 +56,10 @@ def trained_by_accelerate():
     return results[0]["weights"]
 
 
-@pytest.mark.parametrize(
-    ("options", "kind"), [((), "MULTI_GPU"), (("--use_fsdp", "--fsdp_version", 2), "FSDP")], ids=["ddp", "fsdp"]
-)
+FSDP = pytest.param(("--use_fsdp", "--fsdp_version", 2), "FSDP", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("options", "kind"), [((), "MULTI_GPU"), FSDP], ids=["ddp", "fsdp"])
 def test_accelerate_launch(mps, trained_by_accelerate, options, kind):
     start = ("-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", 2, "--main_process_port", 0)
     results, _ = launch(*start, *options, SCRIPTS / "accelerate_steps.py", 2)
@@ -76,6 +77,7 @@ def test_accelerate_refuses_unconnected_copies(mps):
     assert "2 processes were launched to train together on mps, but accelerate would train 2 unconnected" in output
 
 
+@pytest.mark.nightly
 def test_trainer(mps, tmp_path):
     """Hugging Face's Trainer: two processes with half the batch each train as one with all of it."""
     together, _ = torchrun("trainer.py", tmp_path, 2)
@@ -84,6 +86,7 @@ def test_trainer(mps, tmp_path):
     assert together[0]["processes"] == 2 and alone[0]["processes"] == 1
 
 
+@pytest.mark.nightly
 def test_lightning(mps):
     bounds = {"ddp": 0, "fsdp": 1e-6, "fsdp,bf16-mixed": 2e-2}
     results, _ = launch(SCRIPTS / "two_of_lightning.py", *bounds)
@@ -100,6 +103,7 @@ def test_processes_end_with_collectives_under_way(mps):
     assert "terminate" not in output
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("destroyed", [(), ("destroyed",)], ids=["", "destroyed"])
 def test_processes_end_with_messages_that_nobody_takes(mps, destroyed):
     """Threads that wait for them hold up neither destroy_process_group() nor the end, though the other rank lives."""

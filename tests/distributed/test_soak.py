@@ -1,4 +1,4 @@
-"""Many steps of four ranks leave nothing behind: pytest tests/distributed/test_soak.py --soak-steps 2000."""
+"""Many steps of four ranks leave nothing behind: pytest -m nightly tests/distributed/test_soak.py --soak-steps N."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 import training
 from ranks import Ranks
 
+pytestmark = pytest.mark.nightly
 MIB = 1 << 20
 ROOM = 16  # MiB, of caches that are not full after the first steps
 
