@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -27,6 +28,8 @@ namespace anymps::distributed {
 namespace {
 
 using c10::ivalue::Future;
+
+constexpr const char* kLate = ": another rank did not take part within the timeout.";
 
 // How long a caller looks for the end before it sleeps, from which it wakes some 50 us late; a software
 // driver needs the core.
@@ -76,7 +79,7 @@ class Starter {
 // A message until it has ended, which gloo tells only to who waits. Thread-safe.
 class Message {
   public:
-    Message(Exchange exchange, const Caller& caller) {
+    Message(Exchange exchange, const Caller& caller, std::chrono::milliseconds timeout) : timeout_(timeout) {
         running_.exchange = std::move(exchange);
         running_.caller = caller;
     }
@@ -109,7 +112,8 @@ class Message {
             try {
                 if (error_) std::rethrow_exception(error_);
                 for (const auto& each : works_) {
-                    if (!each->wait(timeout)) throw std::runtime_error("The message was aborted.");
+                    if (!each->wait(timeout == kNoTimeout ? timeout_ : timeout))
+                        throw std::runtime_error("The message was aborted.");
                 }
                 running_.to_device({});
                 running_.finish();
@@ -133,6 +137,7 @@ class Message {
     }
 
   private:
+    const std::chrono::milliseconds timeout_;
     RunningExchange running_;
     mutable std::mutex mutex_;
     std::condition_variable started_changed_;
@@ -182,6 +187,11 @@ class MessageWork final : public DeviceWork {
         return DeviceWork::getFuture();
     }
 
+    c10::intrusive_ptr<Future> getFutureResult() override {
+        watch();
+        return DeviceWork::getFutureResult();
+    }
+
     bool isCompleted() override {
         watch();
         return DeviceWork::isCompleted();
@@ -227,12 +237,6 @@ class MessageWork final : public DeviceWork {
     std::atomic<bool> watched_{false};
 };
 
-// The work is waited for: wait_tensor() need not find it by its tensors any more.
-void forget(c10d::Work* work) {
-    if (!c10d::allow_inflight_collective_as_graph_input()) return;
-    c10d::unregister_work(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work));
-}
-
 // Whether NCCL gathers into one tensor, which its Future holds.
 bool gathers_into_one(c10d::OpType type, const Tensors& results) {
     return type == c10d::OpType::ALLGATHER && std::ranges::all_of(results, [&](const Tensor& result) {
@@ -252,48 +256,22 @@ void stack(Future& gathered, Future& stacked) {
     stacked.markCompleted(std::move(value));
 }
 
-class JoinedWork final : public c10d::Work {
-  public:
-    JoinedWork(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value)
-        : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)), value_(std::move(value)) {}
-    bool isCompleted() override {
-        return std::ranges::all_of(works_, [](const WorkPtr& work) { return work->isCompleted(); });
+c10d::WorkResult outcome_of(const std::exception_ptr& error) {
+    try {
+        if (error) std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+        const bool late = std::string_view(e.what()).find(kLate) != std::string_view::npos;
+        return late ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
     }
-    bool isSuccess() const override {
-        return std::ranges::all_of(works_, [](const WorkPtr& work) { return work->isSuccess(); });
-    }
-    bool wait(std::chrono::milliseconds timeout) override {
-        forget(this);
-        for (const auto& work : works_) work->wait(timeout);
-        return true;
-    }
-    void synchronize() override { wait(kNoTimeout); }
-    void blockCurrentStream() override { wait(kNoTimeout); }
-    Tensors result() override {
-        Tensors results;
-        for (const auto& work : works_) {
-            for (auto& tensor : work->result()) results.push_back(tensor);
-        }
-        return results;
-    }
-    c10::intrusive_ptr<Future> getFuture() override {
-        TORCH_CHECK(!works_.empty(), "The coalesced group has no collective.");
-        c10::List<c10::intrusive_ptr<Future>> parts(c10::FutureType::create(c10::ListType::ofTensors()));
-        for (const auto& work : works_) parts.push_back(work->getFuture());
-        const c10::IValue value = value_ ? *value_ : c10::IValue(result());
-        const auto value_of_all = [value](Future& all) {
-            if (all.hasError()) std::rethrow_exception(all.exception_ptr());
-            return value;
-        };
-        return c10::collectAll(parts)->then(value_of_all, value.type());
-    }
-
-  private:
-    std::vector<WorkPtr> works_;
-    std::optional<c10::IValue> value_;
-};
+    return c10d::WorkResult::SUCCESS;
+}
 
 }  // namespace
+
+void forget(c10d::Work* work) {
+    if (!c10d::allow_inflight_collective_as_graph_input()) return;
+    c10d::unregister_work(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work));
+}
 
 std::exception_ptr explained(std::exception_ptr error, const char* name, const Caller& caller) {
     try {
@@ -305,9 +283,8 @@ std::exception_ptr explained(std::exception_ptr error, const char* name, const C
         const bool late = what.find("imed out") != std::string::npos;
         const std::string text = c10::str(
             name, " on mps (number ", caller.sequence_number, " of its group) failed in rank ", caller.rank,
-            " of ", caller.size,
-            late ? ": another rank did not take part within the timeout. It may have stopped, be slower than "
-                   "the timeout allows, or call another collective."
+            " of ", caller.size, late ? kLate : "",
+            late ? " It may have stopped, be slower than the timeout allows, or call another collective."
                  : ": the connection to another rank is gone. That rank has probably ended; its own output "
                    "tells why.",
             " The group cannot be used any more. (", what, ")");
@@ -374,6 +351,7 @@ void DeviceWork::release_resources() {
     results_.clear();
     future_.reset();
     stacked_.reset();
+    outcome_.reset();
     in_flight_.reset();
 }
 
@@ -429,6 +407,29 @@ c10::intrusive_ptr<Future> DeviceWork::getFuture() {
     return shown;
 }
 
+c10::intrusive_ptr<Future> DeviceWork::getFutureResult() {
+    c10::intrusive_ptr<Future> outcome;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!outcome_) outcome_ = c10::make_intrusive<Future>(c10::IntType::get());
+        outcome = outcome_;
+    }
+    complete_outcome();
+    return outcome;
+}
+
+void DeviceWork::complete_outcome() {
+    c10::intrusive_ptr<Future> outcome;
+    std::exception_ptr error;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!outcome_ || !completed_ || std::exchange(outcome_ended_, true)) return;
+        outcome = outcome_;
+        error = exception_;
+    }
+    outcome->markCompleted(static_cast<int64_t>(outcome_of(error)));
+}
+
 bool DeviceWork::ends_future() {
     const std::lock_guard lock(mutex_);
     return !std::exchange(future_ended_, true);
@@ -462,11 +463,13 @@ std::optional<Tensors> DeviceWork::take_results() {
 void DeviceWork::complete() {
     complete_future();
     finish();
+    complete_outcome();
 }
 
 void DeviceWork::fail(std::exception_ptr error) {
     if (ends_future()) future_->setError(error);
     finish(error);
+    complete_outcome();
 }
 
 c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
@@ -502,19 +505,15 @@ c10::intrusive_ptr<DeviceWork> launch_alone(Exchange exchange, Caller caller) {
     return work;
 }
 
-c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller) {
+c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller,
+                                              std::chrono::milliseconds timeout) {
     const auto type = exchange.type;
     const Tensors results = std::exchange(exchange.results, {});
     for (auto& argument : exchange.arguments) argument.to_host();
     MessageWaits::instance();  // the interpreter's end has to know it before
-    auto message = std::make_shared<Message>(std::move(exchange), caller);
+    auto message = std::make_shared<Message>(std::move(exchange), caller, timeout);
     Starter::instance().push([message](std::exception_ptr error) { message->start(std::move(error)); });
     return c10::make_intrusive<MessageWork>(message, type, results, caller);
-}
-
-WorkPtr join(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value) {
-    if (works.size() == 1 && !value) return works.front();
-    return c10::make_intrusive<JoinedWork>(std::move(works), rank, std::move(value));
 }
 
 }  // namespace anymps::distributed

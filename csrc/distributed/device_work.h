@@ -88,6 +88,8 @@ class DeviceWork : public c10d::Work {
     // After wait() the Future is completed, also where it is the stream that waits, as on CUDA. Of all_gather
     // it holds one tensor of all ranks where they give the same shape, as NCCL's.
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    // Of a c10d::WorkResult, as NCCL's: once the results are there, or an error, also where the stream waits.
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
     Tensors result() override { return results_; }
     uint64_t getSequencenumber() const override { return sequence_number_; }
 
@@ -125,15 +127,18 @@ class DeviceWork : public c10d::Work {
     // Whether the caller is to end the Future: the first one is.
     bool ends_future();
     void complete_future();
+    // Ends the Future of getFutureResult(), if it was asked for and the Work has ended.
+    void complete_outcome();
 
     Tensors results_;
     uint64_t sequence_number_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
     c10::intrusive_ptr<c10::ivalue::Future> stacked_;  // of all_gather, once asked for; under mutex_
+    c10::intrusive_ptr<c10::ivalue::Future> outcome_;  // once asked for; under mutex_
     const Signal signal_;
     std::shared_ptr<InFlight> in_flight_;  // of collectives that end in any order
     // Under mutex_; held_: a stream waits, the last one of those that do is holder_.
-    bool settled_ = false, held_ = false, future_ended_ = false;
+    bool settled_ = false, held_ = false, future_ended_ = false, outcome_ended_ = false;
     c10::StreamId holder_ = 0;
 };
 
@@ -185,8 +190,9 @@ c10::intrusive_ptr<DeviceWork> launch_alone(Exchange exchange, Caller caller);
 
 // The same for messages, whose host side makes progress by itself but tells its end only to who waits: the
 // Work completes in wait(), or in a thread of its own where it is asked for its Future or its state, or let
-// go of.
-c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller);
+// go of. timeout: of who waits without one, where the host's transport would keep that of the group's start.
+c10::intrusive_ptr<DeviceWork> launch_message(Exchange exchange, Caller caller,
+                                              std::chrono::milliseconds timeout);
 
 // While it lives its group, or message, ends, by `abort`, when the interpreter does and a collective still
 // runs: one that ends later would call Python's callbacks, which kills the process. Owner: the group's
@@ -198,6 +204,9 @@ class AbortAtExit {
     AbortAtExit(const AbortAtExit&) = delete;
     AbortAtExit& operator=(const AbortAtExit&) = delete;
 };
+
+// Once somebody waits for the work: wait_tensor() need not find it by its tensors any more.
+void forget(c10d::Work* work);
 
 // A Work of several: completed when all are. Its Future holds their results in one list, or what is given.
 WorkPtr join(std::vector<WorkPtr> works, int rank, std::optional<c10::IValue> value = std::nullopt);

@@ -410,7 +410,7 @@ WorkPtr MpsBackend::message(const char* name, Type type, Tensors& tensors, Acces
                           return std::vector{start(bytes)};
                       }};
     auto spans = spans_of(exchange);
-    auto work = launch_message(std::move(exchange), caller());
+    auto work = launch_message(std::move(exchange), caller(), host_->getBackendOptions()->timeout);
     messages_in_flight_.add(work, std::move(spans));
     return started(std::move(work));
 }

@@ -27,10 +27,12 @@ class SelfMessages::Message final : public c10d::Work {
             if (sent) take(*sent);
         } catch (...) {
             future_->setError(std::current_exception());
-            return finish(std::current_exception());
+            finish(std::current_exception());
+            return tell(c10d::WorkResult::COMM_ERROR);
         }
         future_->markCompleted(c10::IValue(result()));
         finish();
+        tell(c10d::WorkResult::SUCCESS);
     }
 
     bool wait(std::chrono::milliseconds timeout) override {
@@ -39,9 +41,12 @@ class SelfMessages::Message final : public c10d::Work {
     int sourceRank() const override { return rank_; }
     Tensors result() override { return {tensor_}; }
     c10::intrusive_ptr<Future> getFuture() override { return future_; }
+    c10::intrusive_ptr<Future> getFutureResult() override { return outcome_; }
     void blockCurrentStream() override { wait(kNoTimeout); }
 
   private:
+    void tell(c10d::WorkResult outcome) { outcome_->markCompleted(static_cast<int64_t>(outcome)); }
+
     void take(const Tensor& sent) {
         TORCH_CHECK(sent.scalar_type() == tensor_.scalar_type() && sent.numel() == tensor_.numel(),
                     "recv: expected the sent tensor's ", sent.numel(), " elements of ", sent.scalar_type(),
@@ -53,6 +58,7 @@ class SelfMessages::Message final : public c10d::Work {
     Tensor tensor_;
     const std::chrono::milliseconds timeout_;
     const c10::intrusive_ptr<Future> future_;
+    const c10::intrusive_ptr<Future> outcome_ = c10::make_intrusive<Future>(c10::IntType::get());
 };
 
 SelfMessages::SelfMessages() = default;

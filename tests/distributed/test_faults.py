@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import training
-from ranks import Ranks
+from ranks import START, Ranks
 from test_parallel_training import shard
 
 TIMEOUT = 3.0  # seconds, of what must not come
@@ -62,6 +62,12 @@ def all_reduce_alone():
     return *result, (torch.ones(3, device="mps") * 2).tolist()
 
 
+def outcome_of_nothing(message: bool):
+    x = torch.ones(4, device="mps")
+    work = dist.irecv(x, 1) if message else dist.all_reduce(x, async_op=True)
+    return work.get_future_result().wait()
+
+
 def die_in_all_reduce():
     """Ends as by kill -9 while its all-reduce is under way."""
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
@@ -98,6 +104,15 @@ def test_a_rank_that_does_not_come(both):
     assert "did not take part within the timeout" in text
     assert TIMEOUT - 1 < seconds < LONG
     assert after == [2.0] * 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("message", [True, False])
+def test_outcomes_of_what_does_not_come(both, message):
+    """Within the timeout that the group has been given since its start."""
+    start = time.monotonic()
+    assert both.run(outcome_of_nothing, message, ranks=[0]) == [torch._C._distributed_c10d.WorkResult.TIMEOUT.value]
+    assert time.monotonic() - start < START.total_seconds() / 2
 
 
 def killed(pool):
