@@ -4,10 +4,11 @@
     python benchmarks/distributed/memory.py [--ranks 2] [--layers 16] [--width 2048] [--tokens 512]
 
 The defaults are the layers of a Llama of 1.2 billion parameters, in float32 with autocast to bfloat16, AdamW, a batch
-of one sequence a rank. "state" is what is allocated between steps (parameters and moments), "peak" the most that was
-allocated in the second step, which holds gradients, gathered parameters and activations besides. Figures are of
-PyTorch's allocator, so that they do not depend on the device: a software driver prints those of a GPU for nets that
-its memory holds (--layers 6 --width 512).
+of one sequence a rank. "state" is what is allocated between steps (parameters and moments), "backward" the most that
+was allocated in forward and backward of the second step, which hold activations, what autocast casts of the weights,
+and parameters and gradients of a layer or two, "optimizer" the most in the optimizer's step, with all gradients and one
+more tensor of each parameter's size. Figures are of PyTorch's allocator, so that they do not depend on the device: a
+software driver prints those of a GPU for nets that its memory holds (--width 512 --words 8000 --tokens 128: a 16th).
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import peer  # noqa: E402
 import results  # noqa: E402
+
+FIGURES = {
+    "state": "between steps",
+    "backward": "peak of forward and backward",
+    "optimizer": "peak of the optimizer's step",
+}
 
 
 def llama(layers: int, width: int, words: int, tokens: int):
@@ -42,7 +49,7 @@ def llama(layers: int, width: int, words: int, tokens: int):
 
 
 def rank_main(alone: bool, options) -> None:
-    """Prints JSON: bytes between steps and at the peak of a step, of the rank that holds most, and the loss."""
+    """Prints JSON: bytes between steps and at the peaks of a step, of the rank that holds most, and the loss."""
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -59,26 +66,29 @@ def rank_main(alone: bool, options) -> None:
     optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
     ids = torch.randint(options.words, (1, options.tokens), device="mps")
 
-    def step() -> float:
+    def step() -> list[float]:
+        """The loss, and the bytes of FIGURES."""
+        found = [torch.accelerator.memory_allocated()]
+        torch.accelerator.reset_peak_memory_stats()
         with torch.autocast("mps", torch.bfloat16):
             loss = net(input_ids=ids, labels=ids).loss
         loss.backward()
+        found.append(torch.accelerator.max_memory_allocated())
+        torch.accelerator.reset_peak_memory_stats()
         optimizer.step()
+        found.append(torch.accelerator.max_memory_allocated())
         optimizer.zero_grad()
-        return loss.item()
+        return [loss.item(), *found]
 
     step()
-    state = torch.accelerator.memory_allocated()
-    torch.accelerator.reset_peak_memory_stats()
-    loss = step()
-    figures = torch.tensor([state, torch.accelerator.max_memory_allocated()], dtype=torch.float64)
+    loss, *found = step()
+    figures = torch.tensor(found, dtype=torch.float64)
     if not alone:
         dist.all_reduce(figures, dist.ReduceOp.MAX)
     if alone or dist.get_rank() == 0:
         parameters = sum(each.numel() for each in net.parameters())
-        state, peak = figures.tolist()
-        facts = results.device_facts("mps")
-        print(json.dumps({"state": state, "peak": peak, "loss": loss, "parameters": parameters, "facts": facts}))
+        found = dict(zip(FIGURES, figures.tolist(), strict=True))
+        print(json.dumps(found | {"loss": loss, "parameters": parameters, "facts": results.device_facts("mps")}))
     if not alone:
         dist.destroy_process_group()
 
@@ -108,13 +118,15 @@ def main() -> None:
     one, several = launch(1, sys.argv[1:]), launch(options.ranks, sys.argv[1:])
     title = f"Memory of a Llama of {one['parameters'] / 1e6:.0f} million parameters, {options.tokens} tokens a rank"
     columns = ["one rank, MiB", f"{options.ranks} ranks by fully_shard, MiB a rank", "ratio"]
+    for figures in (one, several):
+        figures["peak"] = max(figures[name] for name in FIGURES)
     rows = {
         what: [round(one[name] / 2**20), round(several[name] / 2**20), round(several[name] / one[name], 2)]
-        for what, name in (("between steps", "state"), ("peak of a step", "peak"))
+        for name, what in (FIGURES | {"peak": "peak of a step"}).items()
     }
     print(title)
     for what, (alone, sharded, ratio) in rows.items():
-        print(f"{what:16}{alone:8} MiB alone{sharded:8} MiB on {options.ranks} ranks{ratio:8.2f}")
+        print(f"{what:30}{alone:8} MiB alone{sharded:8} MiB on {options.ranks} ranks{ratio:8.2f}")
     if options.save:
         results.save(one["facts"], None, title, columns, rows)
 
