@@ -1,8 +1,9 @@
 """Rows by index and broadcasts, as graph networks have them: GB/s of the bytes that must move, and the peer's.
 
-A million edges between 100,000 nodes in no order; of "power law" most edges end in few nodes. Features are 64 to 256
-wide. What must move: each index, each row that is read or written, and the nodes' features once. "(atomics)" rows are
-too few or too narrow for sorted sums. A hundredth of all where a CPU computes. --only REGEX measures some rows.
+A million edges between 100,000 nodes in no order; of "power law" most edges end in few nodes, and "to 128 graphs" all
+rows do, as where nodes are pooled. Features are 64 to 256 wide. What must move: each index, each row that is read or
+written, and the nodes' features once; of sorted and coalesced edges what is given and what results. "(atomics)" rows
+are too few or too narrow for sorted sums. A hundredth of all where a CPU computes. --only REGEX measures some rows.
 """
 
 import os
@@ -12,7 +13,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import peer  # noqa: E402
 
-NODES, EDGES = 100_000, 1_000_000
+NODES, EDGES, GRAPHS = 100_000, 1_000_000, 128
 
 
 def graph_calls(device, dtype, width, part):
@@ -36,6 +37,18 @@ def graph_calls(device, dtype, width, part):
     for how in ("mean", "amax"):
         call = lambda how=how: x.scatter_reduce(0, wide, rows, how, include_self=False)  # noqa: E731
         yield f"scatter_reduce {how}", call, reduced
+    in_place = x.clone()
+    yield "index_add_", lambda: in_place.index_add_(0, index, rows, alpha=1e-6), reduced
+    graph = torch.randint(GRAPHS, (edges,), device=device)
+    graphs = torch.zeros(GRAPHS, width, dtype=dtype, device=device)
+    pooled = 8 * edges + e * edges * width + 2 * e * GRAPHS * width
+    yield f"index_add_ to {GRAPHS} graphs", lambda: graphs.index_add_(0, graph, rows, alpha=1e-6), pooled
+    yield f"index_add_ to {GRAPHS} graphs, sorted", graphs_in_order(graphs, graph, rows), pooled
+    if dtype == torch.float32:  # CUDA has no other
+        lengths = torch.bincount(index, minlength=nodes)
+        for how in ("sum", "mean", "max"):
+            call = lambda how=how: torch.segment_reduce(rows, how, lengths=lengths, unsafe=True)  # noqa: E731
+            yield f"segment_reduce {how}", call, 8 * nodes + e * (edges + nodes) * width
     if width == 64:
         few = edges // 20
         yield (
@@ -46,6 +59,28 @@ def graph_calls(device, dtype, width, part):
         ones = torch.ones(edges, dtype=dtype, device=device)
         degrees = torch.zeros(nodes, dtype=dtype, device=device)
         yield "index_add of numbers (atomics)", lambda: degrees.index_add(0, index, ones), (8 + e) * edges
+
+
+def graphs_in_order(graphs, graph, rows):
+    index = graph.sort()[0]
+    return lambda: graphs.index_add_(0, index, rows, alpha=1e-6)
+
+
+def edge_calls(device, part):
+    import torch
+
+    nodes, edges = NODES // part, EDGES // part
+    source, target = torch.randint(nodes, (2, edges), device=device)
+    pair = torch.stack([source, target])
+    weights = torch.rand(edges, device=device)
+    matrix = lambda: torch.sparse_coo_tensor(pair, weights, (nodes, nodes), check_invariants=False)  # noqa: E731
+    yield "sort of edges' targets", lambda: target.sort(), 24 * edges
+    yield "stable argsort of edges' targets", lambda: target.argsort(stable=True), 16 * edges
+    yield "sort of edges as source * nodes + target", lambda: (source * nodes + target).sort(), 32 * edges
+    yield "edges in the order of their targets", lambda: pair[:, target.argsort(stable=True)], 32 * edges
+    yield "unique edges", lambda: pair.unique(dim=1), 32 * edges
+    yield "coalesce", lambda: matrix().coalesce(), 40 * edges
+    yield "degrees by bincount", lambda: torch.bincount(target, minlength=nodes), 8 * edges + 8 * nodes
 
 
 def broadcast_calls(device, dtype, part):
@@ -76,15 +111,20 @@ def measure(device):
     only = re.compile(os.environ.get("ANYMPS_BENCHMARK_ONLY", ""))
     part = 100 if device == "cpu" or "llvmpipe" in peer.device_name(device) else 1
     figures = {}
+
+    def measure_all(calls, suffix):
+        for what, call, moved in calls:
+            name = f"{what}, {suffix}"
+            if only.search(name):
+                inner = peer.stream_length(call, device)
+                figures[name] = moved / peer.median_seconds(call, device, inner=inner) / 1e9
+
+    measure_all(edge_calls(device, part), "int64")
     for dtype in (torch.float32, torch.bfloat16):
         groups = [broadcast_calls(device, dtype, part)]
         groups += [graph_calls(device, dtype, width, part) for width in (64, 128, 256)]
         for width, calls in zip(("", "64 ", "128 ", "256 "), groups):
-            for what, call, moved in calls:
-                name = f"{what}, {width}{str(dtype)[6:]}"
-                if only.search(name):
-                    inner = peer.stream_length(call, device)
-                    figures[name] = moved / peer.median_seconds(call, device, inner=inner) / 1e9
+            measure_all(calls, f"{width}{str(dtype)[6:]}")
     return figures
 
 
