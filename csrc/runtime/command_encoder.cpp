@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <deque>
 #include <list>
@@ -332,13 +331,11 @@ class CommandEncoder::Impl {
         const double limit = info.max_submission_seconds();
         if (limit == 0) return record_part(launch, {{0, 0, 0}, grid}, 1);
         const double seconds = dispatch_seconds(info, launch.accesses, launch.work);
-        const bool whole =
-            launch.grid_address != 0 || launch.work.counts_workgroups || !info.splits_dispatches();
-        if (seconds <= limit || whole) {
+        if (seconds <= limit || !info.splits_dispatches()) {
             take_time(seconds);
             return record_part(launch, {{0, 0, 0}, grid}, 1);
         }
-        const auto parts = split_grid(grid, static_cast<uint64_t>(std::ceil(seconds / limit)));
+        const auto parts = parts_of(launch, seconds, limit);
         for (const GridPart& part : parts) {
             take_time(seconds / static_cast<double>(parts.size()));
             record_part(launch, part, 1.0 / static_cast<double>(parts.size()));

@@ -3,8 +3,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "runtime/launch.h"
 #include "vulkan/instance.h"
 
 namespace anymps::runtime {
@@ -69,6 +71,11 @@ std::vector<GridPart> split_grid(Grid grid, uint64_t parts) {
             cut(result, {{0, 0, z}, {grid.x, grid.y, 1}}, inner, (parts + grid.z - 1) / grid.z);
     }
     return result;
+}
+
+std::vector<GridPart> parts_of(const Launch& launch, double seconds, double limit) {
+    const bool whole = launch.grid_address != 0 || launch.work.counts_workgroups || seconds <= limit;
+    return split_grid(launch.grid, whole ? 1 : static_cast<uint64_t>(std::ceil(seconds / limit)));
 }
 
 }  // namespace anymps::runtime

@@ -15,6 +15,8 @@ struct DeviceInfo;
 
 namespace anymps::runtime {
 
+struct Launch;
+
 // What a launcher knows of a dispatch beyond its memory.
 struct DispatchWork {
     double operations = 0;           // as many of float32 as take its time, where memory may take less
@@ -38,5 +40,8 @@ struct GridPart {
 // together run the same workgroups. linear_group_id() holds in each of them: only the outermost dimensions
 // are cut.
 std::vector<GridPart> split_grid(Grid grid, uint64_t parts);
+
+// A dispatch of so many seconds as parts that take `limit` at most, or whole where its grid cannot be cut.
+std::vector<GridPart> parts_of(const Launch& launch, double seconds, double limit);
 
 }  // namespace anymps::runtime

@@ -9,6 +9,7 @@
 
 #include "runtime/device.h"
 #include "runtime/launch.h"
+#include "vulkan/instance.h"
 #include "vulkan/pipeline.h"
 
 namespace anymps::runtime {
@@ -60,8 +61,12 @@ void log_dispatch(const Launch& launch) {
                                       : number(grid.x) + " x " + number(grid.y) + " x " + number(grid.z));
     line += ", " + std::to_string(launch.args.size()) + " bytes of arguments, ";
     const double seconds = dispatch_seconds(device_info(), launch.accesses, launch.work);
-    line += std::to_string(static_cast<uint64_t>(std::ceil(1e6 * seconds))) + " us on a slow device\n";
-    print(line);
+    line += std::to_string(static_cast<uint64_t>(std::ceil(1e6 * seconds))) + " us on a slow device";
+    const double asked = device_info().max_submission_seconds();
+    const double limit = asked > 0 ? asked : vulkan::DeviceInfo::kMaxSubmissionSeconds;
+    if (const size_t parts = parts_of(launch, seconds, limit).size(); parts > 1)
+        line += ", in " + std::to_string(parts) + " parts";
+    print(line + '\n');
 }
 
 }  // namespace anymps::runtime

@@ -20,7 +20,8 @@ void log_plan(std::string_view op, const std::string& text);
 bool logs_dispatches();
 
 // Prints the kernel's name, its specialization constants by id, grid, bytes of arguments and the
-// microseconds that it takes on a slow device: dispatch_seconds().
+// microseconds that it takes on a slow device: dispatch_seconds(). Where these are more than a submission may
+// take, or would where such devices are watched, also in how many parts it is recorded.
 void log_dispatch(const Launch& launch);
 
 }  // namespace anymps::runtime

@@ -88,9 +88,10 @@ struct DeviceInfo {
     // The most that a submission may take, by the estimate of runtime/dispatch_time.h, before kernel drivers
     // take the device for hung: amdgpu after 10 s (2 s by some settings), i915 by its heartbeat. 0: nobody
     // watches.
+    static constexpr double kMaxSubmissionSeconds = 0.5;
     double max_submission_seconds() const {
         if (asked_submission_seconds >= 0) return asked_submission_seconds;
-        return runs_on_cpu || !profile->watchdog ? 0 : 0.5;
+        return runs_on_cpu || !profile->watchdog ? 0 : kMaxSubmissionSeconds;
     }
     // Whether those that take longer are recorded in parts. NVIDIA's driver 580 has run parts of a grid
     // without their base.
