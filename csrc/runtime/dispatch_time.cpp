@@ -12,7 +12,8 @@
 namespace anymps::runtime {
 namespace {
 
-constexpr uint32_t kMaxGroups = 65535;  // in one dimension, on Intel and on software drivers
+constexpr uint64_t kMaxGroups = 65535;  // in one dimension, on Intel and on software drivers
+constexpr uint64_t kFoldedRows = 256;   // or more, of a folded grid: it is cut into whole ones
 
 thread_local DispatchWork next_work;
 
@@ -31,7 +32,7 @@ void cut(std::vector<GridPart>& result, GridPart part, uint32_t Grid::*dimension
 
 Grid Grid::linear(uint64_t groups) {
     if (groups <= kMaxGroups) return {static_cast<uint32_t>(groups), 1, 1};
-    const uint64_t rows = (groups + kMaxGroups - 1) / kMaxGroups;
+    const uint64_t rows = std::max(kFoldedRows, (groups + kMaxGroups - 1) / kMaxGroups);
     TORCH_CHECK(rows <= kMaxGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
     return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
 }

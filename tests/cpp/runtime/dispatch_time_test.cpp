@@ -42,6 +42,17 @@ TEST(SplitGrid, CutsTheOutermostDimensionThatNumbersSurvive) {
     covers({300, 200, 1}, 11, 11);
 }
 
+TEST(SplitGrid, FoldedGridsHaveRowsToCut) {
+    for (const uint64_t groups : {65536, 78046, 100'000, 1'000'003}) {
+        const Grid grid = Grid::linear(groups);
+        EXPECT_GE(uint64_t{grid.x} * grid.y, groups);
+        EXPECT_LT(uint64_t{grid.x} * grid.y - groups, grid.x);  // what is past the end is in the last row
+        EXPECT_GE(split_grid(grid, 44).size(), 40u);
+    }
+    covers(Grid::linear(65535), 44, 44);
+    covers(Grid::linear(65536), 44, 43);
+}
+
 TEST(DispatchTime, IsOfBytesOrOfOperations) {
     vulkan::DeviceInfo integrated, card;
     integrated.is_integrated = true;
