@@ -160,12 +160,17 @@ Plan cheapest_plan(const vulkan::DeviceInfo& device, const GemmProblem& p) {
     return wider.tile && wider.seconds < plan.seconds ? wider : plan;
 }
 
-// Split-K of few rows, where the results alone do not fill the device.
+// Split-K of few rows, where the results alone do not fill the device. Of slices longer than kLongSlice a
+// compute unit gets 32, not two: adding up what they result in is less than what two take longer to read.
 Plan plan_of_few(const vulkan::DeviceInfo& device, const GemmProblem& p, const Tile& tile,
                  uint64_t min_k_per_split) {
     const uint64_t groups = groups_of(tile, p.batch, p.m, p.n), enough = 2 * device.compute_units();
     uint64_t split_k = min_split_k(p);
-    if (groups < enough) split_k = std::max(split_k, std::min(enough / groups, p.k / min_k_per_split));
+    if (groups < enough) {
+        constexpr uint64_t kLongSlice = 1 << 17;
+        split_k = std::max({split_k, std::min(enough / groups, p.k / min_k_per_split),
+                            std::min(16 * enough / groups, p.k / kLongSlice)});
+    }
     Plan plan{&tile, false, 1, 0};
     set_split_k(plan, p, split_k);
     return plan;

@@ -95,6 +95,20 @@ TEST(GemmPlan, EveryProblemHasAPlanThatTheDeviceCanRun) {
     }
 }
 
+TEST(GemmPlan, LongSumsOfFewResultsFillTheDevice) {
+    for (const DeviceInfo& device : made_up_devices()) {
+        GemmProblem dot;
+        dot.m = dot.n = 1;
+        dot.k_contiguous = true;
+        const auto slices = [&](uint64_t k) {
+            dot.k = k;
+            return plan_by_model(device, dot).split_k;
+        };
+        EXPECT_GE(slices(1 << 28), std::min<uint64_t>(2048, 30 * device.compute_units())) << device.name;
+        EXPECT_LE(slices(1 << 20), std::max<uint64_t>(8, 2 * device.compute_units())) << device.name;
+    }
+}
+
 // A software driver's subgroups are its vectors, whose width the user may choose.
 TEST(GemmPlan, AWorkgroupHoldsASubgroup) {
     for (DeviceInfo device : made_up_devices()) {
