@@ -82,6 +82,16 @@ std::array<uint32_t, 3> spans(const Windows& w, const Operands& t) {
     return w.adaptive || t.scatter || all > kMax ? std::array<uint32_t, 3>{} : result;
 }
 
+// What a thread visits along an axis at most: positions of a window, or outputs that an input may lie in.
+int64_t visited(const Windows& w, const Operands& t, int axis, int64_t inputs, int64_t outputs) {
+    const auto share = [](int64_t n, int64_t of) { return (n + of - 1) / std::max<int64_t>(of, 1); };
+    const bool gathers = t.backward && !t.scatter;
+    if (w.adaptive)
+        return gathers ? share(outputs, inputs) + 1 : std::max<int64_t>(share(inputs, outputs), 1);
+    const int64_t reach = (w.kernel[axis] - 1) * w.dilation[axis];
+    return gathers ? std::min(reach / w.stride[axis] + 1, outputs) : w.kernel[axis];
+}
+
 // The divisor of all averages, or 0 where some windows have fewer elements than others.
 int32_t common_divisor(const Windows& w, const Image& in, const Image& out) {
     if (w.divisor != 0 || w.adaptive) return w.divisor;
@@ -173,11 +183,8 @@ void launch(const shader::PoolKernel& kernel, const Windows& w, const Operands& 
                              .index_bytes = index_bytes(t.indices)});
     constexpr double kOperationsPerTap = 8;
     double taps = kOperationsPerTap * static_cast<double>(image.tensor().numel());
-    for (int axis = 0; axis < 3; ++axis) {
-        const int64_t covered =
-            (in.size(2 + axis) + out.size(2 + axis) - 1) / std::max<int64_t>(out.size(2 + axis), 1);
-        taps *= static_cast<double>(w.adaptive ? std::max<int64_t>(covered, 1) : w.kernel[axis]);
-    }
+    for (int axis = 0; axis < 3; ++axis)
+        taps *= static_cast<double>(visited(w, t, axis, in.size(2 + axis), out.size(2 + axis)));
     runtime::note_dispatch({.operations = taps});
     call.read(t.backward ? t.output : t.input).write(result);
     if (t.indices.defined()) t.backward ? call.read(t.indices) : call.write(t.indices);
