@@ -1,8 +1,11 @@
 #include "ops/conv/direction.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "ops/conv/depthwise.h"
 
@@ -21,21 +24,15 @@ struct Phase {
         step = dilation / common;
         first_tap = 0;
         // Among the first tap_step taps at most one lands on a whole position.
-        while (first_tap < tap_step && (phase + padding - first_tap * dilation) % stride != 0) ++first_tap;
-        taps =
-            first_tap < std::min(tap_step, all_taps) ? (all_taps - first_tap + tap_step - 1) / tap_step : 0;
+        const int64_t first_taps = std::min(tap_step, all_taps);
+        while (first_tap < first_taps && (phase + padding - first_tap * dilation) % stride != 0) ++first_tap;
+        taps = first_tap < first_taps ? (all_taps - first_tap + tap_step - 1) / tap_step : 0;
         start = taps > 0 ? (phase + padding - first_tap * dilation) / stride : 0;
     }
 };
 
-// Phases along the three axes of a dgrad's phase number `index`.
-std::array<Phase, 3> phase_axes(const ConvParams& p, const ConvTensor& w, const ConvTensor& x,
-                                int64_t index) {
-    const auto axis = [&](int a, int64_t phase) {
-        return Phase(phase, x.sizes[a], w.sizes[a], p.stride[a], p.padding[a], p.dilation[a]);
-    };
-    const Dim3& s = p.stride;
-    return {axis(0, index / (s[1] * s[2])), axis(1, index / s[2] % s[1]), axis(2, index % s[2])};
+Phase phase_of(const ConvParams& p, const ConvTensor& w, const ConvTensor& x, int axis, int64_t phase) {
+    return Phase(phase, x.sizes[axis], w.sizes[axis], p.stride[axis], p.padding[axis], p.dilation[axis]);
 }
 
 Dim3 negative(const Dim3& v) {
@@ -71,10 +68,20 @@ ImplicitGemm fprop_gemm(const Direction& d, const ConvTensor& x, const ConvTenso
 std::vector<ImplicitGemm> dgrad_gemms(const Direction& d, const ConvTensor& y, const ConvTensor& w) {
     const ConvTensor& x = d.result;
     const Dim3& s = d.params.stride;
+    // Of a long stride most phases have no taps or, where it exceeds x, no positions.
+    std::array<std::vector<std::pair<int64_t, Phase>>, 3> phases;
+    for (int axis = 0; axis < 3; ++axis) {
+        for (int64_t phase = 0; phase < std::min(s[axis], x.sizes[axis]); ++phase) {
+            const Phase p = phase_of(d.params, w, x, axis, phase);
+            if (p.taps > 0 || d.bias.defined()) phases[axis].emplace_back(phase, p);
+        }
+    }
+    const Dim3 count{std::ssize(phases[0]), std::ssize(phases[1]), std::ssize(phases[2])};
     std::vector<ImplicitGemm> gemms;
-    for (int64_t index = 0; index < s[0] * s[1] * s[2]; ++index) {
-        const auto axes = phase_axes(d.params, w, x, index);
-        const Dim3 phase{index / (s[1] * s[2]), index / s[2] % s[1], index % s[2]};
+    for (int64_t index = 0; index < count[0] * count[1] * count[2]; ++index) {
+        const std::pair<int64_t, Phase> axes[] = {phases[0][index / (count[1] * count[2])],
+                                                  phases[1][index / count[2] % count[1]],
+                                                  phases[2][index % count[2]]};
         ImplicitGemm c{};
         c.g = {{}, x.outer, false};
         c.k = {{}, y.padded, y.is_channels_last()};
@@ -85,14 +92,14 @@ std::vector<ImplicitGemm> dgrad_gemms(const Direction& d, const ConvTensor& y, c
                     x.group_stride, d.bias, d.bias_stride};
         c.groups = d.groups;
         for (int axis = 0; axis < 3; ++axis) {
-            const Phase& p = axes[axis];
+            const auto& [phase, p] = axes[axis];
             c.g.spatial[axis] = p.positions;
             c.k.spatial[axis] = p.taps;
             c.strided.offset += p.first_tap * w.strides[axis];
             c.strided.k.spatial[axis] = p.tap_step * w.strides[axis];
             c.im2col.k_step[axis] = -p.step;
             c.im2col.start[axis] = p.start;
-            c.target.offset += phase[axis] * x.strides[axis];
+            c.target.offset += phase * x.strides[axis];
             c.target.g.spatial[axis] = s[axis] * x.strides[axis];
         }
         if (d.phases) {
@@ -105,7 +112,7 @@ std::vector<ImplicitGemm> dgrad_gemms(const Direction& d, const ConvTensor& y, c
                         plane * x.channels};
         }
         if (c.k.count() == 0) c.strided.offset = 0;
-        if (c.k.count() > 0 || d.bias.defined()) gemms.push_back(c);
+        gemms.push_back(c);
     }
     return gemms;
 }
@@ -140,8 +147,10 @@ uint32_t reached(const ConvParams& params, const ConvTensor& w, const ConvTensor
     const Dim3& s = params.stride;
     uint32_t result = 0;
     for (int64_t index = 0; index < s[0] * s[1] * s[2]; ++index) {
-        const auto axes = phase_axes(params, w, x, index);
-        if (std::ranges::all_of(axes, [](const Phase& p) { return p.taps > 0; })) result |= 1u << index;
+        const int64_t phases[] = {index / (s[1] * s[2]), index / s[2] % s[1], index % s[2]};
+        bool all = true;
+        for (int axis = 0; axis < 3; ++axis) all &= phase_of(params, w, x, axis, phases[axis]).taps > 0;
+        if (all) result |= 1u << index;
     }
     return result;
 }

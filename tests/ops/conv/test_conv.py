@@ -233,6 +233,13 @@ def test_depthwise_beyond_the_image():
         assert all(t.isfinite().all() for t in (y, *g[:2]))
 
 
+def test_strides_beyond_the_image():
+    """... are planned by the positions that there are."""
+    for groups in (1, 3):
+        check(([100_000] * 2, [1, 1], [1, 1], False, [0, 0], groups),
+              torch.randn(2, 3, 5, 6), torch.randn(6, 3 // groups, 3, 3), torch.randn(6))  # fmt: skip
+
+
 def test_few_channels_in_many_groups_channels_last():
     x = torch.randn(5, 8, 12, 12).contiguous(memory_format=torch.channels_last)
     for channels, filters in ((4, 4), (4, 2), (8, 1)):
