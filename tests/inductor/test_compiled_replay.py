@@ -1,5 +1,7 @@
 """torch.compile(mode="reduce-overhead"): calls that are replayed give what the same calls give eagerly."""
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -371,3 +373,21 @@ def test_torch_profiler_shows_compiled_kernels(mps, mode):
     kernels = {e.key: e for e in profile.key_averages() if e.device_type.name == "CUDA"}
     assert [e.count for name, e in kernels.items() if "sin" in name and "exp" in name] == [1], kernels
     assert any(e.key == "torch.accelerator.Graph.replay" for e in profile.key_averages()) == (mode != "default")
+
+
+def test_inputs_are_free_where_a_graph_is_captured(mps):
+    held, given = [], []
+
+    def model(inputs):
+        held.append(given[0]() is not None)
+        (x,) = inputs
+        inputs.clear()
+        return [x + 1]
+
+    function = ReplayPolicy().cudagraphify(model, [torch.empty(4, device=mps)], (), is_backward=False)
+    for value in (1.0, 2.0, 3.0):
+        inputs = [torch.full((4,), value, device=mps)]
+        given[:] = [weakref.ref(inputs[0])]
+        (result,) = function(inputs)
+        assert result.tolist() == [value + 1] * 4
+    assert held == [True, False]  # as it is, captured, replayed

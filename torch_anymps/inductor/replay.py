@@ -86,13 +86,15 @@ class _Function:
             return self.model(inputs)
         try:
             capture = _Capture(self, key, inputs, last)
+            inputs = capture.taken_in(inputs)
+            capture.record(self, inputs)
         except RuntimeError as error:
             # Nothing has run: what was captured is forgotten.
             self.give_up(str(error).split("\n")[0])
             return self.model(inputs)
         self.warn_of_sizes(key)
         self.captures.insert(0, capture)
-        return capture.run(inputs)
+        return capture.replay(inputs, capture.memory.take(0))
 
     def warn_of_sizes(self, key) -> None:
         """PyTorch's warning, once, where more sizes are captured than cudagraph_dynamic_shape_warn_limit says."""
@@ -145,34 +147,40 @@ class _Function:
 
 
 class _Capture:
-    """A captured run of a function. Raises RuntimeError where the function cannot be captured."""
+    """A captured run of a function. record() raises RuntimeError where the function cannot be captured."""
 
     def __init__(self, function: _Function, key, inputs: list, last_addresses: list[int]) -> None:
         self.function = weakref.proxy(function)
         self.key = key
         self.fixed: list[int] = []
         self.copied: list[int] = []
-        arguments = list(inputs)
         for i, x in enumerate(inputs):
-            if i in function.on_host:
-                continue
-            if function.reads_in_place(i, x, last_addresses[i], key):
-                self.fixed.append(i)
-            else:
-                self.copied.append(i)
-                with torch.inference_mode(False):  # the next call may be outside of it
-                    arguments[i] = static_input(x)
-        fixed = [inputs[i] for i in self.fixed]
-        self.addresses = {i: x.data_ptr() for i, x in zip(self.fixed, fixed, strict=True)}
-        self.buffers = [arguments[i] for i in self.copied]
+            if i not in function.on_host:
+                in_place = function.reads_in_place(i, x, last_addresses[i], key)
+                (self.fixed if in_place else self.copied).append(i)
+        with torch.inference_mode(False):  # the next call may be outside of it
+            self.buffers = [static_input(inputs[i]) for i in self.copied]
         self.expanded = [get_expanded_dims(x) for x in self.buffers]
+        self.addresses = {i: inputs[i].data_ptr() for i in self.fixed}
+        self.fixed_indices, self.fixed_addresses = tuple(self.fixed), tuple(self.addresses.values())
+
+    def taken_in(self, inputs: list) -> list:
+        """The inputs with copies in place of those that are not fixed; what the caller gave may be freed."""
+        self._copy([inputs[i] for i in self.copied])
+        taken = list(inputs)
+        inputs.clear()
+        for i, buffer in zip(self.copied, self.buffers, strict=True):
+            taken[i] = buffer
+        return taken
+
+    def record(self, function: _Function, inputs: list) -> None:
         self.graph = torch.accelerator.Graph()
         self.graph.capture_begin()
         try:
-            outputs = list(function.model(arguments))
+            outputs = list(function.model(list(inputs)))
         finally:
             self.graph.capture_end()
-        of_input = {x.untyped_storage().data_ptr(): i for x, i in zip(fixed, self.fixed, strict=True)}
+        of_input = {inputs[i].untyped_storage().data_ptr(): i for i in self.fixed}
         self.template: list = []  # outputs: _GIVEN, _Alias or what does not change
         captured = []
         for x in outputs:
@@ -191,7 +199,6 @@ class _Capture:
                 self.template.append(_GIVEN)
             else:
                 self.template.append(_Alias(i, x, inputs[i]))
-        self.fixed_indices, self.fixed_addresses = tuple(self.fixed), tuple(self.addresses.values())
         self.gives_all = all(x is _GIVEN for x in self.template)
         self.memory = torch.classes.anymps.GraphMemory(captured)
         for x in captured:
@@ -204,13 +211,10 @@ class _Capture:
         outputs = self.memory.take(MAX_MOVED_BYTES)
         if outputs is None:
             return self.function.model(inputs)
-        if self.copied:
-            copied = [inputs[i] for i in self.copied]
-            if torch.is_grad_enabled():
-                with torch.no_grad():
-                    self._copy(copied)
-            else:
-                self._copy(copied)
+        self._copy([inputs[i] for i in self.copied])
+        return self.replay(inputs, outputs)
+
+    def replay(self, inputs: list, outputs: list[torch.Tensor]) -> list:
         self.graph.replay()
         if self.gives_all:
             inputs.clear()
@@ -229,6 +233,12 @@ class _Capture:
         return result
 
     def _copy(self, inputs: list[torch.Tensor]) -> None:
+        if not inputs:
+            return
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._copy(inputs)
+            return
         if not any(self.expanded):
             torch._foreach_copy_(self.buffers, inputs)
             return
