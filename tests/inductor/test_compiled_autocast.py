@@ -71,3 +71,9 @@ def test_scan(mps):
     with torch.autocast("mps", torch.bfloat16):
         last, _ = scan(lambda carry, row: (carry + row @ b, row.clone()), torch.zeros(20, device=mps), a)
     torch.testing.assert_close(last, a.sum(0) @ b, rtol=5e-2, atol=0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_a_program_widens_is_rounded_first(mps, dtype):
+    a, b = (torch.randn(64, 64, device=mps, dtype=dtype) for _ in range(2))
+    assert torch.equal(torch.compile(lambda a, b: (a @ b).float())(a, b), (a @ b).float())

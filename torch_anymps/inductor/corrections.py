@@ -9,6 +9,8 @@ import torch
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRangeError
 
+from .product_passes import is_backward
+
 aten = torch.ops.aten
 
 
@@ -267,7 +269,7 @@ def _results(graph) -> list[int]:
     context = torch._guards.TracingContext.try_get()
     metadata = context and context.fw_metadata
     visible = graph.output_node().meta.get("user_visible_output_idxs", ())  # others are kept for gradients
-    if metadata is None or any("tangents" in node.name for node in graph.find_nodes(op="placeholder")):
+    if metadata is None or is_backward(graph):
         return list(visible)
     start, infos = metadata.num_mutated_inp_runtime_indices, metadata.output_info
     end = start + len(infos)

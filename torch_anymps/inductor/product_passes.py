@@ -38,11 +38,17 @@ def is_for_called(node: fx.Node, test=all) -> bool:
     )
 
 
+def is_backward(graph: fx.Graph) -> bool:
+    return any("tangents" in node.name for node in graph.find_nodes(op="placeholder"))
+
+
 def widen_products(graph: fx.Graph) -> None:
-    """Products of 16-bit floats that only the results of the graph need, as float32: written so, not converted.
+    """Products of 16-bit floats that only the results of a backward need, as float32: written so, not converted.
 
     Gradients of weights under autocast. They are not rounded to 16 bits on the way.
     """
+    if not is_backward(graph):
+        return  # what a program converts by itself has been rounded
     for node in list(graph.nodes):
         if not is_conversion(node, torch.float32) or any(user.op != "output" for user in node.users):
             continue
