@@ -7,12 +7,15 @@ one for DEVICE is kept.
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
 import unittest
 
 import harness
 import pytest
 from harness import DEVICE, errors_stay_with_their_test  # noqa: F401
-from torch._inductor import compile_fx
+from torch._inductor import codecache, compile_fx
 from torch._inductor.fx_passes import fusion_regions
 from torch.testing._internal import (
     common_device_type,
@@ -27,6 +30,7 @@ harness.instantiate_for_mps()
 harness.supply(
     [
         (common_methods_invocations, "skipOps", lambda case, test, to_skip: common_device_type.skipOps(to_skip)),
+        (codecache, "cpp_prefix_path", None),
         (compile_fx, "complex_memory_overlap", None),
         (fusion_regions, "collapse_fusion_regions", None),
         (fusion_regions, "expand_fusion_regions", None),
@@ -41,7 +45,25 @@ if DEVICE == "mps":
         setattr(inductor_utils, _name, True)
     inductor_utils.HAS_CPU = inductor_utils.RUN_CPU = False
     inductor_utils.GPU_TYPE = "mps"
-    triton_utils.requires_gpu = triton_utils.requires_gpu_and_triton = unittest.skipUnless(True, "")
+    inductor_utils.HAS_CUDA = True  # of 2.6
+    triton_utils.requires_cuda = triton_utils.requires_gpu = triton_utils.requires_gpu_and_triton = unittest.skipUnless(True, "")
+
+
+
+class CurrentStderr:
+    """sys.stderr as it is at each line: tests put their own there, and read the log from it."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+for _name in filter(re.compile(r"torch\b").match, logging.root.manager.loggerDict):
+    for _handler in logging.getLogger(_name).handlers:
+        if type(_handler) is logging.StreamHandler:
+            _handler.setStream(CurrentStderr())
 
 pytest_addoption = harness.add_part_options
 
