@@ -49,11 +49,14 @@ list(REMOVE_ITEM SHADERS ${SHADER_LIBRARY})
 # what includes a header whose text has changed.
 set(SHADER_HEADERS ${SHADERS} ${SHADER_MODULES})
 list(TRANSFORM SHADER_HEADERS REPLACE "^${CMAKE_SOURCE_DIR}/(.*)\\.slang$" "${GENERATED_DIR}/anymps/\\1.h")
-list(APPEND SHADER_HEADERS ${GENERATED_DIR}/anymps/shaders/instances.h)
+set(GENERATED_SHADER_HEADERS ${GENERATED_SHADERS})
+list(TRANSFORM GENERATED_SHADER_HEADERS REPLACE "^${GENERATED_DIR}/(.*)\\.slang$" "${GENERATED_DIR}/anymps/\\1.h")
+list(APPEND SHADER_HEADERS ${GENERATED_SHADER_HEADERS} ${GENERATED_DIR}/anymps/shaders/instances.h)
 add_custom_command(
     OUTPUT ${SHADER_HEADERS}
     COMMAND shader_headers --include ${CMAKE_SOURCE_DIR}/shaders --output ${GENERATED_DIR}/anymps/shaders ${SHADERS}
-    DEPENDS shader_headers ${SHADERS} ${SHADER_LIBRARY}
+            ${GENERATED_SHADERS}
+    DEPENDS shader_headers ${SHADERS} ${SHADER_LIBRARY} ${GENERATED_SHADERS}
     COMMENT "Writing shaders' headers"
     VERBATIM)
 add_custom_target(generated_shader_headers DEPENDS ${SHADER_HEADERS})

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/multi_tensor_launcher.h"
+#include "kernels/pointwise_constants.h"
 
 namespace anymps::kernels {
 namespace {
@@ -138,16 +139,14 @@ struct Foreach {
                 words.push_back(scalar_argument(each ? (*each)[i] : number, common(i), opmath));
             lists.push_back({{}, false, false, words});
         }
-        const auto specialize = [&](size_t i) {
-            MultiTensorLauncher::Constants constants{code(common(i)), code(out[i].scalar_type()),
-                                                     code(ScalarType::Float)};
-            for (const ForeachOperand* operand = operands.begin(); operand != operands.begin() + row.inputs();
-                 ++operand)
-                constants.push_back(operand_code(*operand, i));
-            return constants;
+        const auto constants = [&](size_t i) {
+            pointwise_shader::Constants result{.common = code(common(i)), .out0 = code(out[i].scalar_type())};
+            for (size_t input = 0; input < row.inputs(); ++input)
+                input_code(result, input) = operand_code(operands.begin()[input], i);
+            return result;
         };
-        MultiTensorLauncher(std::string(row.name()) + "_f32_foreach", lists, specialize)
-            .dispatch(MultiTensor{});
+        const std::string name = std::string(row.name()) + "_f32_foreach";
+        MultiTensorCall(pointwise_shader::ForeachKernel{name}, lists, constants).dispatch({});
     }
 };
 

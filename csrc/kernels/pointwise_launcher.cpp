@@ -14,6 +14,7 @@
 #include "kernels/float8.h"
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "kernels/pointwise_constants.h"
 #include "runtime/command_encoder.h"
 #include "runtime/device.h"
 #include "runtime/torch_version.h"
@@ -25,33 +26,11 @@ namespace {
 using at::ScalarType;
 using at::TensorIteratorBase;
 
-// As in shaders/lib/pointwise.slang and pointwise_strided.slang.
-constexpr int kMaxInputs = 4;
-constexpr int kMaxOutputs = 2;
-constexpr int kMaxScalars = 6;
-constexpr int kMaxDims = 64;
-constexpr uint32_t kDenseElementsPerThread = 8;
+using pointwise_shader::DenseArgs, pointwise_shader::StridedArgs;
+using shaders::pointwise::StridedDim;
 
-struct DenseArgs {
-    uint64_t outputs[kMaxOutputs];
-    uint64_t inputs[kMaxInputs];
-    uint64_t scalars[kMaxScalars];
-    uint32_t count;
-    uint32_t groups_x;
-};
-static_assert(sizeof(DenseArgs) == 104);
-
-struct StridedDim {
-    FastDivider size;
-    int32_t strides[kMaxOutputs + kMaxInputs];
-};
-
-struct StridedArgs {
-    DenseArgs operands;
-    uint32_t ndim;
-    StridedDim dims[kMaxDims];
-};
-static_assert(offsetof(StridedArgs, dims) == 108);
+constexpr size_t kMaxDims = 64;  // as ATen
+constexpr uint32_t kDenseElementsPerThread = 4 * shaders::pointwise::kSteps;
 
 uint64_t bits(float v) {
     return std::bit_cast<uint32_t>(v);
@@ -228,41 +207,44 @@ uint32_t workgroup_size() {
 
 // One dispatch under construction.
 struct Launch {
-    // groups, 0, common, outputs, inputs
-    std::array<uint32_t, 5 + kMaxInputs> specialization{};
-    size_t constants = 5;
+    pointwise_shader::Constants constants;
+    DenseArgs args;  // of a strided dispatch, too
     c10::SmallVector<runtime::Access, kMaxInputs + kMaxOutputs> accesses;
 };
 
-void dispatch_dense(const Launch& launch, KernelId id, DenseArgs& args) {
+void dispatch_dense(Launch& launch, KernelId id) {
+    DenseArgs& args = launch.args;
     const auto grid =
         runtime::Grid::linear((args.count - 1) / (workgroup_size() * kDenseElementsPerThread) + 1);
     args.groups_x = grid.x;
-    runtime::encoder().dispatch(pipeline(id, {launch.specialization.data(), launch.constants}), &args,
-                                sizeof(args), grid, launch.accesses);
+    runtime::encoder().dispatch(pipeline(id, launch.constants.values()), &args, sizeof(args), grid,
+                                launch.accesses);
 }
 
-void dispatch_strided(const Launch& launch, KernelId id, const DenseArgs& operands,
-                      const TensorIteratorBase& iter, PointwiseKernel::Walk walk,
-                      uint32_t pieces_per_thread) {
+void dispatch_strided(const Launch& launch, KernelId id, const TensorIteratorBase& iter,
+                      PointwiseKernel::Walk walk, uint32_t pieces_per_thread) {
     const uint32_t width = walk == PointwiseKernel::kSingles ? 1 : kQuad;
-    StridedArgs args;
-    args.operands = operands;
-    args.operands.count = operands.count / width;
+    struct {
+        StridedArgs args;
+        std::array<StridedDim, kMaxDims - 1> rest;  // of args.dims
+    } whole;
+    StridedArgs& args = whole.args;
+    args.operands = launch.args;
+    args.operands.count /= width;
     const auto grid =
         runtime::Grid::linear((args.operands.count - 1) / (workgroup_size() * pieces_per_thread) + 1);
     args.operands.groups_x = grid.x;
     args.ndim = static_cast<uint32_t>(iter.ndim());
     for (int d = 0; d < iter.ndim(); ++d) {
         const uint32_t per_step = d == 0 && walk == PointwiseKernel::kRowQuads ? width : 1;
-        args.dims[d].size = FastDivider(static_cast<uint32_t>(iter.shape()[d]) / per_step);
+        StridedDim& dim = args.dims.data()[d];
+        dim.size = FastDivider(static_cast<uint32_t>(iter.shape()[d]) / per_step);
         for (int arg = 0; arg < iter.ntensors(); ++arg) {
-            const int slot = arg < iter.noutputs() ? arg : kMaxOutputs + arg - iter.noutputs();
-            args.dims[d].strides[slot] =
-                static_cast<int32_t>(iter.strides(arg)[d]) * static_cast<int32_t>(per_step);
+            const size_t slot = arg < iter.noutputs() ? arg : kMaxOutputs + arg - iter.noutputs();
+            dim.strides[slot] = static_cast<int32_t>(iter.strides(arg)[d]) * static_cast<int32_t>(per_step);
         }
     }
-    runtime::encoder().dispatch_pointer(pipeline(id, {launch.specialization.data(), launch.constants}), &args,
+    runtime::encoder().dispatch_pointer(pipeline(id, launch.constants.values()), &args,
                                         offsetof(StridedArgs, dims) + args.ndim * sizeof(StridedDim), grid,
                                         launch.accesses);
 }
@@ -279,7 +261,7 @@ uint64_t input_number(const PointwiseKernel& kernel, const c10::Scalar* number,
 void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
             std::initializer_list<c10::Scalar> scalars, ScalarType compute, bool dense) {
     Launch launch;
-    DenseArgs args;
+    DenseArgs& args = launch.args;
     const uint32_t common = code(compute);
     const bool opmath = kernel.has(PointwiseKernel::kOpmath), as_bits = kernel.has(PointwiseKernel::kBits);
     const int outputs = iter.noutputs(), inputs = static_cast<int>(kernel.inputs());
@@ -292,16 +274,17 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
         if (dense) return type | (is_one(iter, arg) ? PointwiseKernel::kOne : PointwiseKernel::kTensor);
         return type | plan.read[static_cast<size_t>(arg - outputs)];
     };
-    launch.specialization = {workgroup_size(), 0, common};
+    launch.constants.workgroup = workgroup_size();
+    launch.constants.common = common;
     for (int k = 0; k < outputs; ++k) {
-        launch.specialization[3 + k] = operand_code(k);
+        output_code(launch.constants, k) = operand_code(k);
         args.outputs[k] = reinterpret_cast<uint64_t>(iter.data_ptr(k));
         launch.accesses.push_back(access(iter, k));
     }
     auto scalar = scalars.begin();
     for (int k = 0; k < inputs; ++k) {
         const int arg = outputs + k;
-        uint32_t& constant = launch.specialization[launch.constants++];
+        uint32_t& constant = input_code(launch.constants, k);
         if (arg < iter.ntensors() && !iter.is_cpu_scalar(arg)) {
             constant = operand_code(arg);
             args.inputs[k] = reinterpret_cast<uint64_t>(iter.data_ptr(arg));
@@ -312,13 +295,13 @@ void launch(TensorIteratorBase& iter, const PointwiseKernel& kernel,
                                                    : input_number(kernel, scalar++, scalars, compute);
         }
     }
-    for (uint64_t* to = args.scalars; scalar != scalars.end();)
+    for (uint64_t* to = args.scalars.bits.data(); scalar != scalars.end();)
         *to++ = scalar_argument(*scalar++, compute, true);
     args.count = static_cast<uint32_t>(iter.numel());
     const auto layout = dense ? PointwiseKernel::kDense : PointwiseKernel::kStrided;
     const KernelId id = kernel.id(layout, compute_of(compute));
-    if (dense) return dispatch_dense(launch, id, args);
-    dispatch_strided(launch, id, args, iter, plan.walk, one_by_one ? 1 : 2);
+    if (dense) return dispatch_dense(launch, id);
+    dispatch_strided(launch, id, iter, plan.walk, one_by_one ? 1 : 2);
 }
 
 }  // namespace
@@ -350,7 +333,7 @@ void pointwise(TensorIteratorBase& iter, const PointwiseKernel& kernel,
             for (const auto& bound : scalars) input_number(kernel, &bound, scalars, compute);
         return;
     }
-    TORCH_INTERNAL_ASSERT(iter.noutputs() <= kMaxOutputs &&
+    TORCH_INTERNAL_ASSERT(iter.noutputs() <= static_cast<int>(kMaxOutputs) &&
                           iter.ninputs() <= static_cast<int>(kernel.inputs()) &&
                           scalars.size() + iter.ninputs() - kernel.inputs() <= kMaxScalars);
     const bool dense = is_dense(iter);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/TensorIterator.h>
+#include <anymps/shaders/lib/pointwise.h>
 #include <c10/core/Scalar.h>
 
 #include <atomic>
@@ -29,12 +30,20 @@ class PointwiseKernel {
         kFloat8 = 32,  // floats of 8 bits are computed in float32
     };
 
-    // How an operand is read, beside its dtype in the low 4 bits; as in shaders/lib/pointwise.slang.
-    enum Read : uint32_t { kTensor = 0, kOne = 1 << 4, kImmediate = 2 << 4, kApart = 3 << 4 };
+    // How an operand is read, beside its dtype in the low 4 bits.
+    enum Read : uint32_t {
+        kTensor = shaders::pointwise::kTensor << 4,
+        kOne = shaders::pointwise::kOne << 4,
+        kImmediate = shaders::pointwise::kImmediate << 4,
+        kApart = shaders::pointwise::kApart << 4
+    };
 
-    // How a strided kernel takes elements, in the code of output 0; as in
-    // shaders/lib/pointwise_strided.slang.
-    enum Walk : uint32_t { kSingles = 0, kRowQuads = 1 << 4, kFlatQuads = 2 << 4 };
+    // How a strided kernel takes elements, in the code of output 0.
+    enum Walk : uint32_t {
+        kSingles = shaders::pointwise::kSingles << 4,
+        kRowQuads = shaders::pointwise::kRowQuads << 4,
+        kFlatQuads = shaders::pointwise::kFlatQuads << 4
+    };
 
     // label: the name in "not implemented for" errors. inputs: operands of the functor.
     // dtypes: one bit a c10::ScalarType that the row computes in.

@@ -4,13 +4,12 @@
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/mps/EmptyTensor.h>
+#include <anymps/shaders/reduction_0.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "kernels/check_dtype.h"
-#include "kernels/kernel_call.h"
 #include "kernels/kernel_lanes.h"
 #include "kernels/reduce_nc_hw.h"
 #include "kernels/reduce_outer.h"
@@ -21,33 +20,14 @@ namespace anymps::kernels {
 
 namespace {
 
-// The twin of ReductionArgs in shaders/lib/reduction.slang, before its dimensions.
-struct Header {
-    std::array<uint64_t, 4> in{};
-    std::array<uint64_t, 2> out{};
-    uint64_t partials = 0;
-    uint64_t rows = 1;
-    uint64_t count = 1;
-    uint64_t chunk = 0;
-    int64_t row_stride = 0;
-    int64_t chunk_stride = 0;
-    std::array<float, 4> params{};
-    uint32_t chunks = 1;
-    uint32_t row_groups = 1;
-    uint32_t kept_dims = 0;
-    uint32_t reduced_dims = 0;
-};
-static_assert(sizeof(Header) == 128);
+// One of the generated files of kernels: all import the same arguments and constants.
+namespace shader = shaders::reduction_0;
+using shader::ReductionArgs;
 
-enum Flags : uint32_t {
-    kSplit = 1,
-    kWide = 2,
-    kVectorC = 4,
-    kVectorS = 8,
-    kFixed = 16,
-    kLinear = 32,
-    kPlane = 64
-};
+// Bits of Constants::flags.
+using shaders::reduction_load::kFixed, shaders::reduction_load::kLinear, shaders::reduction_load::kPlane,
+    shaders::reduction_load::kSplit, shaders::reduction_load::kVectorC, shaders::reduction_load::kVectorS,
+    shaders::reduction_load::kWide;
 
 // One call: geometry, then the choice of a variant.
 class Call {
@@ -57,10 +37,10 @@ class Call {
         TORCH_INTERNAL_ASSERT(ins.size() == row.inputs && outs.size() >= 1 && outs.size() <= 2);
         std::copy(ins.begin(), ins.end(), ins_.begin());
         std::copy(outs.begin(), outs.end(), outs_.begin());
-        header_.params = params;
+        args_.params = params;
         for (size_t k = 0; k < inputs_; ++k) {
             TORCH_INTERNAL_ASSERT(ins_[k].sizes() == ins_[0].sizes());
-            header_.in[k] = address(ins_[k]);
+            args_.in_address[k] = address(ins_[k]);
         }
         choose_kernels();
         find_extents(dims);
@@ -76,19 +56,19 @@ class Call {
         columns ? plan_columns() : plan_rows();
         const char* kernel = columns ? kernels_.columns : kernels_.rows;
         const uint32_t flags = vector_flags(columns ? kept_ : reduced_) | fixed_flag() | walk_flag();
-        if (header_.chunks == 1) {
-            dispatch(kernel, flags, {}, true, header_.row_groups);
+        if (args_.chunks == 1) {
+            dispatch(kernel, flags, {}, true, args_.row_groups);
             return;
         }
-        const int64_t words = static_cast<int64_t>(header_.rows * header_.chunks) * kMaxWords;
+        const int64_t words = static_cast<int64_t>(args_.rows * args_.chunks) * kMaxWords;
         const at::TensorBase partials = at::detail::empty_mps(
             {words}, c10::ScalarType::Int, std::nullopt, c10::Device(c10::kMPS), std::nullopt, std::nullopt);
-        header_.partials = address(partials);
-        header_.row_stride = columns ? 1 : header_.chunks;
-        header_.chunk_stride = columns ? static_cast<int64_t>(header_.rows) : 1;
-        dispatch(kernel, flags | kSplit, partials, true, uint64_t{header_.row_groups} * header_.chunks);
+        args_.partials = address(partials);
+        args_.row_stride = columns ? 1 : args_.chunks;
+        args_.chunk_stride = columns ? static_cast<int64_t>(args_.rows) : 1;
+        dispatch(kernel, flags | kSplit, partials, true, uint64_t{args_.row_groups} * args_.chunks);
         plan_partials();
-        dispatch(kernels_.partials, 0, partials, false, header_.row_groups);
+        dispatch(kernels_.partials, 0, partials, false, args_.row_groups);
     }
 
   private:
@@ -122,21 +102,21 @@ class Call {
                     extent.stride[kResultSlot + k] = outs_[k].stride(out_dim) * item_bytes(outs_[k]);
                 }
             }
-            (dims[d] ? header_.count : header_.rows) *= static_cast<uint64_t>(extent.size);
+            (dims[d] ? args_.count : args_.rows) *= static_cast<uint64_t>(extent.size);
             if (extent.size != 1) (dims[d] ? reduced_ : kept_).push_back(extent);
         }
         for (size_t k = 0; k < 2; ++k) {
-            if (outs_[k].defined()) header_.out[k] = address(outs_[k]);
+            if (outs_[k].defined()) args_.out_address[k] = address(outs_[k]);
         }
         collapse(kept_);
         collapse(reduced_, row_.indexed);
-        TORCH_CHECK(!row_.indexed || header_.count <= std::numeric_limits<uint32_t>::max(), row_.name,
+        TORCH_CHECK(!row_.indexed || args_.count <= std::numeric_limits<uint32_t>::max(), row_.name,
                     ": reductions with indices over more than 2^32 elements are not supported on MPS");
         problem_.type = ins_[0].scalar_type();
-        problem_.address = header_.in[0];
+        problem_.address = args_.in_address[0];
         problem_.result_item = item_bytes(*defined_out());
-        problem_.rows = header_.rows;
-        problem_.count = header_.count;
+        problem_.rows = args_.rows;
+        problem_.count = args_.count;
     }
 
     // True when every input can be read four elements at a time along dims[0], or not at all (expanded). Such
@@ -146,7 +126,7 @@ class Call {
         if (along.empty() || along[0].size < 4 || (!tail && along[0].size % 4 != 0)) return false;
         for (size_t k = 0; k < inputs_; ++k) {
             if (along[0].stride[k] == 0 && k >= 2) continue;
-            if (!vector_aligned(header_.in[k], item_bytes(ins_[k]), k, along, others)) return false;
+            if (!vector_aligned(args_.in_address[k], item_bytes(ins_[k]), k, along, others)) return false;
         }
         return true;
     }
@@ -166,15 +146,15 @@ class Call {
     // How positions are found among the reduced dimensions.
     uint32_t walk_flag() const {
         if (reduced_.size() <= 1) return kLinear;
-        return reduced_.size() == 2 && header_.count <= std::numeric_limits<uint32_t>::max() ? kPlane : 0u;
+        return reduced_.size() == 2 && args_.count <= std::numeric_limits<uint32_t>::max() ? kPlane : 0u;
     }
 
     void plan_rows() {
         const LaunchConfig& t = config_;
         vector_ = vectors(reduced_, kept_, reduced_.size() == 1) ? 4 : 1;
-        const uint64_t loads = ceil_div(header_.count, vector_);
-        lanes_ = t.software ? threads_per_row(t, header_.rows, loads) : lanes_of_rows(loads);
-        header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
+        const uint64_t loads = ceil_div(args_.count, vector_);
+        lanes_ = t.software ? threads_per_row(t, args_.rows, loads) : lanes_of_rows(loads);
+        args_.row_groups = group_count(ceil_div(args_.rows, t.workgroup / lanes_));
         split(lanes_ * vector_, lanes_ == t.workgroup && loads > t.workgroup);
     }
 
@@ -183,10 +163,10 @@ class Call {
         constexpr uint64_t kMaxOfLane = 64, kMin = 4;
         const vulkan::RowCosts& costs = route_device().costs();
         const LaunchConfig& t = config_;
-        const uint32_t lanes = threads_per_row(t, header_.rows, loads);
+        const uint32_t lanes = threads_per_row(t, args_.rows, loads);
         if (lanes == t.workgroup)
-            return header_.rows >= costs.many_rows && loads <= kMaxOfLane * t.subgroup ? t.subgroup : lanes;
-        if (header_.rows <= costs.very_many_rows) return lanes;
+            return args_.rows >= costs.many_rows && loads <= kMaxOfLane * t.subgroup ? t.subgroup : lanes;
+        if (args_.rows <= costs.very_many_rows) return lanes;
         const uint64_t few = std::max(ceil_div(loads, vector_ == 4 ? 8 : 16), kMin);
         return std::min(lanes, power_of_two(few, t.subgroup));
     }
@@ -194,53 +174,65 @@ class Call {
     void plan_columns() {
         const LaunchConfig& t = config_;
         vector_ = vectors(kept_, reduced_, false) ? 4 : 1;
-        lanes_ = threads_of_columns(ceil_div(header_.rows, vector_));
-        header_.row_groups = group_count(ceil_div(header_.rows, uint64_t{lanes_} * vector_));
+        lanes_ = threads_of_columns(ceil_div(args_.rows, vector_));
+        args_.row_groups = group_count(ceil_div(args_.rows, uint64_t{lanes_} * vector_));
         split(t.workgroup / lanes_, true);
     }
 
     void plan_partials() {
         const LaunchConfig& t = config_;
         vector_ = 1;
-        lanes_ = header_.chunks > 4 * t.subgroup ? t.workgroup : power_of_two(header_.chunks, t.subgroup);
-        header_.row_groups = group_count(ceil_div(header_.rows, t.workgroup / lanes_));
+        lanes_ = args_.chunks > 4 * t.subgroup ? t.workgroup : power_of_two(args_.chunks, t.subgroup);
+        args_.row_groups = group_count(ceil_div(args_.rows, t.workgroup / lanes_));
     }
 
     // Divides the elements of a row among several workgroups where there are too few rows to fill the device.
     void split(uint64_t step, bool allowed) {
         const LaunchConfig& t = config_;
-        const uint64_t rows_a_group = ceil_div(header_.rows, header_.row_groups);
-        const uint64_t by_size = header_.count * rows_a_group / t.min_chunk;
-        const uint64_t wanted = std::min(t.target_groups / header_.row_groups, by_size);
-        header_.chunk = header_.count;
+        const uint64_t rows_a_group = ceil_div(args_.rows, args_.row_groups);
+        const uint64_t by_size = args_.count * rows_a_group / t.min_chunk;
+        const uint64_t wanted = std::min(t.target_groups / args_.row_groups, by_size);
+        args_.chunk = args_.count;
         if (!allowed || wanted < 2) return;
-        header_.chunk = ceil_div(ceil_div(header_.count, wanted), step) * step;
-        header_.chunks = static_cast<uint32_t>(ceil_div(header_.count, header_.chunk));
+        args_.chunk = ceil_div(ceil_div(args_.count, wanted), step) * step;
+        args_.chunks = static_cast<uint32_t>(ceil_div(args_.count, args_.chunk));
     }
 
     void dispatch(const char* kernel, uint32_t flags, const at::TensorBase& partials, bool first,
                   uint64_t groups) {
         constexpr uint64_t k32Bits = std::numeric_limits<uint32_t>::max();
         const bool wide =
-            (kept_.size() > 1 && header_.rows > k32Bits) || (reduced_.size() > 1 && header_.count > k32Bits);
-        header_.kept_dims = static_cast<uint32_t>(kept_.size());
-        header_.reduced_dims = static_cast<uint32_t>(reduced_.size());
-        std::array<char, sizeof(Header) + kMaxDims * sizeof(Dim)> args;
-        std::memcpy(args.data(), &header_, sizeof(Header));
-        char* at = write_dims(kept_, args.data() + sizeof(Header));
-        at = write_dims(reduced_, at);
+            (kept_.size() > 1 && args_.rows > k32Bits) || (reduced_.size() > 1 && args_.count > k32Bits);
+        args_.kept_dims = static_cast<uint32_t>(kept_.size());
+        args_.reduced_dims = static_cast<uint32_t>(reduced_.size());
+        struct {
+            ReductionArgs args;
+            std::array<Dim, kMaxDims - 1> rest;  // of args.dims
+        } whole;
+        whole.args = args_;
+        const char* end =
+            write_dims(reduced_, write_dims(kept_, reinterpret_cast<char*>(whole.args.dims.data())));
         const auto type = [](const at::TensorBase& t) { return t.defined() ? code(t.scalar_type()) : 0u; };
-        const uint32_t in_type = first ? type(ins_[0]) : 0;
-        KernelCall call(kernel, {config_.workgroup, config_.subgroup, in_type, type(outs_[0]), type(outs_[1]),
-                                 lanes_, vector_, flags | (wide ? kWide : 0u), type(ins_[1]), type(ins_[2]),
-                                 type(ins_[3]), config_.prefetch_loads});
+        auto call = shader::ReductionKernel{kernel}.call({.workgroup = config_.workgroup,
+                                                          .subgroup = config_.subgroup,
+                                                          .in_type = first ? type(ins_[0]) : 0,
+                                                          .out_type = type(outs_[0]),
+                                                          .out2_type = type(outs_[1]),
+                                                          .lanes = lanes_,
+                                                          .vector = vector_,
+                                                          .flags = flags | (wide ? kWide : 0u),
+                                                          .x_type = type(ins_[1]),
+                                                          .c_type = type(ins_[2]),
+                                                          .s_type = type(ins_[3]),
+                                                          .prefetch = config_.prefetch_loads});
         if (first) {
             for (size_t k = 0; k < inputs_; ++k) call.read(ins_[k]);
         }
         const bool last = (flags & kSplit) == 0;
         if (last) call.write(outs_[0]).write(outs_[1]);
         if (partials.defined()) last ? call.read(partials) : call.write(partials);
-        call.dispatch_pointer(args.data(), static_cast<size_t>(at - args.data()), Grid::linear(groups));
+        call.dispatch_prefix(whole.args, static_cast<size_t>(end - reinterpret_cast<const char*>(&whole)),
+                             Grid::linear(groups));
     }
 
     const ReductionRow& row_;
@@ -250,7 +242,7 @@ class Call {
     ReductionKernels kernels_;
     LaunchConfig config_ = launch_config();
     ReductionProblem problem_;
-    Header header_;
+    ReductionArgs args_{.rows = 1, .count = 1, .chunks = 1, .row_groups = 1};
     Extents &kept_ = problem_.kept, &reduced_ = problem_.reduced;
     uint32_t lanes_ = 1;
     uint32_t vector_ = 1;
@@ -339,7 +331,7 @@ constexpr Route<ReductionProblem, Call> kRoutes[] = {
 };
 
 void Call::launch() {
-    if (header_.rows != 0) launch_first(row_.name, kRoutes, problem_, *this);
+    if (args_.rows != 0) launch_first(row_.name, kRoutes, problem_, *this);
 }
 
 }  // namespace

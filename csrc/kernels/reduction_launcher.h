@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/TensorBase.h>
+#include <anymps/shaders/lib/reduction_load.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/OptionalArrayRef.h>
 #include <c10/util/SmallVector.h>
@@ -39,7 +40,8 @@ struct ReductionRow {
     std::array<ReductionKernels, 4> kernels;  // by Compute
 };
 
-constexpr size_t kResultSlot = 4;  // of Extent::stride: of the first result, behind those of inputs
+constexpr size_t kResultSlot =
+    shaders::reduction_load::kOutSlot;  // of Extent::stride: of the first result, behind those of inputs
 
 // What the choice of kernels for a reduction depends on.
 struct ReductionProblem {

@@ -28,6 +28,13 @@ std::map<std::string, std::filesystem::path> modules_below(const std::filesystem
     return result;
 }
 
+// Where the header lies in the folder of headers: as the shader below `include`; that of a generated one
+// beside them.
+std::filesystem::path place_of(const std::filesystem::path& shader, const std::filesystem::path& include) {
+    const std::filesystem::path relative = shader.lexically_proximate(include);
+    return *relative.begin() == ".." ? shader.filename() : relative;
+}
+
 int run(int count, char** values) {
     std::filesystem::path include, output;
     std::vector<std::filesystem::path> shaders;
@@ -43,7 +50,7 @@ int run(int count, char** values) {
     SlangCompiler compiler({{include.string()}, {}});
     std::vector<std::pair<std::filesystem::path, FileReflection>> files;
     for (const auto& shader : shaders)
-        files.emplace_back(shader.lexically_proximate(include),
+        files.emplace_back(place_of(shader, include),
                            reflect(compiler.check(shader), shader.string(), libraries));
     write_headers(output, files, libraries);
     return 0;
