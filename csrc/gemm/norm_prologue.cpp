@@ -2,6 +2,9 @@
 
 #include <anymps/shaders/gemm/gemv.h>
 #include <anymps/shaders/gemm/matmul_norm.h>
+#include <anymps/shaders/instances.h>
+
+#include <stdexcept>
 
 #include "gemm/gemm_execution.h"
 #include "gemm/operand_layout.h"
@@ -20,17 +23,23 @@ using kernels::Grid;
 
 constexpr uint32_t kThreads = shader::kNormThreads;
 
-// As matmul_norm.slang has them: rows, and k that their shared memory holds.
+// Rows, and k that their shared memory holds.
 struct Instance {
     shader::MatmulNormKernel vector, dot;
     int64_t rows, max_k;
 
+    // Those of the rows, of the products and of the sums for the norm.
     uint64_t shared_bytes() const { return (rows * max_k + 8 * kThreads) * sizeof(float); }
 };
+consteval Instance instance(const shader::MatmulNormKernel& vector, const shader::MatmulNormKernel& dot) {
+    for (const auto& i : shader::matmul_norm_vector_instances)
+        if (i.kernel == vector.name) return {vector, dot, i.rows, i.max_k};
+    throw std::invalid_argument("no kernel has this name");
+}
 constexpr Instance kInstances[] = {
-    {shader::matmul_norm_vector_1x1024, shader::matmul_norm_dot_1x1024, 1, 1024},
-    {shader::matmul_norm_vector_1x4096, shader::matmul_norm_dot_1x4096, 1, 4096},
-    {shader::matmul_norm_vector_4x1024, shader::matmul_norm_dot_4x1024, 4, 1024}};
+    instance(shader::matmul_norm_vector_1x1024, shader::matmul_norm_dot_1x1024),
+    instance(shader::matmul_norm_vector_1x4096, shader::matmul_norm_dot_1x4096),
+    instance(shader::matmul_norm_vector_4x1024, shader::matmul_norm_dot_4x1024)};
 
 const Instance* instance_of(const Gemm& g, const vulkan::DeviceInfo& device) {
     if (!uses_shared_memory(device) || device.max_workgroup_size < kThreads) return nullptr;

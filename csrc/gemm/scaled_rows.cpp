@@ -1,6 +1,8 @@
 #include "gemm/scaled_rows.h"
 
 #include <anymps/shaders/gemm/matmul_pack.h>
+#include <anymps/shaders/gemm/split_f16.h>
+#include <anymps/shaders/lib/reduce.h>
 
 #include <ATen/ops/empty.h>
 
@@ -19,8 +21,10 @@ using kernels::ceil_div;
 
 namespace shader = shaders::matmul_pack;
 
-// As in shaders/gemm/matmul_pack.slang.
-constexpr uint32_t kThreads = 256, kPrefetch = 8, kRows = 32, kDeep = 128;
+constexpr uint32_t kThreads = shaders::reduce::kMaxWorkgroup, kPrefetch = shader::kPrefetch;
+// Tile of a workgroup where rows do not follow k.
+constexpr uint32_t kRows = shaders::split_f16::kRows,
+                   kDeep = shaders::split_f16::kDeep * shaders::split_f16::kTiles;
 }  // namespace
 
 bool follows_k(const Matrices& factor) {

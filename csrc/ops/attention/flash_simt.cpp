@@ -20,12 +20,12 @@ using at::Tensor;
 using kernels::ceil_div;
 using kernels::Grid;
 using shaders::flash_simt::kRows;
+using shaders::flash_simt::kSharedBytes;
 using shaders::flash_simt::kTileThreads;
 namespace fwd = shaders::flash_simt_forward;
 namespace bwd = shaders::flash_simt_backward;
 
 constexpr int64_t kSmallSize = 64, kLargestSize = 128;  // of a head
-constexpr uint32_t kSharedBytes = 17 << 10;
 constexpr uint32_t kOfValues = bwd::kValueGradient, kOfKeys = bwd::kKeyGradient,
                    kOfBoth = kOfValues | kOfKeys;
 

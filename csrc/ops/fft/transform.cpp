@@ -48,8 +48,14 @@ constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr uint32_t kLargestPrime = 61;  // by the definition; from there on Bluestein's way is shorter
 
 // Of shaders/fft/fft_line.slang.
-constexpr uint32_t kLinePoints = 4096, kMinLinePoints = 32, kLineShared = 17920;
+constexpr uint32_t kLinePoints = 4096, kMinLinePoints = 32;
 constexpr uint32_t kPointsAThread = 16, kLineThreads = 256, kMinLineThreads = 64;
+// Floats in shared memory of a workgroup that has so many points, with the pads that move lines to other
+// banks.
+constexpr uint32_t exchanged_floats(uint32_t points, uint32_t lines) {
+    return points + points / 16 + lines;
+}
+constexpr uint32_t kLineShared = sizeof(float) * exchanged_floats(kLinePoints, kLinePoints / kMinLinePoints);
 
 // The radices of the steps, or nothing where a prime factor is too large.
 std::vector<uint32_t> radices_of(uint32_t length) {
@@ -158,7 +164,7 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
         const uint32_t points = threads * kPointsAThread, lines_a_group = points / line_points;
         groups = kernels::ceil_div(lines, lines_a_group);
         constants.workgroup = threads;
-        constants.exchanged = points + points / 16 + lines_a_group;
+        constants.exchanged = exchanged_floats(points, lines_a_group);
     }
     kernel.call(constants).read(from).read(to).read(tables).write(to).dispatch_prefix(
         args, offsetof(FftArgs, batch) + batch.size() * sizeof(kernels::Dim), kernels::Grid::linear(groups));

@@ -18,9 +18,9 @@
 namespace anymps::ops {
 namespace {
 
-constexpr uint64_t kAThread = 16;  // elements of a tile; as in shaders/indexing/nonzero.slang
-
 namespace shader = shaders::nonzero;
+
+constexpr uint64_t kAThread = 4 * shader::kLines;  // elements of a tile
 
 // What is not zero in a dense tensor of at least one element.
 class Nonzero {

@@ -1,5 +1,6 @@
 #include "ops/rnn/steps.h"
 
+#include <anymps/shaders/rnn/recurrent_coopmat.h>
 #include <anymps/shaders/rnn/rnn_pack.h>
 
 #include <ATen/ops/empty.h>
@@ -31,8 +32,13 @@ constexpr StepTile kGpuTiles[] = {
 
 // Of 16 bits, on matrix units, with 4 or 8 slices of k. NVIDIA's driver gives the workgroups of a compute
 // unit 48 KiB of shared memory together.
-constexpr StepTile kMatrixF16[] = {{4, 32, 32, 128, 128, 2, 2, 20480}, {6, 32, 32, 256, 256, 1, 1, 40960}};
-constexpr StepTile kMatrixBf16[] = {{5, 32, 32, 128, 128, 2, 2, 20480}, {7, 32, 32, 256, 256, 1, 1, 40960}};
+constexpr uint32_t shared_bytes(uint32_t slices) {
+    return slices * shaders::recurrent_coopmat::kSlice * 16;
+}
+constexpr StepTile kMatrixF16[] = {{4, 32, 32, 128, 128, 2, 2, shared_bytes(4)},
+                                   {6, 32, 32, 256, 256, 1, 1, shared_bytes(8)}};
+constexpr StepTile kMatrixBf16[] = {{5, 32, 32, 128, 128, 2, 2, shared_bytes(4)},
+                                    {7, 32, 32, 256, 256, 1, 1, shared_bytes(8)}};
 
 const StepTile& cheapest(std::span<const StepTile> tiles, int64_t rows, int64_t columns) {
     const vulkan::DeviceInfo& info = runtime::device().info();
