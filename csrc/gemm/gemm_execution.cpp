@@ -303,8 +303,8 @@ GemmArgs gemm_args(const Gemm& g, Compute compute) {
     const bool scales = !g.epilogue.steps;
     return {.out = address_of(g.out),
             .self = address_of(g.self),
-            .alpha = scales ? scalar_bits(g.alpha, compute) : address_of(g.epilogue.first),
-            .beta = scales ? scalar_bits(g.beta, compute) : address_of(g.epilogue.operand),
+            .alpha_or_first = scales ? scalar_bits(g.alpha, compute) : address_of(g.epilogue.first),
+            .beta_or_operand = scales ? scalar_bits(g.beta, compute) : address_of(g.epilogue.operand),
             .m = u(g.m),
             .n = u(g.n),
             .k = u(g.k),
