@@ -1,4 +1,4 @@
-// How a factor's block lies in memory, which kernels of products and convolutions are compiled for.
+// How an operand's block lies in memory, which kernels of products and convolutions are compiled for.
 #pragma once
 
 #include <anymps/shaders/gemm/operand.h>

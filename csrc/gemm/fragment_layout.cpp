@@ -13,7 +13,7 @@ namespace anymps::gemm {
 namespace {
 
 // Twin of element_row and element_column in shaders/attention/attention_dropout.slang.
-int place(int lane, int e) {
+int position(int lane, int e) {
     return (lane / 4 + e / 2 % 2 * 8) * 16 + lane % 4 * 2 + e % 2 + e / 4 * 8;
 }
 
@@ -26,8 +26,8 @@ std::optional<bool> order(const int32_t* layout) {
     bool straight = true, other = true;
     for (int lane = 0; lane < 32; ++lane) {
         for (int e = 0; e < 8; ++e) {
-            straight = straight && layout[lane * 24 + e] == place(lane, e);
-            other = other && layout[lane * 24 + swapped(e)] == place(lane, e);
+            straight = straight && layout[lane * 24 + e] == position(lane, e);
+            other = other && layout[lane * 24 + swapped(e)] == position(lane, e);
         }
     }
     if (!straight && !other) return std::nullopt;
@@ -73,7 +73,7 @@ FragmentLayout fragment_layout(at::ScalarType type) {
     return type == at::kHalf ? kLayouts.half : kLayouts.bfloat;
 }
 
-bool lanes_hold_factors(at::ScalarType type) {
+bool lanes_hold_operands(at::ScalarType type) {
     const auto& info = runtime::device().info();
     if (info.is_software || matrix_subgroup(info) != 32) return false;
     const FragmentLayout layout = fragment_layout(type);

@@ -14,6 +14,6 @@ struct FragmentLayout {
 FragmentLayout fragment_layout(at::ScalarType type);
 
 // True where a GPU's matrix units take subgroups of 32 that hold both operands so.
-bool lanes_hold_factors(at::ScalarType type);
+bool lanes_hold_operands(at::ScalarType type);
 
 }  // namespace anymps::gemm

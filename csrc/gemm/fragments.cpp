@@ -30,15 +30,15 @@ constexpr double kMaxElements = 1 << 29;  // that get a copy, of a gigabyte then
 constexpr double kMinProducts = 1 << 30;
 
 // All but where they go.
-FragmentArgs arguments(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
-    const int64_t copies = factor.batch == 0 ? 1 : batch;
+FragmentArgs arguments(const Matrices& operand, int64_t batch, int64_t rows, int64_t k) {
+    const int64_t copies = operand.batch == 0 ? 1 : batch;
     FragmentArgs args{};
-    args.from = kernels::address(*factor.tensor);
+    args.from = kernels::address(*operand.tensor);
     args.rows = static_cast<uint32_t>(rows);
     args.k = static_cast<uint32_t>(k);
-    args.row_stride = kernel_stride(factor.row, rows);
-    args.k_stride = kernel_stride(factor.column, k);
-    args.z_stride = kernel_stride(factor.batch, copies);
+    args.row_stride = kernel_stride(operand.row, rows);
+    args.k_stride = kernel_stride(operand.column, k);
+    args.z_stride = kernel_stride(operand.batch, copies);
     args.panels = static_cast<uint32_t>(ceil_div(rows, kPanel));
     args.steps = static_cast<uint32_t>(ceil_div(k, kPanel));
     args.matrices = static_cast<uint32_t>(copies);
@@ -49,7 +49,7 @@ PackedFragments packed(const FragmentArgs& args, uint64_t panel) {
     return packed_fragments(args.matrices, args.rows, args.k, panel);
 }
 
-Fragments::Factor factor_at(const FragmentArgs& args, uint64_t panel) {
+Fragments::Operand operand_at(const FragmentArgs& args, uint64_t panel) {
     return {args.to, args.matrices == 1 ? 0 : static_cast<uint32_t>(packed(args, panel).panels)};
 }
 
@@ -60,7 +60,7 @@ bool holds_fragments(at::ScalarType type) {
     if (!info.cooperative_matrix || !uses_shared_memory(info)) return false;
     if (type == at::kBFloat16 && !info.cooperative_matrix_bfloat16) return false;
     if (info.is_software) return type == at::kHalf && info.subgroup_size == 8;
-    return lanes_hold_factors(type);
+    return lanes_hold_operands(type);
 }
 
 bool can_use_fragments(at::ScalarType type, double batch, double m, double n, double k) {
@@ -82,8 +82,8 @@ Fragments::Fragments(const Matrices& a, const Matrices& b, int64_t batch, int64_
     tensor = at::empty({size}, a.tensor->options());
     args.a.to = kernels::address(tensor);
     args.b.to = args.a.to + a_size.size * a.tensor->element_size();
-    this->a = factor_at(args.a, kPanel);
-    this->b = factor_at(args.b, plan.tile->panel);
+    this->a = operand_at(args.a, kPanel);
+    this->b = operand_at(args.b, plan.tile->panel);
     steps = static_cast<uint32_t>(a_size.steps);
 
     const auto& info = runtime::device().info();

@@ -9,13 +9,13 @@ namespace anymps::gemm {
 
 // Operands `a` [m, k] and `b` [n, k] as fragments. `tensor` must outlive the use of the addresses.
 struct Fragments {
-    struct Factor {
+    struct Operand {
         uint64_t address;
         uint32_t panels_per_batch;  // 0: one matrix for the whole batch
     };
 
     at::Tensor tensor;
-    Factor a, b;
+    Operand a, b;
     uint32_t steps;  // of 16 k
 
     // a_layout, b_layout: of vec8 loads. plan: of the product.

@@ -72,11 +72,11 @@ bool can_use_scaled_f16(const Gemm& g, const GemmProblem& p) {
            worth_scaled_f16(info, g.batch, g.m, g.n, g.k);
 }
 
-GemmOperand operand_of(const Matrices& factor, int64_t rows, const Gemm& g, bool sixteen_bits) {
-    return {.along_rows = factor.row == 1,
-            .follows_k = follows_k(factor),
-            .vectorizable = sixteen_bits && is_vec8(factor, rows, g.k, g.batch),
-            .broadcast = factor.batch == 0};
+GemmOperand operand_of(const Matrices& operand, int64_t rows, const Gemm& g, bool sixteen_bits) {
+    return {.along_rows = operand.row == 1,
+            .follows_k = follows_k(operand),
+            .vectorizable = sixteen_bits && is_vec8(operand, rows, g.k, g.batch),
+            .broadcast = operand.batch == 0};
 }
 
 GemmCall call_of(const Gemm& g, Compute compute) {
@@ -90,7 +90,7 @@ GemmCall call_of(const Gemm& g, Compute compute) {
     p.floating = compute == Compute::F32;
     if (p.floating) p.arithmetic = arithmetic_of(g);
     p.may_swap = !uses_shared_memory(info);
-    // With one k there is nothing to follow: such factors may be read four rows at a time, which that kernel
+    // With one k there is nothing to follow: such operands may be read four rows at a time, which that kernel
     // cannot.
     p.k_contiguous = g.k > 1 && g.a.column == 1 && g.b.row == 1;
     p.n_contiguous = uses_shared_memory(info) &&

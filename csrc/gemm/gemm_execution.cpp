@@ -283,7 +283,7 @@ class Execution {
     const GemmPlan& plan_;
     Gemm product_;  // operands as the next pass finds them; out is where the pass Gemm writes
     Tensor slices_, flags_;
-    std::optional<PackedFactor> a_copy_, b_copy_;
+    std::optional<PackedOperand> a_copy_, b_copy_;
     std::optional<Fragments> fragments_;
     std::optional<ScaledFragments> scaled_fragments_;
     std::optional<ScaledRows> a_rows_, b_rows_;

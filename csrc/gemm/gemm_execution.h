@@ -19,7 +19,7 @@ shaders::gemm_scheduler::GemmArgs gemm_args(const Gemm& g, kernels::Compute comp
 // True where rows of the results store as vec4, and what lies as they do can be read so.
 bool has_vec4_rows(const shaders::gemm_scheduler::GemmArgs& args, const Gemm& g);
 
-// What every kernel of a product reads and writes beside its factors.
+// What every kernel of a product reads and writes beside its operands.
 void declare_results(kernels::KernelCall& call, const Gemm& g);
 
 // Records all passes of `plan`, which is for g's call. g's sizes are above 0 but for k.

@@ -157,9 +157,9 @@ bool worth_scaled_f16(const vulkan::DeviceInfo& device, double batch, double m, 
 
 PackedRows packed_rows(uint64_t copies, uint64_t rows, uint64_t k, uint32_t terms, bool follows_k) {
     PackedRows p{};
-    p.granules = rounded(k, PackedRows::kStep) / 8;
+    p.vec8s = rounded(k, PackedRows::kStep) / 8;
     p.norms = rounded(copies * rows, 4);
-    p.packed = copies * rows * p.granules * 4 * terms;
+    p.packed = copies * rows * p.vec8s * 4 * terms;
     p.k_of_chunk = k_per_chunk(k);
     p.chunks_per_row = follows_k ? 0 : ceil_div(k, p.k_of_chunk);
     p.size = p.norms + p.packed + copies * rows * p.chunks_per_row;

@@ -72,7 +72,7 @@ bool worth_scaled_f16(const vulkan::DeviceInfo& device, double batch, double m, 
 // Sizes of packed operands, in elements of the operand's type (f32 where terms of f16 are packed).
 struct PackedRows {                        // shaders/gemm/matmul_pack.slang
     static constexpr uint64_t kStep = 32;  // padding of k
-    uint64_t granules;                     // of 8 k, of a row
+    uint64_t vec8s;                        // of 8 k, of a row
     uint64_t norms;                        // before the rows
     uint64_t packed;                       // of all rows
     uint32_t k_of_chunk;                   // of one workgroup that finds an amax

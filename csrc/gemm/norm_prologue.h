@@ -1,4 +1,4 @@
-// A norm of the rows of a product's first factor, done by the kernel of the product:
+// A norm of the rows of a product's first operand, done by the kernel of the product:
 // shaders/gemm/matmul_norm.slang.
 #pragma once
 
@@ -17,8 +17,8 @@ struct NormPrologue {
 };
 
 // Runs g with norm(a) in place of a, in one dispatch, and returns true; where the device or the sizes have no
-// kernel for it, does nothing and returns false. Of floating dtypes, one matrix a factor; a may be of another
-// dtype than b.
+// kernel for it, does nothing and returns false. Of floating dtypes, one matrix an operand; a may be of
+// another dtype than b.
 bool run_with_norm(const Gemm& g, const NormPrologue& norm);
 
 }  // namespace anymps::gemm

@@ -35,15 +35,15 @@ struct Held {
 constexpr Held kShort{shader::matmul_scaled_pack, 8, 8 * 6},
     kLong{shader::matmul_scaled_pack_long, 16, 16 * 12};
 constexpr Held kSoftware{shader::matmul_scaled_pack_software, 8,
-                         4 * 6 / 2};  // granules of 8 k, four threads a row
+                         4 * 6 / 2};  // vec8 of 8 k, four threads a row
 
-ScaledOperand factor_of(const Matrices& factor, int64_t batch, int64_t rows, int64_t k) {
-    return {.from = kernels::address(*factor.tensor),
-            .batch_stride = factor.batch,
-            .row_stride = kernel_stride(factor.row, rows),
-            .k_stride = kernel_stride(factor.column, k),
+ScaledOperand operand_of(const Matrices& operand, int64_t batch, int64_t rows, int64_t k) {
+    return {.from = kernels::address(*operand.tensor),
+            .batch_stride = operand.batch,
+            .row_stride = kernel_stride(operand.row, rows),
+            .k_stride = kernel_stride(operand.column, k),
             .rows = static_cast<uint32_t>(rows),
-            .matrices = static_cast<uint32_t>(factor.batch == 0 ? 1 : batch)};
+            .matrices = static_cast<uint32_t>(operand.batch == 0 ? 1 : batch)};
 }
 
 PackedScaledFragments packed(const ScaledOperand& f, int64_t k, uint32_t terms) {
@@ -55,8 +55,8 @@ PackedScaledFragments packed(const ScaledOperand& f, int64_t k, uint32_t terms) 
 ScaledFragments::ScaledFragments(const Matrices& a, const Matrices& b, int64_t batch, int64_t m, int64_t n,
                                  int64_t k, uint32_t terms, const at::Tensor& fallback_flags) {
     ScaledPackArgs args{};
-    args.a = factor_of(a, batch, m, k);
-    args.b = factor_of(b, batch, n, k);
+    args.a = operand_of(a, batch, m, k);
+    args.b = operand_of(b, batch, n, k);
     args.fallback_flags = kernels::address(fallback_flags);
     args.flag_count = static_cast<uint32_t>(fallback_flags.numel());
     args.k = static_cast<uint32_t>(k);
@@ -67,18 +67,18 @@ ScaledFragments::ScaledFragments(const Matrices& a, const Matrices& b, int64_t b
     tensor = at::empty({static_cast<int64_t>(a_size.size + b_size.size)}, a.tensor->options());
     args.a.to = kernels::address(tensor) + a_size.norms * 4;
     args.b.to = kernels::address(tensor) + (a_size.size + b_size.norms) * 4;
-    const auto place = [](const ScaledOperand& f) {
-        return Factor{f.to, f.matrices == 1 ? 0 : static_cast<uint32_t>(ceil_div(f.rows, kPanel))};
+    const auto position = [](const ScaledOperand& f) {
+        return Operand{f.to, f.matrices == 1 ? 0 : static_cast<uint32_t>(ceil_div(f.rows, kPanel))};
     };
-    this->a = place(args.a);
-    this->b = place(args.b);
+    this->a = position(args.a);
+    this->b = position(args.b);
     steps = args.steps * terms;
 
     const bool software = runtime::device().info().is_software;
     const uint32_t lanes = matrix_subgroup(runtime::device().info());
     const bool along_a = follows_k(a), along_b = follows_k(b);
     const FragmentLayout layout = software ? FragmentLayout{} : fragment_layout(at::kHalf);
-    // More threads with more registers for longer rows. Beside another factor, whose rows do not follow k,
+    // More threads with more registers for longer rows. Beside another operand, whose rows do not follow k,
     // they are slower: only where they spare a reading.
     const bool both = along_a && along_b, any = along_a || along_b;
     const bool longer = any && args.steps > kShort.steps && (both || args.steps <= kLong.steps);

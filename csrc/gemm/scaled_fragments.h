@@ -9,13 +9,13 @@ namespace anymps::gemm {
 // Operands `a` [m, k] and `b` [n, k], after the amax of their rows. `tensor` must outlive the use of the
 // addresses.
 struct ScaledFragments {
-    struct Factor {
+    struct Operand {
         uint64_t address;
         uint32_t panels_per_batch;  // panels of 64 rows; 0: one matrix for the whole batch
     };
 
     at::Tensor tensor;
-    Factor a, b;
+    Operand a, b;
     uint32_t steps;  // steps of 16 k and one term
 
     // terms: of f16 a number, 1 or 2. fallback_flags: set to 0.

@@ -15,13 +15,13 @@ struct ScaledRows {
     uint32_t rows_per_batch;     // 0: one matrix for the whole batch
 
     // terms: of f16 a number, 1 or 2
-    ScaledRows(const Matrices& factor, int64_t batch, int64_t rows, int64_t k, uint32_t terms);
+    ScaledRows(const Matrices& operand, int64_t batch, int64_t rows, int64_t k, uint32_t terms);
 };
 
 // True where the operand is contiguous along k.
-bool follows_k(const Matrices& factor);
+bool follows_k(const Matrices& operand);
 
 // True where an f32 operand loads as vec4.
-bool is_vectorizable(const Matrices& factor, int64_t rows, int64_t k);
+bool is_vectorizable(const Matrices& operand, int64_t rows, int64_t k);
 
 }  // namespace anymps::gemm

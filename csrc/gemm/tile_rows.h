@@ -67,7 +67,7 @@ inline constexpr Tile kScaledF16Software[] = {
     matmul("f16x2", "packed_32x32x32", {.cost_per_k = 1}),
 };
 
-// Convolutions, whose factors take more address arithmetic.
+// Convolutions, whose operands take more address arithmetic.
 inline constexpr Tile kConv16[] = {
     conv("f16", "matrix_256x128x32", {.cost_per_k = 5440, .prologue_k = 600}),
     conv("f16", "matrix_128x128x32", {.cost_per_k = 2890, .occupancy = 2}),

@@ -33,7 +33,7 @@ ImageIndex Image::index() const {
     ImageIndex index;
     const int channels_first[4] = {4, 3, 2, 1}, channels_last[4] = {1, 4, 3, 2};
     const auto& order = channels_fast() ? channels_last : channels_first;
-    for (int i = 0; i < 4; ++i) index.digits[i] = FastDivider(sizes_[order[i]]);
+    for (int i = 0; i < 4; ++i) index.sizes[i] = FastDivider(sizes_[order[i]]);
     return index;
 }
 

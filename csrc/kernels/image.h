@@ -11,7 +11,7 @@
 
 namespace anymps::kernels {
 
-using shaders::image::ImageIndex;    // the digits of an element's number in the order of its memory
+using shaders::image::ImageIndex;    // coordinates of an element's number in the order of its memory
 using shaders::image::ImageStrides;  // in elements; 0 where the size is 1, and for an undefined tensor
 
 // A tensor [channel, ...] or [batch, channel, ...] with `spatial` last dimensions as five; missing sizes

@@ -73,8 +73,8 @@ void MultiTensorLauncher::dispatch_bytes(const void* args, size_t bytes) {
     const size_t most_rows = kMaxTableBytes / (8 * (lists_.size() + 1));
     for (const auto& [constants, rows] : groups) {
         for (size_t begin = 0; begin < rows.size(); begin += most_rows) {
-            const auto part = std::span(rows).subspan(begin, std::min(rows.size() - begin, most_rows));
-            dispatch_rows(part, constants, args, bytes);
+            const auto chunk = std::span(rows).subspan(begin, std::min(rows.size() - begin, most_rows));
+            dispatch_rows(chunk, constants, args, bytes);
         }
     }
 }
@@ -108,15 +108,15 @@ void MultiTensorLauncher::dispatch_rows(std::span<const size_t> rows, const Cons
     for (const size_t row : rows) {
         const auto elements = static_cast<uint64_t>(lists_[0].tensors[row].numel());
         for (uint64_t done = 0; done < elements; done += kMaxElements) {
-            const uint64_t part = std::min(kMaxElements, elements - done);
+            const uint64_t chunk = std::min(kMaxElements, elements - done);
             for (const TensorListUse& list : lists_) {
                 uint64_t at = first_word(list, row);
                 if (!list.tensors.empty() && list.dense) at += done * list.tensors[row].element_size();
                 table.push_back(at);
             }
-            table.push_back(part | static_cast<uint64_t>(header.groups) << 32);
+            table.push_back(chunk | static_cast<uint64_t>(header.groups) << 32);
             header.groups +=
-                static_cast<uint32_t>((part + header.group_elements - 1) / header.group_elements);
+                static_cast<uint32_t>((chunk + header.group_elements - 1) / header.group_elements);
             ++header.entries;
         }
         for (const TensorListUse& list : lists_) {

@@ -85,11 +85,11 @@ void decode_attention(const Attention& attention, const Tensor& out, const Tenso
     const uint64_t keys = a.s(), sharing = a.groups * a.l();
     const DecodeKernel& decode = decode_kernel(size, sharing, info);
     const uint64_t blocks = a.z() / a.groups * ceil_div(sharing, decode.rows);
-    // A loop over keys takes as many at once: parts are multiples of that.
+    // A loop over keys takes as many at once: splits are multiples of that.
     const uint64_t step = kThreads / team(size, info) * decode.prefetch;
     const uint64_t wanted = ceil_div(kGroupsPerComputeUnit * info.compute_units(), blocks);
-    args.part = static_cast<uint32_t>(ceil_div(ceil_div(keys, wanted), step) * step);
-    args.parts = static_cast<uint32_t>(ceil_div(keys, args.part));
+    args.keys_per_split = static_cast<uint32_t>(ceil_div(ceil_div(keys, wanted), step) * step);
+    args.splits = static_cast<uint32_t>(ceil_div(keys, args.keys_per_split));
     const shader::Constants constants{.workgroup = kThreads,
                                       .subgroup = lanes_of(info),
                                       .bias_type = bias_code(a),
@@ -99,21 +99,21 @@ void decode_attention(const Attention& attention, const Tensor& out, const Tenso
                                       .type = kernels::code(a.query.scalar_type()),
                                       .team = team(size, info)};
     Tensor workspace;
-    if (args.parts > 1) {
+    if (args.splits > 1) {
         workspace =
-            at::empty({rows * args.parts * (a.value.size(3) + 2)}, a.query.options().dtype(at::kFloat));
+            at::empty({rows * args.splits * (a.value.size(3) + 2)}, a.query.options().dtype(at::kFloat));
         args.workspace = kernels::address(workspace);
     }
     auto launch = decode.kernel.call(constants);
     launch.read(a.query).read(a.key).read(a.value).read(a.bias);
     launch.write(forward.out).write(lse);
-    if (args.parts > 1) {
-        // kGroupsPerComputeUnit blocks a compute unit at most have parts.
+    if (args.splits > 1) {
+        // kGroupsPerComputeUnit blocks a compute unit at most have splits.
         TORCH_INTERNAL_ASSERT(blocks * sizeof(uint32_t) <= ZeroedWords::kMaxSlots * ZeroedWords::kSlotBytes);
         args.arrivals = arrivals();
         launch.write(workspace).write(args.arrivals, blocks * sizeof(uint32_t));
     }
-    launch.dispatch(args, Grid::linear(blocks * args.parts));
+    launch.dispatch(args, Grid::linear(blocks * args.splits));
     forward.finish(out);
 }
 

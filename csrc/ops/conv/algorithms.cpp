@@ -156,21 +156,21 @@ void add_amaxes(PlanBuilder& builder, std::vector<Direction>& directions) {
     if (p.groups > 1 && std::min(p.w.outer, p.w.channels) < kMinRows) return;
     if (p.w.numel(p.groups) == 0 || p.y.numel(p.groups) == 0) return;
     // By the number of the given buffer: x, w, y.
-    struct Factor {
+    struct Operand {
         ConvTensor image;
         bool fused = false;
 
         bool used() const { return image.memory.defined(); }
-    } factors[3];
+    } operands[3];
     double wanted = 0, elements = 0;
     for (Direction& d : directions) {
         if (!wants_amax(d, device)) continue;
         ++wanted;
-        for (const ConvTensor* image : {&d.first, &d.second}) factors[image->memory.buffer].image = *image;
-        if (d.fused_amax) factors[d.first.memory.buffer].fused = true;
+        for (const ConvTensor* image : {&d.first, &d.second}) operands[image->memory.buffer].image = *image;
+        if (d.fused_amax) operands[d.first.memory.buffer].fused = true;
     }
-    if (factors[kW].used()) factors[kW].image = p.w;  // not transposed
-    for (const Factor& f : factors)
+    if (operands[kW].used()) operands[kW].image = p.w;  // not transposed
+    for (const Operand& f : operands)
         if (f.used()) elements += static_cast<double>(f.image.numel(p.groups));
     const double products =
         wanted * static_cast<double>(p.y.numel(p.groups)) * p.w.channels * p.w.positions();
@@ -179,14 +179,14 @@ void add_amaxes(PlanBuilder& builder, std::vector<Direction>& directions) {
         return;
     }
     for (const int buffer : {kY, kW, kX})
-        if (factors[buffer].used())
-            factors[buffer].image.amax = static_cast<int32_t>(builder.plan.amax_count++);
+        if (operands[buffer].used())
+            operands[buffer].image.amax = static_cast<int32_t>(builder.plan.amax_count++);
     for (Direction& d : directions) {
         d.scaled = true;
         for (ConvTensor* image : {&d.first, &d.second})
-            image->amax = factors[image->memory.buffer].image.amax;
+            image->amax = operands[image->memory.buffer].image.amax;
     }
-    for (const Factor& f : factors)
+    for (const Operand& f : operands)
         if (f.used()) add_amax(builder, f.image, f.fused);
 }
 

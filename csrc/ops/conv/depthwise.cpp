@@ -28,7 +28,7 @@ FastDivider divider(uint64_t value) {
 auto result_index(const DepthwiseImage& to) {
     decltype(shader::DepthwiseArgs::index) index;
     const int first[4] = {4, 3, 2, 1}, last[4] = {1, 4, 3, 2};
-    for (int i = 0; i < 4; ++i) index.digits[i] = FastDivider(to.sizes[(to.channels_fast ? last : first)[i]]);
+    for (int i = 0; i < 4; ++i) index.sizes[i] = FastDivider(to.sizes[(to.channels_fast ? last : first)[i]]);
     return index;
 }
 
@@ -49,13 +49,13 @@ void add_image(PlanBuilder& builder, const DepthwiseOperands& o, bool gradient) 
         args.dilation[axis] = divider(p.params.dilation[axis]);
     }
     args.multiplier = divider(gradient ? from.sizes[1] / to.sizes[1] : to.sizes[1] / from.sizes[1]);
-    // The digits of a result's number, kRows results of an axis in one: neighbours, unless neighbouring
+    // The coordinates of a result's number, kRows results of an axis in one: neighbours, unless neighbouring
     // threads have these.
     const int axis = to.channels_fast || to.sizes[3] == 1 ? 4 : 3;
     const bool apart = !to.channels_fast && axis == 4;
     const auto rows = static_cast<uint32_t>(ceil_div(to.sizes[axis], kRows));
     args.index = result_index(to);
-    args.index.digits[apart ? 0 : 1] = FastDivider(rows);
+    args.index.sizes[apart ? 0 : 1] = FastDivider(rows);
     args.first_step = apart ? 1 : kRows;
     args.row_step = apart ? rows : 1;
     const uint64_t total = uint64_t{to.sizes[0]} * to.sizes[1] * to.sizes[2] * rows * to.sizes[7 - axis];

@@ -135,9 +135,9 @@ StripLayout strip_layout(const Strips& plan, const DepthwiseOperands& o, const C
         spread;
     result.blocks =
         divider(lanes == 0 ? 1 : ceil_div(ceil_div(result.channels, plan.channels_a_thread()), lanes));
-    result.channel_digit = divider(result.channels);
-    result.across_digit = divider(o.to.sizes[plan.across]);
-    result.strip_digit = divider(count);
+    result.channel_size = divider(result.channels);
+    result.across_size = divider(o.to.sizes[plan.across]);
+    result.strip_size = divider(count);
     result.spread = divider(spread);
     result.total = kernels::group_count(uint64_t{count} * o.to.sizes[plan.across] * o.to.sizes[0] *
                                         (lanes == 0 ? result.channels : 1));

@@ -109,7 +109,7 @@ ConvArgs arguments(const ImplicitGemm& c, const Variant& variant) {
     return args;
 }
 
-// And what is read besides the two factors.
+// And what is read besides the two operands.
 void set_addresses(PassWriter& pass, const ImplicitGemm& c, ConvArgs& args) {
     pass.address(args.strided.base, c.strided.memory, c.strided.offset)
         .amax(args.strided_amax, c.strided.amax);

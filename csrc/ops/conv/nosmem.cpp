@@ -17,7 +17,7 @@ constexpr uint32_t kWarps = 4;
 // once.
 constexpr int64_t kPanelChannels = 128, kWideRows = 256;
 
-// The taps of a GEMM as fragments of an A operand.
+// The taps of a GEMM as fragments of an An operand.
 Memory add_fragments(PlanBuilder& builder, const ImplicitGemm& c, const ConvTensor& filter, bool flat,
                      bool scaled) {
     const int64_t taps = c.k.positions(), panels = ceil_div(filter.outer, kPanel),
@@ -53,7 +53,7 @@ Memory add_fragments(PlanBuilder& builder, const ImplicitGemm& c, const ConvTens
     return result;
 }
 
-// Whether no-smem tiles can read floats of one tap where they lie, as factors of `type`.
+// Whether no-smem tiles can read floats of one tap where they lie, as operands of `type`.
 bool reads_floats(const Direction& d, const ConvDevice& device, at::ScalarType type) {
     if (d.plain.size() != 1 || d.kind == Direction::Kind::Wgrad) return false;
     const ImplicitGemm& c = d.plain[0];

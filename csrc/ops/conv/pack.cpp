@@ -18,7 +18,7 @@ namespace {
 using kernels::ceil_div;
 using kernels::FastDivider;
 
-constexpr int64_t kGranule = 8;
+constexpr int64_t kVec8 = 8;
 constexpr uint32_t kTile = shaders::conv_pack::kTile, kThreads = 256;
 constexpr uint64_t kMaxAmaxGroups = 2112;               // each begins and ends with a wait
 constexpr int64_t kBlock = shaders::conv_amax::kBlock;  // elements of which conv_amax takes the largest
@@ -51,7 +51,7 @@ bool has_words_of_channels(const ConvTensor& image, int64_t groups, int64_t coun
 }
 
 bool is_packed(const ConvTensor& image, int64_t groups) {
-    return image.is_channels_last() && has_words_of_channels(image, groups, kGranule);
+    return image.is_channels_last() && has_words_of_channels(image, groups, kVec8);
 }
 
 uint32_t channels_of_tile(const ConvTensor& image) {
@@ -59,7 +59,7 @@ uint32_t channels_of_tile(const ConvTensor& image) {
     // Few positions (of weights) leave more room for channels.
     const auto positions = std::bit_ceil(static_cast<uint64_t>(image.positions()));
     const uint64_t most = std::max<uint64_t>(64, kTile / std::max<uint64_t>(positions, 16));
-    return static_cast<uint32_t>(std::clamp<uint64_t>(channels, kGranule, most));
+    return static_cast<uint32_t>(std::clamp<uint64_t>(channels, kVec8, most));
 }
 
 // The one stride that leads through all positions, or 0 where there is none: of expanded tensors, too.
@@ -85,8 +85,7 @@ bool has_words_of_rows(const ConvTensor& image, int64_t groups) {
     constexpr int64_t kMaxPositions = 64;  // and five of them, lest the tile be too high
     const int64_t positions = image.positions();
     return is_flat(image) && image.channel_stride == positions && positions > 4 &&
-           positions <= kMaxPositions && image.channels % kGranule == 0 &&
-           begins_words(image, groups, kGranule);
+           positions <= kMaxPositions && image.channels % kVec8 == 0 && begins_words(image, groups, kVec8);
 }
 
 // True where the positions of a channel, which follow one another, are whole words.
@@ -99,7 +98,7 @@ bool has_words_of_positions(const ConvTensor& image, int64_t groups, int64_t cou
 int64_t vector_of(const ConvTensor& image, int64_t groups, bool flat) {
     const bool channels = image.channel_stride == 1;
     if (!channels && !flat) return 1;
-    int64_t count = kGranule;
+    int64_t count = kVec8;
     const auto fits = channels ? has_words_of_channels : has_words_of_positions;
     while (count > 1 && !fits(image, groups, count)) count /= 2;
     return count;
@@ -119,7 +118,7 @@ ConvTensor joined(const ConvTensor& image) {
 }
 
 PackArgs pack_args(const ConvTensor& image, int64_t groups, uint32_t tile_channels) {
-    const int64_t granules = static_cast<int64_t>(ceil_div(image.channels, kGranule));
+    const int64_t vec8s = static_cast<int64_t>(ceil_div(image.channels, kVec8));
     const int64_t positions = image.positions();
     PackArgs args{};
     args.from_outer = image.outer_stride;
@@ -130,9 +129,9 @@ PackArgs pack_args(const ConvTensor& image, int64_t groups, uint32_t tile_channe
     args.width = FastDivider(static_cast<uint32_t>(image.sizes[2]));
     args.positions = static_cast<uint32_t>(positions);
     args.channels = static_cast<uint32_t>(image.channels);
-    args.granules = static_cast<uint32_t>(granules);
+    args.vec8s = static_cast<uint32_t>(vec8s);
     args.tiles_across = FastDivider(static_cast<uint32_t>(ceil_div(positions, kTile / tile_channels)));
-    args.tiles_down = FastDivider(static_cast<uint32_t>(ceil_div(granules * kGranule, tile_channels)));
+    args.tiles_down = FastDivider(static_cast<uint32_t>(ceil_div(vec8s * kVec8, tile_channels)));
     args.groups = FastDivider(static_cast<uint32_t>(groups));
     args.tiles = kernels::group_count(static_cast<uint64_t>(args.tiles_across.divisor) *
                                       args.tiles_down.divisor * groups * image.outer);
@@ -164,7 +163,7 @@ struct PackShape {
         whole = vector < 4 && has_words_of_rows(source, groups);
         if (!whole) return;
         tile_channels = kTile / std::bit_ceil(static_cast<uint32_t>(source.positions()));
-        vector = kGranule;
+        vector = kVec8;
     }
 };
 
@@ -191,7 +190,7 @@ ConvTensor add_pack(PlanBuilder& builder, const ConvTensor& image, Form form, bo
     const PackShape shape(image, groups, blocks);
     PackArgs args = pack_args(shape.source, groups, shape.tile_channels);
     if (shape.whole) args.width = FastDivider(args.positions);
-    ConvTensor result = packed_tensor(builder, image, args.granules * kGranule, form);
+    ConvTensor result = packed_tensor(builder, image, args.vec8s * kVec8, form);
     if (blocks && form == Form::Plain) result = as_blocked(result);
     TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
                 result.outer_stride, " elements is too large for the mps device");

@@ -35,25 +35,26 @@ BlockLayout strided_layout(const ImplicitGemm& c, Block block, const Wide& wide,
     const int64_t group_stride = c.groups > 1 ? a.group_stride : 0,
                   row_stride = a.rows > 1 || a.padded ? a.row_stride : 0;
     const bool aligned = wide.aligned(a.memory, a.offset) && wide.divides({group_stride});
-    const bool granules = block == Block::Vec8;
+    const bool vec8s = block == Block::Vec8;
     const Run run = run_of(c.k, a.k);
     if (run.stride == 1) {
         if (aligned && wide.divides({run.divisor_of_others, run.length, row_stride}))
             return BlockLayout::KMajorVec;
-        return granules && flat ? BlockLayout::KMajorUnaligned : BlockLayout::KMajor;
+        return vec8s && flat ? BlockLayout::KMajorUnaligned : BlockLayout::KMajor;
     }
     if (row_stride != 1) return BlockLayout::Strided;
     if (aligned && (a.padded || wide.divides({a.rows})) && wide.divides(c.k, a.k))
         return BlockLayout::MnMajorVec;
-    return granules ? BlockLayout::MnMajorUnaligned : BlockLayout::Strided;
+    return vec8s ? BlockLayout::MnMajorUnaligned : BlockLayout::Strided;
 }
 
-// The im2col operand's strides as those of digits: where no position is outside the image it is affine too.
+// The im2col operand's strides as those of coordinates: where no position is outside the image it is affine
+// too.
 CoordinateStrides strides_of(const Im2colOperand& b, const Dim3& steps, int64_t plain) {
     return {{steps[0] * b.stride[0], steps[1] * b.stride[1], steps[2] * b.stride[2]}, plain};
 }
 
-// Four channels of one position lie in one word where channels are the fastest digit and have stride 1;
+// Four channels of one position lie in one word where channels are the fastest coordinate and have stride 1;
 // without padding, so do neighbouring positions.
 BlockLayout im2col_layout(const ImplicitGemm& c, const Wide& wide, bool checked) {
     const Im2colOperand& b = c.im2col;

@@ -41,7 +41,7 @@ constexpr uint32_t kMinConvolved = 256;
 
 FftArgs neutral_args() {
     const kernels::FastDivider one;
-    return {.places = one, .lines = one, .before = one, .scale = 1};
+    return {.positions = one, .lines = one, .before = one, .scale = 1};
 }
 
 constexpr int64_t kMaxLength = int64_t{1} << 28;
@@ -119,7 +119,7 @@ bool in_registers(uint32_t radix) {
 // header: what depends on neither tensor; tables: what it points to, if the device has just written it.
 template <class Constants>
 void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPointer>& kernel,
-            const Tensor& from, const Tensor& to, int64_t dim, uint32_t places, const FftArgs& header,
+            const Tensor& from, const Tensor& to, int64_t dim, uint32_t positions, const FftArgs& header,
             FftSource source, uint32_t flags, uint32_t line_points = 0, const Tensor& tables = {}) {
     struct {
         FftArgs args;
@@ -141,10 +141,10 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
     collapse(batch);
     args.input = kernels::address(from);
     args.output = kernels::address(to);
-    args.threads = lines * places;
+    args.threads = lines * positions;
     args.in_step = from.stride(dim) * kernels::item_bytes(from);
     args.out_step = to.stride(dim) * kernels::item_bytes(to);
-    args.places = kernels::FastDivider(places);
+    args.positions = kernels::FastDivider(positions);
     args.lines = kernels::FastDivider(static_cast<uint32_t>(lines));
     args.dims = static_cast<uint32_t>(batch.size());
     if (args.threads > std::numeric_limits<uint32_t>::max()) flags |= flag::kWide;
@@ -152,7 +152,7 @@ void launch(const kernels::Kernel<FftArgs, Constants, kernels::Arguments::kByPoi
     kernels::write_dims(batch, reinterpret_cast<char*>(args.batch.data()));
     uint32_t threads = 64;
     const bool whole =
-        (flags & flag::kColumns) == 0 && places % threads == 0 && !kernels::launch_config().software;
+        (flags & flag::kColumns) == 0 && positions % threads == 0 && !kernels::launch_config().software;
     if ((flags & flag::kFirst) != 0 && whole) flags |= flag::kGathered;
     uint64_t groups = kernels::ceil_div(args.threads, threads);
     Constants constants{.workgroup = threads, .source = static_cast<uint32_t>(source), .flags = flags};

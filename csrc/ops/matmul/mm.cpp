@@ -27,7 +27,7 @@ bool overlaps(const Tensor& out, const gemm::Matrices& input) {
            at::get_overlap_status(out, *input.tensor) != at::MemOverlapStatus::No;
 }
 
-// Runs a product, into a fresh tensor first where `out` overlaps a factor, or self other than element by
+// Runs a product, into a fresh tensor first where `out` overlaps an operand, or self other than element by
 // element, or is a conjugate view.
 void run_via_temporary(gemm::Gemm gemm, const Tensor& out) {
     at::assert_no_internal_overlap(out);
@@ -49,7 +49,7 @@ Tensor expand_self(const Tensor& self, const Tensor& out, const char* name) {
     return self.sizes() == out.sizes() ? self : *at::expand_size(self, out.sizes(), name);
 }
 
-// Of factors without elements, which may have no memory: no kernel reads them.
+// Of operands without elements, which may have no memory: no kernel reads them.
 void multiply_nothing(const Tensor& self, const Scalar& beta, Tensor out) {
     at::assert_no_internal_overlap(out);
     if (!self.defined() || beta.equal(0)) {
@@ -100,7 +100,7 @@ void check_addbmm(const Tensor& batch1, const Tensor& batch2) {
                 batch1.size(2), " and ", batch2.size(1), "x", batch2.size(2), ")");
 }
 
-// The forms with out_dtype: that of the factors, or float32 for those of 16 bits.
+// The forms with out_dtype: that of the operands, or float32 for those of 16 bits.
 void check_out_dtype(const Tensor& a, const Tensor& b, ScalarType out_dtype, const Tensor& out) {
     TORCH_CHECK(out_dtype == out.scalar_type(),
                 "out_dtype must be the same as the dtype of the provided out tensor");

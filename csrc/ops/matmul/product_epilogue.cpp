@@ -37,7 +37,7 @@ void check(const Tensor& mat1, const Tensor& mat2, const Tensor& self, const Ten
                 self.dtype());
 }
 
-// norm of the rows of x, of the dtype that the other factor has.
+// norm of the rows of x, of the dtype that the other operand has.
 Tensor normalized(const Tensor& x, const NormPrologue& norm, at::ScalarType dtype) {
     const auto as_float = [](const Tensor& t) { return t.defined() ? t.to(at::kFloat) : t; };
     const Tensor weight = as_float(norm.weight), bias = as_float(norm.bias);
@@ -78,17 +78,17 @@ Tensor run(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& 
     if (summand.defined()) gemm.self = gemm::matrices(expanded);
     gemm.epilogue = epilogue;
     if (norm && gemm::run_with_norm(gemm, *norm)) return out;
-    Tensor factor;
+    Tensor operand;
     if (norm) {
-        factor = normalized(mat1, *norm, mat2.scalar_type());
-        gemm.a = gemm::matrices(factor);
+        operand = normalized(mat1, *norm, mat2.scalar_type());
+        gemm.a = gemm::matrices(operand);
     }
     gemm.run();
     return out;
 }
 
 // The steps of self + mat1 @ mat2; self broadcasts to the product. operand: of the steps that have one, of
-// the product's sizes. All but the factors are of `dtype`, or of theirs.
+// the product's sizes. All but the operands are of `dtype`, or of theirs.
 Tensor addmm_epilogue(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& mat2,
                       std::string_view steps, const std::optional<Tensor>& operand,
                       std::optional<at::ScalarType> dtype) {

@@ -119,7 +119,7 @@ uint32_t share_planes(const Image& image, const Image& in, const Image& out, con
     for (const Image* of : {&in, &out, &indices}) {
         if (3 * uint64_t{part} * of->strides().values[dim] > std::numeric_limits<uint32_t>::max()) return 1;
     }
-    if (channels && !samples) args.index.digits[3] = kernels::FastDivider(part);
+    if (channels && !samples) args.index.sizes[3] = kernels::FastDivider(part);
     args.in_step = part * in.strides().values[dim];
     args.out_step = part * out.strides().values[dim];
     args.index_step = part * indices.strides().values[dim];

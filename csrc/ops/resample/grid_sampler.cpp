@@ -71,15 +71,15 @@ shader::GridSamplerKernel::Call prepare(Step step, const Operands& t, const Opti
     args.channels = input.size(1);
     for (int i = 0; i < 3; ++i) {
         args.size[i] = input.size(2 + i);
-        args.index.digits[i] = kernels::FastDivider(output.size(4 - i));
+        args.index.sizes[i] = kernels::FastDivider(output.size(4 - i));
     }
-    args.index.digits[3] = kernels::FastDivider(narrow(channels));
+    args.index.sizes[3] = kernels::FastDivider(narrow(channels));
     args.input_strides = input.strides();
     args.grid_strides = grid.strides();
     args.output_strides = output.strides();
     args.grid_gradient_strides = gradient.strides();
-    args.input_step = input.strides().values[1] * args.index.digits[3].divisor;
-    args.output_step = output.strides().values[1] * args.index.digits[3].divisor;
+    args.input_step = input.strides().values[1] * args.index.sizes[3].divisor;
+    args.output_step = output.strides().values[1] * args.index.sizes[3].divisor;
     // Interpolation 0: bilinear, two taps an axis; 1: nearest; 2: bicubic.
     return kKernels(step, options.interpolation)
         .call({.workgroup = kernels::flat_workgroup(),

@@ -253,9 +253,9 @@ class Direction {
     int64_t hidden_, width_, out_, first_column_;  // width: of the gates
     Tensor h_, h0_;
     std::vector<Step> steps_;
-    StepFactor state_, recurrent_;
+    StepOperand state_, recurrent_;
     Tensor grad_h0_, grad_last_, grad_, c0_, carry_, grad_projected_;
-    std::optional<StepFactor> projected_state_, projection_;
+    std::optional<StepOperand> projected_state_, projection_;
 };
 
 }  // namespace

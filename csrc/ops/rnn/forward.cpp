@@ -127,7 +127,7 @@ class Direction {
     }
 
     // k: of the product, without padding; next: the state that is written.
-    void dispatch(RnnForward& args, Cell cell, int64_t k, const StepFactor& next, const Step& step) const {
+    void dispatch(RnnForward& args, Cell cell, int64_t k, const StepOperand& next, const Step& step) const {
         const StepTile& tile = step_tile(gates_.scalar_type(), step.rows, args.columns);
         args.k = static_cast<uint32_t>(padded(k, tile.k));
         const bool projects = cell == Cell::Projection;
@@ -173,10 +173,10 @@ class Direction {
     int64_t hidden_, out_, pitch_;  // pitch: of result_.out
     Tensor h0_;
     std::vector<Step> steps_;
-    StepFactor state_, recurrent_;
+    StepOperand state_, recurrent_;
     int64_t first_column_;
     Tensor last_h_, last_c_, c0_, gates_, recurrent_bias_, cells_, full_;
-    std::optional<StepFactor> full_state_, projection_;
+    std::optional<StepOperand> full_state_, projection_;
 };
 
 }  // namespace

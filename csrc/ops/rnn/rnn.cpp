@@ -190,7 +190,7 @@ struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
         const bool create_graph = at::GradMode::is_enabled();
         const at::AutoGradMode enabled(true);
         variable_list inputs, wanted, outputs, cotangents;
-        std::vector<size_t> places;
+        std::vector<size_t> positions;
         for (size_t i = 0; i < tensors.size(); ++i) {
             const bool needs = ctx->needs_input_grad(i);
             inputs.push_back(!needs         ? tensors[i].detach()
@@ -198,7 +198,7 @@ struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
                                             : tensors[i].detach().requires_grad_());
             if (!needs) continue;
             wanted.push_back(inputs.back());
-            places.push_back(i);
+            positions.push_back(i);
         }
         const variable_list results = run_composite(description, inputs);
         for (size_t i = 0; i < results.size(); ++i) {
@@ -208,7 +208,7 @@ struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
         }
         const variable_list found =
             torch::autograd::grad(outputs, wanted, cotangents, std::nullopt, create_graph, true);
-        for (size_t i = 0; i < places.size(); ++i) result[places[i]] = found[i];
+        for (size_t i = 0; i < positions.size(); ++i) result[positions[i]] = found[i];
     }
 };
 
@@ -271,7 +271,7 @@ bool is_usual(const Call& call) {
     }
     const int64_t out = call.hx[0].size(2), hidden = call.hx.back().size(2);
     const int64_t width = gates_of(call.cell) * hidden;
-    // Kernels count the elements of a factor in 32 bits.
+    // Kernels count the elements of an operand in 32 bits.
     constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
     if ((4 * hidden + kDepthPad) * (std::max(hidden, batch_sizes[0]) + kDepthPad) > kLimit ||
         call.input.numel() / call.input.size(-1) * call.directions() * out > kLimit)

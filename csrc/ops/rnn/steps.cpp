@@ -90,8 +90,8 @@ uint32_t step_subgroup(const StepTile& tile) {
                                   : kernels::launch_config().subgroup;
 }
 
-StepFactor::StepFactor(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,
-                       int64_t gates, int64_t copies) {
+StepOperand::StepOperand(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,
+                         int64_t gates, int64_t copies) {
     const int64_t panels = padded(gates > 1 ? n / gates * 4 : n, kPanel) / kPanel,
                   depth = padded(k, kDepthPad);
     tensor = at::empty({copies, panels, depth, kPanel}, source.options());
@@ -116,10 +116,10 @@ StepFactor::StepFactor(const at::Tensor& source, int64_t n, int64_t k, int64_t s
                   kernels::flat_grid(count, workgroup));
 }
 
-StepFactor::StepFactor(at::TensorOptions options, int64_t n, int64_t k, int64_t copies)
+StepOperand::StepOperand(at::TensorOptions options, int64_t n, int64_t k, int64_t copies)
     : tensor(at::zeros({copies, padded(n, kPanel) / kPanel, padded(k, kDepthPad), kPanel}, options)) {}
 
-uint64_t StepFactor::address(int64_t copy) const {
+uint64_t StepOperand::address(int64_t copy) const {
     return kernels::address(tensor) + static_cast<uint64_t>(copy) * bytes();
 }
 

@@ -1,4 +1,4 @@
-// Time steps of a recurrent layer: their order, the kernels' tiles, and the factors of their products.
+// Time steps of a recurrent layer: their order, the kernels' tiles, and the operands of their products.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,13 +45,13 @@ struct StepTile {
     bool on_matrix_units() const { return shared_bytes != 0; }
 };
 
-// Tile of least time for [rows, columns] results of factors of this dtype.
+// Tile of least time for [rows, columns] results of operands of this dtype.
 const StepTile& step_tile(at::ScalarType type, int64_t rows, int64_t columns);
 
 // Subgroup size that its kernel asks for.
 uint32_t step_subgroup(const StepTile& tile);
 
-// A factor has whole panels of columns, which are whole tiles, and k in multiples of kDepthPad.
+// An operand has whole panels of columns, which are whole tiles, and k in multiples of kDepthPad.
 constexpr int64_t kPanel = shaders::recurrent::kPanel, kDepthPad = shaders::recurrent::kDepthPad;
 inline int64_t padded(int64_t size, int64_t to) {
     return (size + to - 1) / to * to;
@@ -62,15 +62,15 @@ inline uint64_t bytes_of(const at::Tensor& t, int64_t elements) {
     return static_cast<uint64_t>(elements * t.element_size());
 }
 
-// The factor [n, k] with these strides as steps read it (shaders/rnn/recurrent.slang), zero where nothing is,
-// in as many copies. gates above 1: column 4 * unit + gate is row gate * (n / gates) + unit.
-struct StepFactor {
+// The operand [n, k] with these strides as steps read it (shaders/rnn/recurrent.slang), zero where nothing
+// is, in as many copies. gates above 1: column 4 * unit + gate is row gate * (n / gates) + unit.
+struct StepOperand {
     at::Tensor tensor;  // [copies, panels, depth, kPanel]
 
-    StepFactor(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,
-               int64_t gates = 1, int64_t copies = 1);
+    StepOperand(const at::Tensor& source, int64_t n, int64_t k, int64_t stride_n, int64_t stride_k,
+                int64_t gates = 1, int64_t copies = 1);
     // Zeros.
-    StepFactor(at::TensorOptions options, int64_t n, int64_t k, int64_t copies);
+    StepOperand(at::TensorOptions options, int64_t n, int64_t k, int64_t copies);
 
     int64_t columns() const { return tensor.size(1) * kPanel; }
     uint64_t bytes() const { return static_cast<uint64_t>(tensor.stride(0) * tensor.element_size()); }

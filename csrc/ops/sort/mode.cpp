@@ -18,10 +18,10 @@ namespace {
 // For rows [..., n] the place in the sorted row of the last element of its first longest run, [..., 1].
 Tensor end_of_longest_run(const Tensor& sorted) {
     const int64_t n = sorted.size(-1);
-    const Tensor place = at::arange(n, sorted.options().dtype(at::kLong));
+    const Tensor position = at::arange(n, sorted.options().dtype(at::kLong));
     const Tensor changed = sorted.narrow(-1, 1, n - 1).ne(sorted.narrow(-1, 0, n - 1));
-    const Tensor starts = at::constant_pad_nd(changed, {1, 0}).mul(place);
-    return place.sub(std::get<0>(starts.cummax(-1))).argmax(-1, true);
+    const Tensor starts = at::constant_pad_nd(changed, {1, 0}).mul(position);
+    return position.sub(std::get<0>(starts.cummax(-1))).argmax(-1, true);
 }
 
 }  // namespace
@@ -46,10 +46,10 @@ std::tuple<Tensor&, Tensor&> ANYMPS_FUNC(mode_values)(const Tensor& self, int64_
     if (self.numel() > 0) {
         const Tensor rows = self.dim() == 0 ? self.view(1) : self.movedim(dim, -1);
         const auto [sorted, order] = at::sort(rows, true, -1, false);
-        const Tensor place = end_of_longest_run(sorted);
+        const Tensor position = end_of_longest_run(sorted);
         const auto back = [&](const Tensor& t) { return self.dim() == 0 ? t.squeeze() : t.movedim(-1, dim); };
-        values.copy_(back(sorted.gather(-1, place)));
-        indices.copy_(back(order.gather(-1, place)));
+        values.copy_(back(sorted.gather(-1, position)));
+        indices.copy_(back(order.gather(-1, position)));
     }
     if (!keepdim && self.dim() > 0) {
         values.squeeze_(dim);

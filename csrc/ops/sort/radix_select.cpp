@@ -100,9 +100,10 @@ class RadixSelect {
 
 }  // namespace
 
-void select_places(const Tensor& rows, const Tensor& places, const Tensor& values, const Tensor& indices) {
+void select_positions(const Tensor& rows, const Tensor& positions, const Tensor& values,
+                      const Tensor& indices) {
     RadixSelect select(rows, false);
-    select.ranks().copy_(places);
+    select.ranks().copy_(positions);
     select.find_keys();
     const Tensor positions = at::full({rows.size(0)}, -1, rows.options().dtype(at::kInt));
     select.find_positions(positions);

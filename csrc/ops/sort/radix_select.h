@@ -9,8 +9,8 @@ namespace anymps::ops {
 
 // For every row the element at a place of its ascending order and its first position: places, values and
 // indices are [n], the first and the last int64.
-void select_places(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& values,
-                   const at::Tensor& indices);
+void select_positions(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values,
+                      const at::Tensor& indices);
 
 // The first elements of each sorted row, at most radix_tile(): values and indices (int64) are [n, kept].
 void select_first(const at::Tensor& rows, bool descending, const at::Tensor& values,

@@ -76,9 +76,9 @@ class RadixSort {
         if (indices.defined()) index_beside = at::empty(rows_.sizes(), rows_.options().dtype(at::kInt));
         Tensor from = rows_, from_index;
         for (uint32_t pass = 0; pass < passes; ++pass) {
-            const bool final_place = (passes - pass) % 2 == 1, last = pass + 1 == passes;
-            const Tensor& to = final_place ? values : beside;
-            const Tensor& to_index = final_place ? indices : index_beside;
+            const bool final_position = (passes - pass) % 2 == 1, last = pass + 1 == passes;
+            const Tensor& to = final_position ? values : beside;
+            const Tensor& to_index = final_position ? indices : index_beside;
             args_.shift = 8 * pass;
             step(kCount, 0, from, from_index, to, to_index, counts, grid);
             sums_of_rows(counts);

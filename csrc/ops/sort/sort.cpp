@@ -54,7 +54,7 @@ void take(const Tensor& self, int64_t dim, bool descending, int64_t first, int64
 
 // For each row the place of its median in ascending order, [..., 1]: of all elements, or the first NaN;
 // without the NaNs where they are ignored.
-Tensor median_place(const Tensor& rows, bool ignore_nan) {
+Tensor median_position(const Tensor& rows, bool ignore_nan) {
     const int64_t n = rows.size(-1);
     auto sizes = rows.sizes().vec();
     sizes.back() = 1;
@@ -67,15 +67,15 @@ Tensor median_place(const Tensor& rows, bool ignore_nan) {
 
 // The medians of dense rows [n, length], and their positions: both [n].
 std::pair<Tensor, Tensor> medians(const Tensor& rows, bool ignore_nan) {
-    const Tensor place = median_place(rows, ignore_nan);
+    const Tensor position = median_position(rows, ignore_nan);
     if (sorts_by_radix(rows) && rows.size(1) > radix_tile()) {
         const Tensor values = at::empty({rows.size(0)}, rows.options()),
-                     indices = at::empty_like(place.squeeze(1));
-        select_places(rows, place.squeeze(1), values, indices);
+                     indices = at::empty_like(position.squeeze(1));
+        select_positions(rows, position.squeeze(1), values, indices);
         return {values, indices};
     }
     const auto [sorted, order] = at::sort(rows, true, -1, false);
-    return {sorted.gather(-1, place).squeeze(1), order.gather(-1, place).squeeze(1)};
+    return {sorted.gather(-1, position).squeeze(1), order.gather(-1, position).squeeze(1)};
 }
 
 using Outputs = std::tuple<Tensor&, Tensor&>;

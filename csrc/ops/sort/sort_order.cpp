@@ -97,7 +97,7 @@ bool fits_a_tile(const SortProblem& p, const kernels::RouteDevice& device) {
 }
 
 // Each row assumes that those above it have been asked.
-constexpr kernels::Route<SortProblem, const SortRows> kPlaces[] = {
+constexpr kernels::Route<SortProblem, const SortRows> kPositions[] = {
     {"merge", is_short,
      [](const SortProblem& p, const SortRows& c) {
          take(c.rows, merged_order(c.rows, p.descending), static_cast<int64_t>(p.first), c.values, c.indices);
@@ -113,11 +113,12 @@ constexpr kernels::Route<SortProblem, const SortRows> kPlaces[] = {
      [](const SortProblem& p, const SortRows& c) {
          select_first(c.rows, p.descending, c.values, c.indices);
      }},
-    {"select_places",
+    {"select_positions",
      [](const SortProblem& p, const kernels::RouteDevice&) { return p.kept == 1 && !p.descending; },
      [](const SortProblem& p, const SortRows& c) {
-         const Tensor place = at::full({c.rows.size(0)}, static_cast<int64_t>(p.first), c.indices.options());
-         select_places(c.rows, place, c.values.squeeze(1), c.indices.squeeze(1));
+         const Tensor position =
+             at::full({c.rows.size(0)}, static_cast<int64_t>(p.first), c.indices.options());
+         select_positions(c.rows, position, c.values.squeeze(1), c.indices.squeeze(1));
      }},
     {"radix_passes", [](const SortProblem& p, const kernels::RouteDevice&) { return p.kept == p.length; },
      [](const SortProblem& p, const SortRows& c) {
@@ -168,7 +169,7 @@ std::string to_text(const SortProblem& p) {
 }
 
 const char* sort_route(const SortProblem& problem, const kernels::RouteDevice& device) {
-    return first_route(kPlaces, problem, device).name;
+    return first_route(kPositions, problem, device).name;
 }
 
 const char* sorted_order_route(const SortProblem& problem, const kernels::RouteDevice& device) {
@@ -178,7 +179,7 @@ const char* sorted_order_route(const SortProblem& problem, const kernels::RouteD
 void sort_rows(const Tensor& rows, bool descending, int64_t first, const Tensor& values,
                const Tensor& indices) {
     const SortRows call{rows, values, indices};
-    kernels::launch_first("sort", kPlaces, problem_of(rows, descending, first, values.size(1)), call);
+    kernels::launch_first("sort", kPositions, problem_of(rows, descending, first, values.size(1)), call);
 }
 
 Tensor sorted_values(const Tensor& rows) {

@@ -104,14 +104,14 @@ std::optional<Range> range_to_count(const Tensor& flat) {
 // What runs() gives of sorted elements, with the values in place of their positions.
 Unique counted(const Tensor& flat, Range range, bool inverse, bool counts) {
     const Tensor times = count_integers(flat, range.least, range.size);
-    const Tensor places = at::nonzero(times).squeeze(1);
+    const Tensor positions = at::nonzero(times).squeeze(1);
     Tensor ranks = no_indices(flat);
     if (inverse) {
         const Tensor rank = times.ne(0).cumsum(0).sub_(1);
         ranks = rank.index_select(0, flat.to(at::kLong).sub(range.least));
     }
-    return {places.add(range.least).to(flat.scalar_type()), ranks,
-            counts ? times.index_select(0, places).to(at::kLong) : no_indices(flat)};
+    return {positions.add(range.least).to(flat.scalar_type()), ranks,
+            counts ? times.index_select(0, positions).to(at::kLong) : no_indices(flat)};
 }
 
 // For every column of [n, m] the rank of its elements, equal ones having the same: 0, 1, ... without gaps.

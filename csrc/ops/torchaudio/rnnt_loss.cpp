@@ -56,13 +56,13 @@ std::tuple<Tensor, Tensor> rnnt_loss_forward(const Tensor& logits, const Tensor&
                                              int64_t blank, double clamp, bool fused_log_softmax) {
     check(logits, targets, logit_lengths, target_lengths, blank);
     const auto floats = logits.options().dtype(at::kFloat);
-    const at::IntArrayRef places = logits.sizes().slice(0, 3);
+    const at::IntArrayRef positions = logits.sizes().slice(0, 3);
     Tensor log_sums;
     if (fused_log_softmax) {
-        log_sums = at::empty(places, floats);
+        log_sums = at::empty(positions, floats);
         kernels::reduce(rows::logsumexp, logits, kernels::dim_mask(logits, int64_t{3}), {log_sums});
     }
-    const Tensor alphas = at::empty(places, floats), betas = at::empty(places, floats);
+    const Tensor alphas = at::empty(positions, floats), betas = at::empty(positions, floats);
     const Tensor costs = at::empty({logits.size(0)}, logits.options()), gradients = at::empty_like(logits);
     const auto error = runtime::encoder().error_slot("rnnt_loss");
     const shader::RnntArgs args{.logits = kernels::address(logits),
@@ -78,7 +78,7 @@ std::tuple<Tensor, Tensor> rnnt_loss_forward(const Tensor& logits, const Tensor&
                                 .error_code = error.code,
                                 .batch = static_cast<uint32_t>(logits.size(0)),
                                 .frames = static_cast<uint32_t>(logits.size(1)),
-                                .places = static_cast<uint32_t>(logits.size(2)),
+                                .positions = static_cast<uint32_t>(logits.size(2)),
                                 .classes = static_cast<uint32_t>(logits.size(3)),
                                 .blank = static_cast<uint32_t>(blank),
                                 .clamp = static_cast<float>(clamp)};

@@ -135,8 +135,8 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& rois, const Tensor& a
     const auto integers = rois.options().dtype(at::kLong);
     const Tensor planes =
         rois.select(1, 0).to(at::kLong).mul(channels).unsqueeze(1).add(at::arange(channels, integers));
-    const Tensor places = planes.mul(height * width).view({-1, channels, 1, 1}).add(argmax);
-    const Tensor index = at::where(argmax.lt(0), -1, places).reshape(-1);
+    const Tensor positions = planes.mul(height * width).view({-1, channels, 1, 1}).add(argmax);
+    const Tensor index = at::where(argmax.lt(0), -1, positions).reshape(-1);
     indexed_copy_dim(sum.view(-1), grad.to(at::kFloat).reshape(-1), index, 0,
                      {.op = "roi_pool_backward",
                       .indexed_destination = true,

@@ -240,7 +240,7 @@ TEST(SortRoutes, ByLengthAndPlaces) {
     expect("merge", "select_first", route);
     p.first = 500;
     p.kept = 1;
-    expect("merge", "select_places", route);
+    expect("merge", "select_positions", route);
     p.descending = true;
     expect("merge", "order, take", route);
     EXPECT_EQ(ops::radix_tile(hopper()), 4096u);
