@@ -17,4 +17,11 @@ enum class BlockLayout : uint32_t {
     MnMajorUnaligned = shaders::operand::kMnMajorUnaligned,
 };
 
+// Whether subgroups of 32 hold fragments of this type as shaders/attention/flash.slang says; swapped: with
+// rows and columns that are 8 apart in the other order.
+struct FragmentLayout {
+    bool known = false, acc_swapped = false, a_swapped = false;
+    bool b_known = false, b_swapped = false;
+};
+
 }  // namespace anymps::gemm

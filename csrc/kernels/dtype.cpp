@@ -65,27 +65,11 @@ uint32_t floats_of_word(c10::ScalarType type) {
     return type == c10::ScalarType::Float ? 4 : c10::isReducedFloatingType(type) ? 8 : 0;
 }
 
-Compute compute_of(c10::ScalarType type) {
-    switch (dtype_of(type)) {
-        case DType::F16:
-        case DType::BF16:
-        case DType::F32:
-            return Compute::F32;
-        case DType::C64:
-        case DType::C32:
-            return Compute::C64;
-        case DType::I64:
-        case DType::U32:
-        case DType::U64:
-            return Compute::I64;
-        default:
-            return Compute::I32;
-    }
-}
-
-const char* suffix(Compute compute) {
-    constexpr const char* kNames[] = {"f32", "i32", "i64", "c64"};
-    return kNames[static_cast<uint32_t>(compute)];
+c10::ScalarType scalar_type_of(DType type) {
+    using enum c10::ScalarType;
+    constexpr c10::ScalarType kTypes[] = {Bool,     Byte,  Char,         Short,  Int,    Long,   Half,
+                                          BFloat16, Float, ComplexFloat, UInt16, UInt32, UInt64, ComplexHalf};
+    return kTypes[code(type)];
 }
 
 }  // namespace anymps::kernels

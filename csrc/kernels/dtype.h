@@ -1,28 +1,13 @@
-// Storage type codes shared by the host and shaders/lib/dtype.slang, where they are specialization constants.
+// Storage types of tensors.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
 
-namespace anymps::kernels {
+#include "kernels/storage_type.h"
 
-enum class DType : uint32_t {
-    Bool = 0,
-    U8,
-    I8,
-    I16,
-    I32,
-    I64,
-    F16,
-    BF16,
-    F32,
-    C64,
-    U16,
-    U32,
-    U64,
-    C32,
-};
+namespace anymps::kernels {
 
 // The code of a torch dtype. Throws c10::TypeError-like TORCH_CHECK for dtypes that the device cannot hold.
 DType dtype_of(c10::ScalarType type);
@@ -38,10 +23,11 @@ c10::ScalarType integer_of_size(size_t bytes);
 uint32_t floats_of_word(c10::ScalarType type);
 
 // The arithmetic type that the kernels compute in for a storage type.
-enum class Compute : uint32_t { F32 = 0, I32, I64, C64 };
-Compute compute_of(c10::ScalarType type);
+inline Compute compute_of(c10::ScalarType type) {
+    return compute_of(dtype_of(type));
+}
 
-// "f32", "i32", "i64", "c64": the suffix of kernel names.
-const char* suffix(Compute compute);
+// The dtype of a code.
+c10::ScalarType scalar_type_of(DType type);
 
 }  // namespace anymps::kernels

@@ -1,10 +1,7 @@
 #include "kernels/launch_config.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include "kernels/kernel_lanes.h"
 #include "kernels/route_device.h"
@@ -75,12 +72,6 @@ uint32_t threads_per_row(const LaunchConfig& t, uint64_t rows, uint64_t loads) {
 uint32_t threads_of_columns(uint64_t columns) {
     const LaunchConfig& t = launch_config();
     return t.software ? t.workgroup : power_of_two(columns, t.columns);
-}
-
-uint32_t group_count(uint64_t groups) {
-    TORCH_CHECK(groups <= std::numeric_limits<uint32_t>::max(), groups,
-                " workgroups in one dispatch are more than the 2^32 - 1 that the MPS backend can number");
-    return static_cast<uint32_t>(groups);
 }
 
 }  // namespace anymps::kernels

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
 namespace anymps::kernels {
 
@@ -33,6 +35,12 @@ uint32_t threads_per_row(uint64_t rows, uint64_t loads);
 uint32_t threads_of_columns(uint64_t columns);
 
 // A number of workgroups as 32 bits; raises when there are more.
-uint32_t group_count(uint64_t groups);
+inline uint32_t group_count(uint64_t groups) {
+    if (groups > UINT32_MAX)
+        throw std::runtime_error(std::to_string(groups) +
+                                 " workgroups in one dispatch are more than the 2^32 - 1 that "
+                                 "the MPS backend can number");
+    return static_cast<uint32_t>(groups);
+}
 
 }  // namespace anymps::kernels

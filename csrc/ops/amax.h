@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/kernel_call.h"
+#include "ops/amax_state.h"
 #include "runtime/zeroed_words.h"
 
 namespace anymps::ops {
@@ -12,18 +13,14 @@ namespace anymps::ops {
 // Amax states of `count` tensors, a slot of zeroed words each. Kernels that compute them are recorded before
 // those that read them.
 struct AmaxStates {
-    static constexpr uint64_t kBytes = runtime::ZeroedWords::kSlotBytes;  // of a state
-    // Bytes of the exact amax; the sampled one is behind it.
-    static constexpr uint64_t kSampleOffset = 8;
-
     runtime::ZeroedWords words;
     int64_t count;
 
     explicit AmaxStates(int64_t count) : words(static_cast<uint64_t>(count)), count(count) {}
 
-    uint64_t address(int64_t index = 0) const { return words.address() + index * kBytes; }
+    uint64_t address(int64_t index = 0) const { return words.address() + index * AmaxState::kBytes; }
     // Declares all states as read.
-    void read_by(kernels::KernelCall& call) const { call.read(address(), count * kBytes); }
+    void read_by(kernels::KernelCall& call) const { call.read(address(), count * AmaxState::kBytes); }
 };
 
 // Condition of a dispatch: that the scales of all operands are valid, or that one is not. With fused_amax the

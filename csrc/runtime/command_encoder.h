@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/grid.h"
 #include "runtime/hazards.h"
 
 namespace anymps::vulkan {
@@ -23,13 +24,6 @@ namespace anymps::runtime {
 
 struct PhiloxBase;
 struct Recording;
-
-// Workgroup counts. Never more than 65,535 in a dimension: use linear() for one long dimension.
-struct Grid {
-    uint32_t x = 1, y = 1, z = 1;
-    // At least `groups` groups as x * y; kernels number them with linear_group_id() and check the bound.
-    static Grid linear(uint64_t groups);
-};
 
 // {address, code} that a kernel hands to report_error(); see CommandEncoder::error_slot.
 struct ErrorSlot {

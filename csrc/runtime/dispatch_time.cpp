@@ -1,7 +1,5 @@
 #include "runtime/dispatch_time.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -11,9 +9,6 @@
 
 namespace anymps::runtime {
 namespace {
-
-constexpr uint64_t kMaxGroups = 65535;  // in one dimension, on Intel and on software drivers
-constexpr uint64_t kFoldedRows = 256;   // or more, of a folded grid: it is cut into whole ones
 
 thread_local DispatchWork next_work;
 
@@ -29,13 +24,6 @@ void cut(std::vector<GridPart>& result, GridPart part, uint32_t Grid::*dimension
 }
 
 }  // namespace
-
-Grid Grid::linear(uint64_t groups) {
-    if (groups <= kMaxGroups) return {static_cast<uint32_t>(groups), 1, 1};
-    const uint64_t rows = std::max(kFoldedRows, (groups + kMaxGroups - 1) / kMaxGroups);
-    TORCH_CHECK(rows <= kMaxGroups, "a kernel of ", groups, " workgroups exceeds the device's limit");
-    return {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
-}
 
 void note_dispatch(const DispatchWork& work) {
     next_work = work;

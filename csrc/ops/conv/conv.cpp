@@ -17,8 +17,7 @@
 #include <vector>
 
 #include "gemm/epilogue.h"
-#include "ops/conv/plan.h"
-#include "ops/conv/problem.h"
+#include "ops/conv/execute.h"
 #include "ops/same_device.h"
 
 namespace anymps::ops {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "gemm/tiles.h"
-#include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "kernels/launch_config.h"
 #include "ops/conv/depthwise_strips.h"
 
 namespace anymps::ops {
@@ -61,7 +61,7 @@ void add_image(PlanBuilder& builder, const DepthwiseOperands& o, bool gradient) 
     const uint64_t total = uint64_t{to.sizes[0]} * to.sizes[1] * to.sizes[2] * rows * to.sizes[7 - axis];
     args.total = kernels::group_count(total);
     const bool few = args.taps[0] <= 3 && args.taps[1] <= 5 && args.taps[2] <= 5;
-    const uint32_t workgroup = kernels::flat_workgroup();
+    const uint32_t workgroup = builder.device.flat_workgroup();
     PassWriter pass(builder, shader::conv_depthwise,
                     {.workgroup = workgroup,
                      .type = kernels::code(to.memory.type),
@@ -75,7 +75,7 @@ void add_image(PlanBuilder& builder, const DepthwiseOperands& o, bool gradient) 
     pass.address(args.image, from.memory).address(args.weight, taps.memory).address(args.out, to.memory);
     pass.read(from.memory).read(taps.memory).write(to.memory).work(depthwise_operations(p), {});
     if (p.bias.defined()) pass.address(args.bias, p.bias).read(p.bias);
-    pass.dispatch(args, kernels::flat_grid(total, workgroup));
+    pass.dispatch(args, runtime::Grid::linear(ceil_div(total, workgroup)));
 }
 
 void add_weight(PlanBuilder& builder, const DepthwiseOperands& o) {
@@ -109,12 +109,12 @@ void add_weight(PlanBuilder& builder, const DepthwiseOperands& o) {
     args.positions_per_split = static_cast<uint32_t>(ceil_div(args.positions, wanted));
     const auto splits = static_cast<int64_t>(ceil_div(args.positions, args.positions_per_split));
     args.groups = kernels::group_count(blocks * chunks * splits);
-    const Memory sums = builder.temporary({splits, args.channels, args.taps}, at::kFloat);
+    const Memory sums = builder.temporary({splits, args.channels, args.taps}, DType::F32);
     PassWriter pass(builder, shader::conv_depthwise_weight,
                     {.workgroup = kThreads, .type = kernels::code(x.memory.type), .lanes = lanes});
     pass.address(args.x, x.memory).address(args.y, y.memory).address(args.out, sums);
     pass.read(x.memory).read(y.memory).write(sums).work(depthwise_operations(p), {});
-    pass.dispatch(args, kernels::Grid::linear(args.groups));
+    pass.dispatch(args, runtime::Grid::linear(args.groups));
     builder.add(Pass::Kind::SumSplits, {{sums.buffer, false}, {taps.memory.buffer, true}});
 }
 

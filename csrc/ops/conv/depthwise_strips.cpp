@@ -7,8 +7,9 @@
 #include <limits>
 
 #include "gemm/tiles.h"
-#include "kernels/flat_grid.h"
 #include "kernels/geometry.h"
+#include "kernels/launch_config.h"
+#include "ops/conv/text.h"
 
 namespace anymps::ops {
 namespace {
@@ -29,8 +30,8 @@ constexpr kernels::KernelFamily kWeightStripKernels(
     {"_stride1", "_stride2"}, {"", "_words"});
 
 uint32_t narrow(int64_t value) {
-    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "a size or stride of ", value,
-                " elements is too large for this operator on the mps device");
+    check(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "a size or stride of ", value,
+          " elements is too large for this operator on the mps device");
     return static_cast<uint32_t>(value);
 }
 
@@ -225,7 +226,7 @@ void add_image_strips(PlanBuilder& builder, const Strips& plan, const DepthwiseO
     pass.address(args.out, to.memory).read(from.memory).read(taps.memory).write(to.memory);
     pass.work(depthwise_operations(p), {});
     if (p.bias.defined()) pass.address(args.bias, p.bias).read(p.bias);
-    pass.dispatch(args, kernels::Grid::linear(blocks * ceil_div(args.layout.total, slots * args.rounds)));
+    pass.dispatch(args, runtime::Grid::linear(blocks * ceil_div(args.layout.total, slots * args.rounds)));
 }
 
 void add_weight_strips(PlanBuilder& builder, const Strips& plan, const DepthwiseOperands& o) {
@@ -254,7 +255,7 @@ void add_weight_strips(PlanBuilder& builder, const Strips& plan, const Depthwise
     const uint64_t splits = ceil_div(total, args.strips_per_split);
     args.groups = kernels::group_count(blocks * splits);
     const auto count = static_cast<int64_t>(lines * plan.taps);
-    const Memory sums = builder.temporary({static_cast<int64_t>(splits), count, y.sizes[1]}, at::kFloat);
+    const Memory sums = builder.temporary({static_cast<int64_t>(splits), count, y.sizes[1]}, DType::F32);
     const uint32_t type = kernels::code(taps.memory.type);
     PassWriter pass(builder, kWeightStripKernels(plan.kernel(), plan.stride - 1, plan.words),
                     {.workgroup = static_cast<uint32_t>(lanes * lines * args.workers),
@@ -265,7 +266,7 @@ void add_weight_strips(PlanBuilder& builder, const Strips& plan, const Depthwise
     pass.address(args.x, x.memory).address(args.y, y.memory).address(args.sums, sums);
     pass.read(x.memory).read(y.memory).write(sums);
     pass.work(depthwise_operations(builder.problem), {});
-    pass.dispatch(args, kernels::Grid::linear(args.groups));
+    pass.dispatch(args, runtime::Grid::linear(args.groups));
     weight_strips::SplitSumArgs sum{};
     sum.channels = divider(y.sizes[1]);
     sum.taps_along = divider(plan.taps);
@@ -276,7 +277,7 @@ void add_weight_strips(PlanBuilder& builder, const Strips& plan, const Depthwise
     sum.along_stride = taps.strides[plan.along];
     PassWriter add(builder, weight_strips::conv_depthwise_weight_sum, {.type = type});
     add.address(sum.sums, sums).address(sum.out, taps.memory).read(sums).write(taps.memory);
-    add.dispatch(sum, kernels::Grid::linear(ceil_div(sum.results, weight_strips::kSumResults)));
+    add.dispatch(sum, runtime::Grid::linear(ceil_div(sum.results, weight_strips::kSumResults)));
 }
 
 }  // namespace anymps::ops

@@ -1,4 +1,5 @@
-// Plans by problem, and their passes as commands.
+#include "ops/conv/execute.h"
+
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
@@ -7,8 +8,12 @@
 #include <optional>
 #include <unordered_map>
 
+#include "gemm/fragment_layout.h"
+#include "gemm/tuning.h"
+#include "kernels/check_dtype.h"
+#include "kernels/kernel_call.h"
+#include "ops/amax.h"
 #include "ops/conv/algorithms.h"
-#include "ops/conv/plan.h"
 #include "runtime/device.h"
 #include "runtime/dispatch_time.h"
 #include "runtime/kernel_profile.h"
@@ -62,7 +67,8 @@ class Buffers {
         Tensor& tensor = temporaries_[buffer - kGiven];
         if (!tensor.defined()) {
             const ConvPlan::Temporary& temporary = plan_.temporaries[buffer - kGiven];
-            tensor = at::empty(temporary.sizes, given_[kW].options().dtype(temporary.type));
+            tensor = at::empty(temporary.sizes,
+                               given_[kW].options().dtype(kernels::scalar_type_of(temporary.type)));
         }
         return tensor;
     }
@@ -119,14 +125,31 @@ void dispatch(const Pass& pass, Buffers& buffers) {
         encoder.dispatch(*pass.pipeline, args.data(), args.size(), pass.grid, accesses);
 }
 
+// The types that kernels of products have.
+void check_type(DType type) {
+    const bool known = kernels::compute_of(type) == kernels::Compute::F32 || type == DType::I32 ||
+                       type == DType::I64 || type == DType::I16 || type == DType::I8 || type == DType::U8;
+    kernels::check_implemented(known, kernels::scalar_type_of(type), "convolution");
+}
+
 }  // namespace
+
+Memory memory_of(const at::TensorBase& tensor, int32_t buffer) {
+    return {buffer, kernels::dtype_of(tensor.scalar_type()), tensor.storage().nbytes() > Memory::kHugeBytes,
+            static_cast<uint16_t>(kernels::address(tensor) % Memory::kAlignment)};
+}
+
+ConvDevice conv_device() {
+    const auto layout = [](DType type) { return gemm::fragment_layout(kernels::scalar_type_of(type)); };
+    return {runtime::device().info(), layout, gemm::choose_plan, gemm::profile_label};
+}
 
 std::shared_ptr<const ConvPlan> plan_for(const ConvProblem& problem) {
     static PlanCache& cache = *new PlanCache;  // threads may still convolve while the process ends
     const uint32_t generation = gemm::plan_generation();
     if (auto found = cache.find(problem, generation)) return found;
-    const ConvDevice device{runtime::device().info()};
-    auto plan = std::make_shared<ConvPlan>(make_plan(problem, device));
+    check_type(problem.w.memory.type);
+    auto plan = std::make_shared<ConvPlan>(make_plan(problem, conv_device()));
     prepare(*plan);
     if (runtime::logs_plans()) runtime::log_plan("convolution", to_text(problem, *plan));
     // While tiles are tuned each call may have other ones.

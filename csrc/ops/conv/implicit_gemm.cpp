@@ -1,19 +1,17 @@
 #include "ops/conv/implicit_gemm.h"
-#include "gemm/fragment_layout.h"
 
 #include <anymps/shaders/conv/conv.h>
 #include <anymps/shaders/conv/conv_nosmem.h>
 #include <anymps/shaders/lib/product.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <limits>
 #include <string>
 
-#include "gemm/tuning.h"
-#include "kernels/check_dtype.h"
-#include "kernels/flat_grid.h"
+#include "gemm/tiles.h"
 #include "kernels/geometry.h"
+#include "kernels/launch_config.h"
+#include "ops/conv/text.h"
 #include "ops/conv/variant.h"
 
 namespace anymps::ops {
@@ -25,7 +23,7 @@ namespace {
 
 using kernels::Compute;
 using kernels::FastDivider;
-using kernels::Grid;
+using runtime::Grid;
 
 using shaders::conv::ConvArgs;
 using shaders::conv_operand::CoordinateSizes;
@@ -37,8 +35,8 @@ constexpr uint32_t kBf16x2 = shaders::product::kBf16x2;
 constexpr size_t kMaxPhases = 128;  // of one dispatch, in the argument ring
 
 uint32_t narrow(int64_t value) {
-    TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(),
-                "convolution: a size or stride of ", value, " elements is too large for the mps device");
+    check(value >= 0 && value <= std::numeric_limits<int32_t>::max(), "convolution: a size or stride of ",
+          value, " elements is too large for the mps device");
     return static_cast<uint32_t>(value);
 }
 
@@ -154,7 +152,7 @@ Variant variant_for(const vulkan::DeviceInfo& device, std::span<const ImplicitGe
 }
 
 std::string kernel_name(const ImplicitGemm& c, const GemmPlan& gemm, bool rows) {
-    const bool floats = c.algo == ConvAlgo::NoSmemFlat && c.im2col.memory.type == at::kFloat;
+    const bool floats = c.algo == ConvAlgo::NoSmemFlat && c.im2col.memory.type == DType::F32;
     const char* arithmetic = gemm.when == When::Fused ? "amax"
                              : floats                 ? "floats"
                              : gemm.matrix()          ? gemm::suffix(gemm.plan.arithmetic)
@@ -193,9 +191,9 @@ Constants constants_of(const vulkan::DeviceInfo& device, const ImplicitGemm& c, 
 }
 
 std::string label_of(const PlanBuilder& builder, const ImplicitGemm& c, const gemm::Plan& plan) {
-    return gemm::profile_label(
-        plan, c10::str(builder.sizes(c.strided.memory), " * ", builder.sizes(c.im2col.memory), " -> ",
-                       builder.sizes(c.target.memory), ", split-K ", plan.split_k));
+    return builder.device.label(
+        plan, text_of(builder.sizes(c.strided.memory), " * ", builder.sizes(c.im2col.memory), " -> ",
+                      builder.sizes(c.target.memory), ", split-K ", plan.split_k));
 }
 
 void add_dispatch(PlanBuilder& builder, std::span<const ImplicitGemm> phases, const Variant& v,
@@ -248,7 +246,7 @@ void add_reduction(PlanBuilder& builder, const ImplicitGemm& c, const Memory& wo
     const Variant v = variant_of(info, {&c, 1}, Block::Vec4, false);
     ConvArgs args = arguments(c, v);
     args.k = gemm.plan.split_k;
-    const uint32_t workgroup = kernels::flat_workgroup();
+    const uint32_t workgroup = builder.device.flat_workgroup();
     const int64_t g = c.g.count(), matrix = c.strided.rows * g;
     const uint64_t results = static_cast<uint64_t>(c.groups) * matrix;
     // vec4 for many results of few slices; these lie in two rows and one image at most.
@@ -274,16 +272,8 @@ void add_reduction(PlanBuilder& builder, const ImplicitGemm& c, const Memory& wo
     set_addresses(pass, read, args);
     pass.read(workspace).write(c.target.memory);
     set_condition(pass, builder, args, gemm.when);
-    pass.work(0, gemm::profile_label(gemm.plan, c10::str(results, " results")));
-    pass.dispatch(args, kernels::flat_grid(quads ? results / 4 : results));
-}
-
-Compute checked_compute(at::ScalarType type) {
-    const Compute compute = kernels::compute_of(type);
-    const bool known = compute == Compute::F32 || type == at::kInt || type == at::kLong ||
-                       type == at::kShort || type == at::kChar || type == at::kByte;
-    kernels::check_implemented(known, type, "convolution");
-    return compute;
+    pass.work(0, builder.device.label(gemm.plan, text_of(results, " results")));
+    pass.dispatch(args, Grid::linear(kernels::ceil_div(quads ? results / 4 : results, workgroup)));
 }
 
 // A number for what the speed depends on besides the sizes of the product: windows and the order of memory.
@@ -300,7 +290,7 @@ uint64_t variant_number(const ImplicitGemm& c) {
     }
     for (const bool value :
          {c.g.channels_last, c.k.channels_last, c.target.row_stride == 1, c.target.bias.defined(),
-          c.im2col.amax >= 0 && c.im2col.memory.type == at::kFloat}) {
+          c.im2col.amax >= 0 && c.im2col.memory.type == DType::F32}) {
         add(value);
     }
     return number;
@@ -308,9 +298,9 @@ uint64_t variant_number(const ImplicitGemm& c) {
 
 // Split-K and its reduction; also of results with padding, which only the reduction leaves out.
 void add_split_k(PlanBuilder& builder, const ImplicitGemm& c, const GemmPlan& gemm) {
-    const auto accumulator = gemm.compute == Compute::F32   ? at::kFloat
-                             : gemm.compute == Compute::I32 ? at::kInt
-                                                            : at::kLong;
+    const auto accumulator = gemm.compute == Compute::F32   ? DType::F32
+                             : gemm.compute == Compute::I32 ? DType::I32
+                                                            : DType::I64;
     const int64_t f = c.strided.rows, g = c.g.count();
     const Memory workspace = builder.temporary({gemm.plan.split_k, c.groups, f, g}, accumulator);
     ImplicitGemm partial = c;
@@ -346,7 +336,7 @@ gemm::GemmProblem gemm_problem(const ConvDevice& device, std::span<const Implici
     if (first.algo == ConvAlgo::NoSmemBf16x2) problem.arithmetic = Arithmetic::BF16;
     if (problem.arithmetic != Arithmetic::Simt && first.algo == ConvAlgo::Staged &&
         !is_vectorizable(device.info, phases).both()) {
-        TORCH_INTERNAL_ASSERT(!first.strided.pairs && !first.im2col.pairs);
+        assert_that(!first.strided.pairs && !first.im2col.pairs);
         problem.arithmetic = Arithmetic::Simt;
     }
     const bool exchanged = swapped && problem.arithmetic == Arithmetic::Simt;
@@ -367,11 +357,11 @@ gemm::GemmProblem gemm_problem(const ConvDevice& device, std::span<const Implici
 
 Arithmetic arithmetic_of(const ConvDevice& device, const ImplicitGemm& c) {
     constexpr int64_t kMinRows = 8;
-    const auto type = c.strided.amax >= 0 ? at::kHalf : c.strided.memory.type;
+    const auto type = c.strided.amax >= 0 ? DType::F16 : c.strided.memory.type;
     if (c.strided.amax < 0 && type != c.im2col.memory.type) return Arithmetic::Simt;
     if (!device.has_lines_of_lanes() || (c.groups > 1 && c.strided.rows < kMinRows)) return Arithmetic::Simt;
-    return gemm::choose_arithmetic(device.info, type == at::kHalf, type == at::kBFloat16, type == at::kFloat,
-                                   type == at::kFloat ? device.bf16_terms() : 3);
+    return gemm::choose_arithmetic(device.info, type == DType::F16, type == DType::BF16, type == DType::F32,
+                                   type == DType::F32 ? device.bf16_terms() : 3);
 }
 
 void add_reduce_split_k(PlanBuilder& builder, const ImplicitGemm& c, const Memory& workspace,
@@ -387,7 +377,7 @@ void add_implicit_gemms(PlanBuilder& builder, std::vector<ImplicitGemm> phases, 
     if (phases.empty()) return;
     const auto& info = builder.device.info;
     const ImplicitGemm& first = phases[0];
-    const Compute compute = checked_compute(first.target.memory.type);
+    const Compute compute = kernels::compute_of(first.target.memory.type);
     // Stores follow the channels where neighbouring results are neighbouring channels: SIMT tiles let rows
     // and columns change places, those of matrix units store their columns.
     const bool swapped = gemm::uses_shared_memory(info) && first.algo == ConvAlgo::Staged &&

@@ -22,8 +22,8 @@ Memory add_fragments(PlanBuilder& builder, const ImplicitGemm& c, const ConvTens
                      bool scaled) {
     const int64_t taps = c.k.positions(), panels = ceil_div(filter.outer, kPanel),
                   blocks = ceil_div(filter.channels, kChannels) * 2;
-    const bool floats = filter.memory.type == at::kFloat, pairs = floats && !scaled;
-    const auto type = pairs ? at::kBFloat16 : floats ? at::kHalf : filter.memory.type;
+    const bool floats = filter.memory.type == DType::F32, pairs = floats && !scaled;
+    const auto type = pairs ? DType::BF16 : floats ? DType::F16 : filter.memory.type;
     const Memory result = builder.temporary({panels, blocks, taps, (pairs ? 8 : 4) * kFragment}, type);
     shaders::conv_nosmem_pack::NoSmemPackArgs args{};
     args.row_stride = filter.outer_stride;
@@ -49,12 +49,12 @@ Memory add_fragments(PlanBuilder& builder, const ImplicitGemm& c, const ConvTens
         args.amax_count = static_cast<uint32_t>(builder.plan.amax_count);
     }
     pass.read(filter.memory).write(result).work(0, builder.sizes(filter.memory));
-    pass.dispatch(args, kernels::Grid::linear(ceil_div(panels * blocks * 4, kWarps)));
+    pass.dispatch(args, runtime::Grid::linear(ceil_div(panels * blocks * 4, kWarps)));
     return result;
 }
 
 // Whether no-smem tiles can read floats of one tap where they lie, as operands of `type`.
-bool reads_floats(const Direction& d, const ConvDevice& device, at::ScalarType type) {
+bool reads_floats(const Direction& d, const ConvDevice& device, DType type) {
     if (d.plain.size() != 1 || d.kind == Direction::Kind::Wgrad) return false;
     const ImplicitGemm& c = d.plain[0];
     if (d.taps != 1 || c.groups != 1 || c.strided.rows < kPanel || c.k.count() % kChannels != 0) return false;
@@ -75,13 +75,13 @@ bool supports_nosmem(const Direction& d, const ConvDevice& device) {
     if (d.kind == Direction::Kind::Wgrad) return false;
     const ImplicitGemm& c = d.plain[0];
     const ConvTensor& image = d.first;
-    const bool floats = image.memory.type == at::kFloat;
+    const bool floats = image.memory.type == DType::F32;
     if (floats != d.scaled) return false;
     const gemm::Arithmetic arithmetic = arithmetic_of(device, c);
     if (floats ? arithmetic != gemm::Arithmetic::BF16x2
                : arithmetic != gemm::Arithmetic::F16 && arithmetic != gemm::Arithmetic::BF16)
         return false;
-    if (!device.holds_fragments(floats ? at::kHalf : image.memory.type)) return false;
+    if (!device.holds_fragments(floats ? DType::F16 : image.memory.type)) return false;
     for (const ImplicitGemm& phase : d.plain)
         if (phase.k.count() == 0) return false;
     // Single results, positions apart, take longer to store than few products.
@@ -105,7 +105,7 @@ bool supports_nosmem(const Direction& d, const ConvDevice& device) {
 
 std::vector<ImplicitGemm> add_nosmem_filter(PlanBuilder& builder, std::vector<ImplicitGemm> gemms,
                                             const ConvTensor& image, const ConvTensor& filter, bool scaled) {
-    const bool pairs = filter.memory.type == at::kFloat && !scaled, flat = image.block_stride == 0;
+    const bool pairs = filter.memory.type == DType::F32 && !scaled, flat = image.block_stride == 0;
     for (ImplicitGemm& c : gemms) {
         c.strided.memory = add_fragments(builder, c, filter, flat, scaled);
         c.strided.offset = 0;
@@ -123,7 +123,7 @@ bool may_fuse_amax(const Direction& d, const ConvDevice& device) {
     // worth it.
     const vulkan::PlanCosts& costs = *device.info.profile->costs;
     constexpr int64_t kBlock = 16;  // positions: each image has one of its own, wherever it begins
-    if (!reads_floats(d, device, at::kHalf)) return false;
+    if (!reads_floats(d, device, DType::F16)) return false;
     const ImplicitGemm& c = d.plain[0];
     const int64_t positions = d.first.positions(), rows = c.strided.rows, k = c.k.count();
     const bool panels = k == kPanelChannels && rows >= kWideRows;
@@ -133,7 +133,7 @@ bool may_fuse_amax(const Direction& d, const ConvDevice& device) {
 
 bool supports_nosmem_bf16x2(const Direction& d, const ConvDevice& device) {
     constexpr int64_t kPanels = 64;
-    if (d.fused_amax || !reads_floats(d, device, at::kBFloat16)) return false;
+    if (d.fused_amax || !reads_floats(d, device, DType::BF16)) return false;
     const int64_t rows = d.plain[0].strided.rows, k = d.plain[0].k.count();
     return intensity(rows, k) <= device.info.profile->costs->bf16x2_max_intensity &&
            (k <= kPanels || k > kPanelChannels || rows < kWideRows);

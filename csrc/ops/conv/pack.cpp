@@ -11,6 +11,7 @@
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/conv/text.h"
 
 namespace anymps::ops {
 namespace {
@@ -170,7 +171,7 @@ struct PackShape {
 // The copy, [outer, position, group, padded].
 ConvTensor packed_tensor(PlanBuilder& builder, const ConvTensor& image, int64_t padded, Form form) {
     const int64_t positions = image.positions(), groups = builder.problem.groups;
-    const auto type = form == Form::ScaledF16 ? at::kHalf : image.memory.type;
+    const auto type = form == Form::ScaledF16 ? DType::F16 : image.memory.type;
     ConvTensor result = image;
     result.memory = builder.temporary({image.outer, positions, groups, padded}, type);
     result.padded = padded;
@@ -185,15 +186,15 @@ ConvTensor packed_tensor(PlanBuilder& builder, const ConvTensor& image, int64_t 
 }
 
 ConvTensor add_pack(PlanBuilder& builder, const ConvTensor& image, Form form, bool blocks) {
-    TORCH_INTERNAL_ASSERT(image.form == Form::Plain);
+    assert_that(image.form == Form::Plain);
     const int64_t groups = builder.problem.groups;
     const PackShape shape(image, groups, blocks);
     PackArgs args = pack_args(shape.source, groups, shape.tile_channels);
     if (shape.whole) args.width = FastDivider(args.positions);
     ConvTensor result = packed_tensor(builder, image, args.vec8s * kVec8, form);
     if (blocks && form == Form::Plain) result = as_blocked(result);
-    TORCH_CHECK(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
-                result.outer_stride, " elements is too large for the mps device");
+    check(result.outer_stride <= std::numeric_limits<int32_t>::max(), "convolution: an image of ",
+          result.outer_stride, " elements is too large for the mps device");
     if (image.numel(groups) == 0) return result;
     const bool halves = form == Form::ScaledF16 || form == Form::Bf16x2OrScaledF16;
     PassWriter pass(builder, kPack(0, std::countr_zero(static_cast<uint64_t>(shape.vector))),
@@ -212,7 +213,7 @@ ConvTensor add_pack(PlanBuilder& builder, const ConvTensor& image, Form form, bo
         args.amax_count = static_cast<uint32_t>(builder.plan.amax_count);
     }
     pass.read(image.memory).write(result.memory).work(0, builder.sizes(image.memory));
-    pass.dispatch(args, kernels::Grid::linear(args.tiles));
+    pass.dispatch(args, runtime::Grid::linear(args.tiles));
     return result;
 }
 
@@ -300,7 +301,7 @@ void add_amax(PlanBuilder& builder, const ConvTensor& image, bool sample) {
     pass.address(args.from, image.memory).amax(args.amax_state, image.amax);
     pass.read(image.memory).write_amax(image.amax, sample);
     pass.work(0, builder.sizes(image.memory) + (sample ? " sample" : ""));
-    pass.dispatch(args, kernels::Grid::linear(workgroups));
+    pass.dispatch(args, runtime::Grid::linear(workgroups));
 }
 
 }  // namespace anymps::ops

@@ -33,7 +33,7 @@ Phases::Phases(const ConvTensor& x, const ConvParams& params, int64_t groups, ui
 bool Phases::suit(const vulkan::DeviceInfo& device, const ConvTensor& x, const ConvParams& params,
                   int64_t groups) {
     const auto type = x.memory.type;
-    const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+    const bool known = type == DType::F32 || type == DType::F16 || type == DType::BF16;
     if (!known || !gemm::uses_shared_memory(device)) return false;
     const Dim3& stride = params.stride;
     if (stride[0] != 1 || stride[1] > 2 || stride[2] != 2) return false;
@@ -60,7 +60,7 @@ void Phases::add_join(PlanBuilder& builder, const ConvTensor& x, const ConvParam
                      .stride = static_cast<uint32_t>(params.stride[1])});
     pass.address(args.to, x.memory).address(args.from, planes).read(planes).write(x.memory);
     pass.work(0, builder.sizes(x.memory));
-    pass.dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.count, kThreads)));
+    pass.dispatch(args, runtime::Grid::linear(kernels::ceil_div(args.count, kThreads)));
 }
 
 }  // namespace anymps::ops

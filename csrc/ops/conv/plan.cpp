@@ -1,9 +1,12 @@
 #include "ops/conv/plan.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <utility>
+
+#include "ops/amax_state.h"
+#include "ops/conv/text.h"
 
 namespace anymps::ops {
 namespace {
@@ -21,40 +24,44 @@ std::vector<int64_t> sizes_of(const ConvProblem& p, int32_t buffer) {
     return sizes;
 }
 
+int64_t product_of(std::span<const int64_t> sizes) {
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
 }  // namespace
 
 int64_t ConvPlan::workspace_bytes() const {
     int64_t bytes = 0;
-    for (const Temporary& t : temporaries)
-        bytes += c10::multiply_integers(t.sizes) * static_cast<int64_t>(c10::elementSize(t.type));
+    for (const Temporary& t : temporaries) bytes += product_of(t.sizes) * kernels::element_size(t.type);
     return bytes;
 }
 
 std::string to_text(const ConvProblem& p, const ConvPlan& plan) {
     constexpr const char* kWhen[] = {"", " if scales are valid", " with its amax", " if scales are invalid"};
     const auto last = [&](const Dim3& v) {
-        return c10::IntArrayRef(v.data() + 3 - p.params.spatial, static_cast<size_t>(p.params.spatial));
+        return list_of(std::span(v).last(static_cast<size_t>(p.params.spatial)));
     };
-    const auto sizes = [&](int32_t buffer) { return c10::str(c10::IntArrayRef(sizes_of(p, buffer))); };
+    const auto sizes = [&](int32_t buffer) { return list_of(sizes_of(p, buffer)); };
+    std::string names;
+    for (const std::string& name : plan.algorithms) names += (names.empty() ? "" : ", ") + name;
     std::string text =
-        c10::str(c10::Join(", ", plan.algorithms), " of ", sizes(kX), " * ", sizes(kW), " = ", sizes(kY), " ",
-                 p.w.memory.type, p.tf32 && p.w.memory.type == at::kFloat ? " (TF32)" : "", ", stride ",
-                 last(p.params.stride), ", padding ", last(p.params.padding), ", dilation ",
-                 last(p.params.dilation), ", groups ", p.groups, ":");
+        text_of(names, " of ", sizes(kX), " * ", sizes(kW), " = ", sizes(kY), " ",
+                kernels::name_of(p.w.memory.type), p.tf32 && p.w.memory.type == DType::F32 ? " (TF32)" : "",
+                ", stride ", last(p.params.stride), ", padding ", last(p.params.padding), ", dilation ",
+                last(p.params.dilation), ", groups ", p.groups, ":");
     for (const Pass& pass : plan.passes) {
         const bool dispatch = pass.kind == Pass::Kind::Dispatch;
         text += ' ' + (dispatch ? pass.kernel : pass.kind == Pass::Kind::Zero ? "zero" : "sum of splits");
         if (!pass.label.empty()) text += ' ' + pass.label;
-        if (pass.seconds > 0) text += c10::str(", ", std::lround(pass.seconds * 1e6), " us by the model");
+        if (pass.seconds > 0) text += text_of(", ", std::lround(pass.seconds * 1e6), " us by the model");
         text += std::string(kWhen[static_cast<int>(pass.when)]) + ';';
     }
     return text + " workspace of " + std::to_string(plan.workspace_bytes()) + " bytes";
 }
 
-Memory PlanBuilder::temporary(std::vector<int64_t> sizes, at::ScalarType type) {
+Memory PlanBuilder::temporary(std::vector<int64_t> sizes, DType type) {
     Memory memory{next_temporary(), type};
-    memory.huge =
-        static_cast<uint64_t>(c10::multiply_integers(sizes) * memory.element_size()) > Memory::kHugeBytes;
+    memory.huge = static_cast<uint64_t>(product_of(sizes) * memory.element_size()) > Memory::kHugeBytes;
     plan.temporaries.push_back({std::move(sizes), type});
     return memory;
 }
@@ -70,8 +77,7 @@ void PlanBuilder::release(int32_t first, int32_t keep) {
 
 std::string PlanBuilder::sizes(const Memory& memory) const {
     const int32_t temporary = memory.buffer - kGiven;
-    return c10::str(c10::IntArrayRef(temporary < 0 ? sizes_of(problem, memory.buffer)
-                                                   : plan.temporaries[temporary].sizes));
+    return list_of(temporary < 0 ? sizes_of(problem, memory.buffer) : plan.temporaries[temporary].sizes);
 }
 
 void PlanBuilder::add(Pass::Kind kind, std::initializer_list<Pass::Access> accesses) {
@@ -97,7 +103,7 @@ PassWriter& PassWriter::address(uint64_t& field, const Memory& memory, int64_t o
 
 PassWriter& PassWriter::amax(uint64_t& field, int32_t number) {
     if (number < 0) return *this;
-    field = static_cast<uint64_t>(number) * AmaxStates::kBytes;
+    field = static_cast<uint64_t>(number) * AmaxState::kBytes;
     fields_.push_back({&field, kAmaxStates});
     return *this;
 }
@@ -113,16 +119,16 @@ PassWriter& PassWriter::access(int32_t buffer, bool write) {
 }
 
 PassWriter& PassWriter::read_amaxes() {
-    const uint64_t bytes = static_cast<uint64_t>(builder_.plan.amax_count) * AmaxStates::kBytes;
+    const uint64_t bytes = static_cast<uint64_t>(builder_.plan.amax_count) * AmaxState::kBytes;
     pass_.accesses.push_back({kAmaxStates, false, 0, bytes});
     return *this;
 }
 
 PassWriter& PassWriter::write_amax(int32_t number, bool sample) {
-    const uint64_t state = static_cast<uint64_t>(number) * AmaxStates::kBytes;
-    constexpr uint64_t kExact = AmaxStates::kSampleOffset;
+    const uint64_t state = static_cast<uint64_t>(number) * AmaxState::kBytes;
+    constexpr uint64_t kExact = AmaxState::kSampleOffset;
     if (sample)
-        pass_.accesses.push_back({kAmaxStates, true, state + kExact, AmaxStates::kBytes - kExact});
+        pass_.accesses.push_back({kAmaxStates, true, state + kExact, AmaxState::kBytes - kExact});
     else
         pass_.accesses.push_back({kAmaxStates, true, state, kExact});
     return *this;
@@ -140,11 +146,11 @@ PassWriter& PassWriter::work(double operations, std::string label, double second
     return *this;
 }
 
-void PassWriter::dispatch(const void* args, size_t bytes, kernels::Grid grid) {
+void PassWriter::dispatch(const void* args, size_t bytes, runtime::Grid grid) {
     const auto* begin = static_cast<const std::byte*>(args);
     for (const Field& f : fields_) {
         const auto at = reinterpret_cast<const std::byte*>(f.field) - begin;
-        TORCH_INTERNAL_ASSERT(at >= 0 && static_cast<size_t>(at) + sizeof(uint64_t) <= bytes);
+        assert_that(at >= 0 && static_cast<size_t>(at) + sizeof(uint64_t) <= bytes);
         pass_.addresses.push_back({static_cast<uint32_t>(at), f.buffer});
     }
     pass_.args.assign(begin, begin + bytes);

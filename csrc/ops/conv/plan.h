@@ -2,22 +2,23 @@
 // once for all calls of the same problem and executed for each.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/kernel.h"
-#include "ops/amax.h"
+#include "kernels/declared_kernel.h"
 #include "ops/conv/problem.h"
+#include "runtime/grid.h"
+
+namespace anymps::vulkan {
+class Pipeline;
+}
 
 namespace anymps::ops {
 
@@ -49,7 +50,7 @@ struct Pass {
     std::string kernel;
     std::vector<uint32_t> constants;
     const vulkan::Pipeline* pipeline = nullptr;  // set by prepare()
-    kernels::Grid grid;
+    runtime::Grid grid;
     std::vector<std::byte> args;
     std::vector<Address> addresses;
     std::vector<Access> accesses;
@@ -62,7 +63,7 @@ struct Pass {
 struct ConvPlan {
     struct Temporary {
         std::vector<int64_t> sizes;
-        at::ScalarType type;
+        DType type;
         bool released = false;  // by a pass; else when all are recorded
     };
 
@@ -77,19 +78,6 @@ struct ConvPlan {
 // Sizes, algorithms and dispatches in a line, for ANYMPS_LOG=plan.
 std::string to_text(const ConvProblem& problem, const ConvPlan& plan);
 
-// Tensors of a call by GivenBuffer; those that the problem does not have may be undefined.
-using GivenTensors = std::array<at::Tensor, kGiven>;
-
-// The plan for a problem on the current device, remembered. Thread-safe. Raises NotImplementedError for bool
-// and complex, RuntimeError for sizes beyond the device's.
-std::shared_ptr<const ConvPlan> plan_for(const ConvProblem& problem);
-
-// Has the device's driver compile the kernels. Throws vulkan::Error where the device cannot run one.
-void prepare(ConvPlan& plan);
-
-// Records all passes of a plan that is prepared.
-void execute(const ConvPlan& plan, const GivenTensors& given);
-
 // A plan while it is made.
 class PlanBuilder {
   public:
@@ -100,7 +88,7 @@ class PlanBuilder {
     ConvPlan plan;
 
     // Dense memory that a pass allocates when it is the first to use it.
-    Memory temporary(std::vector<int64_t> sizes, at::ScalarType type);
+    Memory temporary(std::vector<int64_t> sizes, DType type);
     // Ends the life of temporaries from number `first` on, but for one that is kept.
     void release(int32_t first, int32_t keep = kNoBuffer);
     int32_t next_temporary() const { return kGiven + static_cast<int32_t>(plan.temporaries.size()); }
@@ -136,10 +124,10 @@ class PassWriter {
     PassWriter& work(double operations, std::string label, double seconds = 0);
 
     template <class Args>
-    void dispatch(const Args& args, kernels::Grid grid) {
+    void dispatch(const Args& args, runtime::Grid grid) {
         dispatch(&args, sizeof(args), grid);
     }
-    void dispatch(const void* args, size_t bytes, kernels::Grid grid);
+    void dispatch(const void* args, size_t bytes, runtime::Grid grid);
 
   private:
     PassWriter& access(int32_t buffer, bool write);

@@ -5,14 +5,14 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/kernel_call.h"
+#include "ops/conv/text.h"
 
 namespace anymps::ops {
 namespace {
 
 // outer, channels: of a group.
-ConvTensor image_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t outer,
-                    int64_t channels) {
+ConvTensor image_of(const Memory& memory, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                    int64_t outer, int64_t channels) {
     ConvTensor image{memory, outer, channels, strides[0], 0, strides[1]};
     image.padded = channels;
     std::copy(sizes.begin() + 2, sizes.end(), image.sizes.end() - (sizes.size() - 2));
@@ -21,11 +21,6 @@ ConvTensor image_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayR
 }
 
 }  // namespace
-
-Memory memory_of(const at::TensorBase& tensor, int32_t buffer) {
-    return {buffer, tensor.scalar_type(), tensor.storage().nbytes() > Memory::kHugeBytes,
-            static_cast<uint16_t>(kernels::address(tensor) % Memory::kAlignment)};
-}
 
 bool ConvTensor::is_contiguous(int64_t groups) const {
     int64_t next = 1;
@@ -47,20 +42,21 @@ ConvTensor ConvTensor::as(Form way) const {
         result.form = way == Form::ScaledF16 ? Form::ScaledOnLoad : Form::Plain;
         return result;
     }
-    TORCH_INTERNAL_ASSERT(form == Form::Bf16x2OrScaledF16);
+    assert_that(form == Form::Bf16x2OrScaledF16);
     result.form = way;
-    if (way == Form::ScaledF16) result.memory.type = at::kHalf;
+    if (way == Form::ScaledF16) result.memory.type = DType::F16;
     return result;
 }
 
-ConvTensor activation_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                         int64_t groups) {
+ConvTensor activation_of(const Memory& memory, std::span<const int64_t> sizes,
+                         std::span<const int64_t> strides, int64_t groups) {
     ConvTensor image = image_of(memory, sizes, strides, sizes[0], sizes[1] / groups);
     image.group_stride = image.channels * image.channel_stride;
     return image;
 }
 
-ConvTensor filter_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t groups) {
+ConvTensor filter_of(const Memory& memory, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                     int64_t groups) {
     ConvTensor image = image_of(memory, sizes, strides, sizes[0] / groups, sizes[1]);
     image.group_stride = image.outer * image.outer_stride;
     return image;
@@ -73,10 +69,10 @@ ConvTensor transposed(ConvTensor filter) {
     return filter;
 }
 
-ConvParams::ConvParams(c10::IntArrayRef strides, c10::IntArrayRef paddings, c10::IntArrayRef dilations,
-                       int64_t spatial)
+ConvParams::ConvParams(std::span<const int64_t> strides, std::span<const int64_t> paddings,
+                       std::span<const int64_t> dilations, int64_t spatial)
     : spatial(spatial) {
-    const auto at = [](c10::IntArrayRef values, int64_t i) {
+    const auto at = [](std::span<const int64_t> values, int64_t i) {
         return values.size() == 1 ? values[0] : values[i];
     };
     for (int64_t i = 0; i < spatial; ++i) {
@@ -101,14 +97,14 @@ uint64_t ConvProblem::hash() const {
     return (even ^ std::rotl(odd, 17)) * 0xff51afd7ed558ccdull;
 }
 
-bool ConvDevice::holds_fragments(at::ScalarType type) const {
+bool ConvDevice::holds_fragments(DType type) const {
     if (info.is_software || gemm::matrix_subgroup(info) != 32) return false;
     const gemm::FragmentLayout found = layout(type);
     return found.known && found.b_known;
 }
 
-bool ConvDevice::may_use_scaled_f16(at::ScalarType type) const {
-    return type == at::kFloat && tf32 && has_lines_of_lanes() &&
+bool ConvDevice::may_use_scaled_f16(DType type) const {
+    return type == DType::F32 && tf32 && has_lines_of_lanes() &&
            gemm::choose_arithmetic(info, true, false, false, 3) == gemm::Arithmetic::F16;
 }
 

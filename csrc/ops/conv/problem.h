@@ -6,18 +6,20 @@
 // dgrad, and the gradient of its input an fprop.
 #pragma once
 
-#include <ATen/core/TensorBase.h>
-#include <c10/core/ScalarType.h>
-#include <c10/util/ArrayRef.h>
-
 #include <array>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <type_traits>
+#include <utility>
 
-#include "gemm/fragment_layout.h"
-#include "gemm/tuning.h"
+#include "gemm/block_layout.h"
+#include "gemm/tiles.h"
+#include "kernels/storage_type.h"
 
 namespace anymps::ops {
+
+using kernels::DType;
 
 using Dim3 = std::array<int64_t, 3>;  // depth, height, width
 
@@ -39,7 +41,7 @@ enum GivenBuffer : int32_t {
 // Where an operand lies: a tensor by its number, and what decides how it can be loaded.
 struct Memory {
     int32_t buffer = kNoBuffer;
-    at::ScalarType type = at::kFloat;
+    DType type = DType::F32;
     bool huge = false;          // storage of more bytes than the kernels of matrix units can address
     uint16_t misalignment = 0;  // address modulo kAlignment
 
@@ -47,14 +49,13 @@ struct Memory {
     static constexpr uint64_t kHugeBytes = uint64_t{1} << 35;  // tiles count vec8 of halves by 31 bits
 
     bool defined() const { return buffer != kNoBuffer; }
-    int64_t element_size() const { return static_cast<int64_t>(c10::elementSize(type)); }
+    int64_t element_size() const { return kernels::element_size(type); }
     // True where the address of an element is a multiple of `bytes`, at most kAlignment.
     bool is_aligned(uint64_t bytes, int64_t offset = 0) const {
         return (misalignment + static_cast<uint64_t>(offset * element_size())) % bytes == 0;
     }
     bool operator==(const Memory&) const = default;
 };
-Memory memory_of(const at::TensorBase& tensor, int32_t buffer);
 
 // Encoding of an image's floats in memory, and of the loads. ScaledF16 is scaled by the amax; the device
 // chooses between Bf16x2 (kBf16x2 of shaders/lib/product.slang) and ScaledF16. ScaledOnLoad: floats as they
@@ -90,15 +91,10 @@ struct ConvTensor {
 };
 
 // sizes: [batch, channels, ...] of an activation, [channels of y, channels of x in a group, ...] of a filter.
-ConvTensor activation_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                         int64_t groups);
-ConvTensor filter_of(const Memory& memory, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t groups);
-inline ConvTensor activation_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer) {
-    return activation_of(memory_of(tensor, buffer), tensor.sizes(), tensor.strides(), groups);
-}
-inline ConvTensor filter_of(const at::TensorBase& tensor, int64_t groups, int32_t buffer) {
-    return filter_of(memory_of(tensor, buffer), tensor.sizes(), tensor.strides(), groups);
-}
+ConvTensor activation_of(const Memory& memory, std::span<const int64_t> sizes,
+                         std::span<const int64_t> strides, int64_t groups);
+ConvTensor filter_of(const Memory& memory, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                     int64_t groups);
 // Outer dimension and channels change places.
 ConvTensor transposed(ConvTensor filter);
 
@@ -109,8 +105,8 @@ struct ConvParams {
 
     ConvParams() = default;
     // Lists of one value stand for all axes.
-    ConvParams(c10::IntArrayRef strides, c10::IntArrayRef paddings, c10::IntArrayRef dilations,
-               int64_t spatial);
+    ConvParams(std::span<const int64_t> strides, std::span<const int64_t> paddings,
+               std::span<const int64_t> dilations, int64_t spatial);
     bool operator==(const ConvParams&) const = default;
 };
 
@@ -146,25 +142,32 @@ struct ConvProblem {
 static_assert(std::has_unique_object_representations_v<ConvProblem>);
 
 // What matrix units multiply operands of this type as, unless they are scaled f16.
-inline at::ScalarType multiplied_type(at::ScalarType type) {
-    return type == at::kFloat ? at::kBFloat16 : type;
+inline DType multiplied_type(DType type) {
+    return type == DType::F32 ? DType::BF16 : type;
 }
 
-// What plans depend on besides the problem, replaceable for tests.
+// What plans depend on besides the problem: that of this process (execute.h), or a made-up one.
 struct ConvDevice {
     const vulkan::DeviceInfo& info;
     // Waits for the device when first asked.
-    gemm::FragmentLayout (*layout)(at::ScalarType) = gemm::fragment_layout;
-    gemm::Plan (*choose)(const vulkan::DeviceInfo&, const gemm::GemmProblem&, bool cold) = gemm::choose_plan;
+    gemm::FragmentLayout (*layout)(DType);
+    gemm::Plan (*choose)(const vulkan::DeviceInfo&, const gemm::GemmProblem&, bool cold);
+    // The sizes that a profile shows for a dispatch of a plan (gemm/tuning.h); nullptr: as they are.
+    std::string (*profile_label)(const gemm::Plan&, std::string sizes) = nullptr;
     bool tf32 = true;
 
     // True where subgroups of 32 hold both operands as the kernels without shared memory say. The first
     // convolution asks, when few pipelines are being compiled: what it waits for is known then.
-    bool holds_fragments(at::ScalarType type) const;
+    bool holds_fragments(DType type) const;
+    // Threads of a workgroup that share nothing, as kernels/flat_grid.h has them for this process.
+    uint32_t flat_workgroup() const { return info.is_software ? info.subgroup_size : 256; }
+    std::string label(const gemm::Plan& plan, std::string sizes) const {
+        return profile_label == nullptr ? sizes : profile_label(plan, std::move(sizes));
+    }
     // bf16 terms of an f32 operand.
     uint32_t bf16_terms() const { return tf32 ? 2 : 3; }
     // True where matrix units may multiply such operands as scaled f16: f32 that may lose what TF32 does.
-    bool may_use_scaled_f16(at::ScalarType type) const;
+    bool may_use_scaled_f16(DType type) const;
     // Tiles of matrix units store to columns of their own, eight lanes a line of results.
     bool has_lines_of_lanes() const { return gemm::matrix_subgroup(info) >= 8; }
 };

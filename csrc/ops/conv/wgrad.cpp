@@ -3,13 +3,12 @@
 #include <anymps/shaders/conv/conv_wgrad.h>
 #include <anymps/shaders/conv/conv_wgrad_pack.h>
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <limits>
 
 #include "kernels/geometry.h"
 #include "kernels/launch_config.h"
+#include "ops/conv/text.h"
 
 namespace anymps::ops {
 namespace {
@@ -84,7 +83,7 @@ void add_pack(PlanBuilder& builder, const shaders::conv_wgrad_pack::WgradPackKer
     PassWriter pass(builder, kernel, {.workgroup = kThreads, .vector = vector_of(image), .swapped = swapped});
     pass.address(args.to, to).address(args.from, image.memory);
     pass.read(image.memory).write(to).work(0, builder.sizes(image.memory));
-    pass.dispatch(args, kernels::Grid::linear(ceil_div(args.count, kThreads * kEach)));
+    pass.dispatch(args, runtime::Grid::linear(ceil_div(args.count, kThreads * kEach)));
 }
 
 Memory add_packed_image(PlanBuilder& builder, const ConvTensor& x, const Frame& frame) {
@@ -157,7 +156,7 @@ void add_wgrad(PlanBuilder& builder, const Kernel& kernel, const WgradTile& tile
     const int64_t steps_per_split =
         choose_steps_per_split(builder.device.info, tile, tiles, rows * columns, steps);
     const int64_t split_k = ceil_div(steps, steps_per_split);
-    const Memory sums = builder.temporary({split_k, 1, rows, columns}, at::kFloat);
+    const Memory sums = builder.temporary({split_k, 1, rows, columns}, DType::F32);
     args.steps_per_split = static_cast<uint32_t>(steps_per_split);
     const gemm::FragmentLayout layout = builder.device.layout(multiplied_type(first.memory.type));
     PassWriter pass(builder, kernel,
@@ -170,9 +169,9 @@ void add_wgrad(PlanBuilder& builder, const Kernel& kernel, const WgradTile& tile
     pass.address(args.workspace, sums);
     pass.work(
         2.0 * static_cast<double>(rows * columns) * c.k.count(),
-        c10::str(builder.sizes(first.memory), " * ", builder.sizes(second.memory), ", split-K ", split_k));
+        text_of(builder.sizes(first.memory), " * ", builder.sizes(second.memory), ", split-K ", split_k));
     pass.read(first.memory).read(second.memory).write(sums);
-    pass.dispatch(args, kernels::Grid::linear(tiles * split_k));
+    pass.dispatch(args, runtime::Grid::linear(tiles * split_k));
     c.g.channels_last = true;
     add_reduce_split_k(builder, c, sums, split_k);
 }
@@ -208,7 +207,7 @@ ConvTensor add_wgrad_3x3(PlanBuilder& builder, const Direction& d, const ConvTen
     args.steps = static_cast<uint32_t>(frame.steps);
     args.quads = static_cast<uint32_t>(frame.quads);
     args.line = static_cast<uint32_t>(frame.line);
-    const bool half = x.memory.type == at::kHalf;
+    const bool half = x.memory.type == DType::F16;
     add_wgrad(builder,
               half ? shaders::conv_wgrad::conv_wgrad_3x3_64x144_f16
                    : shaders::conv_wgrad::conv_wgrad_3x3_64x144_bf16,
@@ -238,7 +237,7 @@ bool supports_wgrad_1x1(const Direction& d, const ConvDevice& device) {
     // and packed images where positions are no whole words of eight.
     const vulkan::PlanCosts& costs = *device.info.profile->costs;
     const double most = costs.wgrad_max_intensity, max_with_pass = costs.wgrad_max_intensity_pass;
-    const bool floats = x.memory.type == at::kFloat;
+    const bool floats = x.memory.type == DType::F32;
     if (intensity(y.channels, x.channels) > (floats || positions % 8 != 0 ? max_with_pass : most))
         return false;
     const bool pairs = floats && device.may_use_scaled_f16(y.memory.type) &&
@@ -264,9 +263,9 @@ ConvTensor add_wgrad_1x1(PlanBuilder& builder, const Direction& d, const ConvTen
     args.k = static_cast<uint32_t>(plain.k.count());
     const auto type = x.memory.type;
     add_wgrad(builder,
-              type == at::kFloat  ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_floats
-              : type == at::kHalf ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_f16
-                                  : shaders::conv_wgrad::conv_wgrad_1x1_64x64_bf16,
+              type == DType::F32   ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_floats
+              : type == DType::F16 ? shaders::conv_wgrad::conv_wgrad_1x1_64x64_f16
+                                   : shaders::conv_wgrad::conv_wgrad_1x1_64x64_bf16,
               kWgrad1x1, plain, args, plain.k.count() / 16, {args.left, y.memory}, {args.right, x.memory});
     return y;
 }

@@ -8,7 +8,8 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "runtime/device.h"
+#include "kernels/dtype.h"
+#include "ops/conv/execute.h"
 
 namespace anymps::ops {
 namespace {
@@ -34,12 +35,12 @@ Tensor packed(const Tensor& device, int64_t groups, Form form) {
     problem.groups = groups;
     problem.params.spatial = 2;
     problem.x = activation_of(device, groups, kX);
-    PlanBuilder builder(problem, ConvDevice{runtime::device().info()});
+    PlanBuilder builder(problem, conv_device());
     const ConvTensor result = add_packed(builder, problem.x, form);
     if (result.memory.buffer == kX) return {};
     // The plan's own tensor as one that is given.
-    const Tensor out =
-        at::empty(builder.plan.temporaries[0].sizes, device.options().dtype(result.memory.type));
+    const Tensor out = at::empty(builder.plan.temporaries[0].sizes,
+                                 device.options().dtype(kernels::scalar_type_of(result.memory.type)));
     for (Pass& pass : builder.plan.passes) {
         for (auto& address : pass.addresses)
             if (address.buffer == result.memory.buffer) address.buffer = kImageOut;

@@ -2,6 +2,7 @@
 // dispatches were still made together; times on an H200 chose the algorithms of NVIDIA's.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,11 @@ const vulkan::DeviceInfo kNvidiaLike = vulkan::made_up("NVIDIA Hopper H200"),
                              return info;
                          }();
 
-gemm::FragmentLayout known(at::ScalarType) {
+gemm::FragmentLayout known(DType) {
     return {true, true, false, true, true};
 }
 
-gemm::FragmentLayout unknown(at::ScalarType) {
+gemm::FragmentLayout unknown(DType) {
     return {};
 }
 
@@ -47,14 +48,14 @@ std::vector<int64_t> dense(const std::vector<int64_t>& sizes) {
 // A convolution of dense tensors, all of whose positions are padded alike.
 struct Layer {
     int64_t batch, channels, filters, size, taps, stride = 1, groups = 1;
-    at::ScalarType type = at::kHalf;
+    DType type = DType::F16;
 
     ConvProblem problem() const {
         const int64_t padding = taps / 2, out = (size + 2 * padding - taps) / stride + 1;
         const std::vector<int64_t> x{batch, channels, size, size}, y{batch, filters, out, out},
             w{filters, channels / groups, taps, taps};
         ConvProblem p;
-        p.params = ConvParams({stride}, {padding}, {1}, 2);
+        p.params = ConvParams(std::array{stride}, std::array{padding}, std::array{int64_t{1}}, 2);
         p.groups = groups;
         p.tf32 = true;
         p.x = activation_of({kX, type}, x, dense(x), groups);
@@ -82,7 +83,7 @@ struct Layer {
     }
 };
 
-// "kernel workgroups", without the number where it depends on the device that the test runs on.
+// "kernel workgroups", without the number of kernels whose workgroups share nothing.
 Names passes(const ConvPlan& plan) {
     Names names;
     for (const Pass& pass : plan.passes) {
@@ -96,17 +97,12 @@ Names passes(const ConvPlan& plan) {
 }
 
 constexpr Layer kThree{.batch = 32, .channels = 64, .filters = 64, .size = 56, .taps = 3};
-constexpr Layer kUp{.batch = 32, .channels = 64, .filters = 256, .size = 56, .taps = 1, .type = at::kFloat};
+constexpr Layer kUp{.batch = 32, .channels = 64, .filters = 256, .size = 56, .taps = 1, .type = DType::F32};
 constexpr Layer kDown{
-    .batch = 32, .channels = 1024, .filters = 256, .size = 14, .taps = 1, .type = at::kFloat};
+    .batch = 32, .channels = 1024, .filters = 256, .size = 14, .taps = 1, .type = DType::F32};
 constexpr Layer kStrided{.batch = 32, .channels = 64, .filters = 128, .size = 56, .taps = 3, .stride = 2};
-constexpr Layer kDepthwise{.batch = 32,
-                           .channels = 144,
-                           .filters = 144,
-                           .size = 56,
-                           .taps = 3,
-                           .groups = 144,
-                           .type = at::kBFloat16};
+constexpr Layer kDepthwise{
+    .batch = 32, .channels = 144, .filters = 144, .size = 56, .taps = 3, .groups = 144, .type = DType::BF16};
 
 TEST(ConvPlan, ThreeByThreeIsBlockedWhereFragmentsAreKnown) {
     const ConvPlan nvidia = plan(kNvidiaLike, kThree.fprop());
@@ -259,7 +255,7 @@ TEST(ConvProblem, EqualProblemsHashAlikeAndOthersDoNot) {
     ConvProblem aligned = p, exact = p, bias = p;
     aligned.x.memory.misalignment = 2;
     exact.tf32 = false;
-    bias.bias = {kBias, at::kHalf};
+    bias.bias = {kBias, DType::F16};
     for (const ConvProblem& other : {kThree.backward(true), kStrided.fprop(), aligned, exact, bias}) {
         EXPECT_FALSE(p == other);
         EXPECT_NE(p.hash(), other.hash());
