@@ -61,7 +61,7 @@ c10::ScalarType integer_of_size(size_t bytes) {
     }
 }
 
-uint32_t floats_of_word(c10::ScalarType type) {
+uint32_t floats_per_vector(c10::ScalarType type) {
     return type == c10::ScalarType::Float ? 4 : c10::isReducedFloatingType(type) ? 8 : 0;
 }
 

@@ -19,8 +19,8 @@ inline uint32_t code(c10::ScalarType type) {
 // The integer dtype of 1, 2, 4 or 8 bytes: elements of any dtype of that size can be moved as such.
 c10::ScalarType integer_of_size(size_t bytes);
 
-// How many floating elements a lane loads as a word of 16 bytes; 0 for other dtypes.
-uint32_t floats_of_word(c10::ScalarType type);
+// How many floating elements a lane loads as a vector of 16 bytes; 0 for other dtypes.
+uint32_t floats_per_vector(c10::ScalarType type);
 
 // The arithmetic type that the kernels compute in for a storage type.
 inline Compute compute_of(c10::ScalarType type) {

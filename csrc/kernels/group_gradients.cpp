@@ -29,7 +29,7 @@ bool is_mixed(const GroupShape& g) {
 
 // Elements of a word of the gradient; 0 where groups do not fit in words.
 uint64_t width_of(const GroupShape& g) {
-    const uint64_t width = floats_of_word(g.grad_type);
+    const uint64_t width = floats_per_vector(g.grad_type);
     const bool aligned = g.address % 16 == 0 && g.grad_address % 16 == 0;
     const bool typed = g.grad_type == g.type || is_mixed(g);
     if (width == 0 || !aligned || !g.float_statistics || !typed || g.size < width) return 0;

@@ -23,7 +23,7 @@ constexpr uint32_t kQuad = 4;
 // channels: whose planes are words of as many elements, as many as a plane has positions.
 bool fits(c10::ScalarType type, uint64_t address, const Planes& planes, uint32_t channels,
           const RouteDevice& t) {
-    if (t.software || channels == 0 || floats_of_word(type) == 0) return false;
+    if (t.software || channels == 0 || floats_per_vector(type) == 0) return false;
     if (planes.positions < kMin || planes.positions > std::min<uint64_t>(kMax, t.workgroup)) return false;
     const uint64_t lines = t.workgroup / planes.positions;
     return planes.images > 0 && planes.images <= lines * kMaxOfThread && planes.channels % channels == 0 &&
@@ -63,7 +63,7 @@ void run(const shader::ReduceNcHwKernel& kernel, const Planes& planes, uint32_t 
 
 bool supports_reduce_nc_hw(c10::ScalarType type, uint64_t address, const Planes& planes,
                            const RouteDevice& device) {
-    return fits(type, address, planes, floats_of_word(type), device);
+    return fits(type, address, planes, floats_per_vector(type), device);
 }
 
 bool supports_reduce_nc_hw_moments(c10::ScalarType type, uint64_t address, const Planes& planes,
@@ -73,7 +73,7 @@ bool supports_reduce_nc_hw_moments(c10::ScalarType type, uint64_t address, const
 
 void reduce_nc_hw(const at::TensorBase& x, const Planes& planes, const at::TensorBase& sums) {
     run(x.scalar_type() == at::kFloat ? shader::reduce_nc_hw_f32 : shader::reduce_nc_hw_16, planes,
-        floats_of_word(x.scalar_type()), {x, {}, {}, {}, sums, {}});
+        floats_per_vector(x.scalar_type()), {x, {}, {}, {}, sums, {}});
 }
 
 void reduce_nc_hw_moments(const at::TensorBase& x, const Planes& planes,

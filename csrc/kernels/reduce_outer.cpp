@@ -29,13 +29,13 @@ uint64_t lines_of(const LaunchConfig& config) {
 }  // namespace
 
 bool supports_reduce_outer_moments(const Matrix& m, const RouteDevice& t) {
-    if (t.software || lines_of(t) == 0 || floats_of_word(m.type) == 0) return false;
+    if (t.software || lines_of(t) == 0 || floats_per_vector(m.type) == 0) return false;
     return m.address % (kMomentWidth * c10::elementSize(m.type)) == 0 && m.rows >= lines_of(t) * kPrefetch &&
            m.rows <= UINT32_MAX / 2 && m.columns <= UINT32_MAX / 2 && m.columns % kMomentWidth == 0;
 }
 
 bool supports_reduce_outer(const Matrix& m, const RouteDevice& t) {
-    const uint64_t width = floats_of_word(m.type);
+    const uint64_t width = floats_per_vector(m.type);
     if (t.software || lines_of(t) == 0 || width == 0) return false;
     return m.rows >= lines_of(t) * kMinOfThread && m.rows <= UINT32_MAX / 2 && m.columns <= UINT32_MAX / 2 &&
            m.columns % width == 0 && m.row_stride % 16 == 0 && m.row_stride > 0 && m.address % 16 == 0;
@@ -78,7 +78,7 @@ void reduce_outer_moments(const at::TensorBase& in, const Matrix& m, const Chann
 
 void reduce_outer(const at::TensorBase& in, const Matrix& m, const at::TensorBase& out) {
     const LaunchConfig& t = launch_config();
-    const uint64_t width = floats_of_word(m.type), rows = m.rows, columns = m.columns;
+    const uint64_t width = floats_per_vector(m.type), rows = m.rows, columns = m.columns;
     const uint64_t lines = lines_of(t), least = lines * kMinOfThread;
     const uint64_t groups = ceil_div(columns, kSide * width);
     const uint64_t wanted =

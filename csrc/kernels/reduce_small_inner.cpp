@@ -21,7 +21,7 @@ constexpr uint32_t kWorkgroup = 256;
 
 bool supports_reduce_small_inner(c10::ScalarType type, uint64_t address, uint64_t rows, uint64_t size,
                                  const RouteDevice& t) {
-    const uint64_t width = floats_of_word(type);  // elements of a word
+    const uint64_t width = floats_per_vector(type);  // elements of a vector
     return !t.software && t.workgroup == kWorkgroup && width != 0 && size >= width && size <= kLongest &&
            rows >= t.costs().small_inner_min_rows && rows <= UINT32_MAX / kLongest &&
            rows * size % width == 0 && address % 16 == 0;
@@ -29,7 +29,7 @@ bool supports_reduce_small_inner(c10::ScalarType type, uint64_t address, uint64_
 
 void reduce_small_inner(const at::TensorBase& in, const at::TensorBase& out, uint64_t rows, uint64_t size,
                         bool mean) {
-    const uint64_t width = floats_of_word(in.scalar_type());
+    const uint64_t width = floats_per_vector(in.scalar_type());
     const uint64_t most =
         std::min<uint64_t>(launch_config().workgroup, kWords * launch_config().workgroup * width / size);
     const shader::ReduceSmallInnerArgs args{.x = address(in),

@@ -36,7 +36,7 @@ Tensor gradient(const Tensor& loss_grad, const Tensor& y, const Tensor& target, 
     Tensor grad = at::empty_like(y);
     const auto rows = static_cast<uint64_t>(y.size(0)), size = static_cast<uint64_t>(y.size(1));
     const bool is_float = y.scalar_type() == at::kFloat;
-    const uint32_t item = kernels::floats_of_word(y.scalar_type());  // elements a word
+    const uint32_t item = kernels::floats_per_vector(y.scalar_type());  // elements a vector
     const auto& t = kernels::launch_config();
     const uint64_t words = size / item + 1;
     const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, shader::kPrefetch), t.workgroup);

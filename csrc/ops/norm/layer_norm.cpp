@@ -85,7 +85,7 @@ struct NormForward {
 
 LayerNormProblem problem_of(const NormForward& c) {
     const auto type = c.input.scalar_type();
-    const auto in_words = [&](const Tensor* t) {
+    const auto in_vectors = [&](const Tensor* t) {
         return !t->defined() ||
                (t->is_contiguous() && t->scalar_type() == type && kernels::address(*t) % 16 == 0);
     };
@@ -93,21 +93,21 @@ LayerNormProblem problem_of(const NormForward& c) {
         return !t->defined() || (t->is_contiguous() && t->scalar_type() == at::kFloat);
     };
     const auto size = static_cast<uint64_t>(c.rows.size());
-    return {
-        .type = type,
-        .rows = size == 0 ? 0 : static_cast<uint64_t>(c.input.numel()) / size,
-        .size = size,
-        .contiguous_words = std::ranges::all_of(std::array{&c.input, &c.out, &c.weight, &c.bias}, in_words),
-        .float_statistics = std::ranges::all_of(std::array{&c.mean, &c.rstd}, is_statistic)};
+    return {.type = type,
+            .rows = size == 0 ? 0 : static_cast<uint64_t>(c.input.numel()) / size,
+            .size = size,
+            .contiguous_vectors =
+                std::ranges::all_of(std::array{&c.input, &c.out, &c.weight, &c.bias}, in_vectors),
+            .float_statistics = std::ranges::all_of(std::array{&c.mean, &c.rstd}, is_statistic)};
 }
 
-// Rows of words of 16 bytes that lanes of a subgroup keep in registers.
+// Rows of vectors of 16 bytes that lanes of a subgroup keep in registers.
 bool fits_a_subgroup(const LayerNormProblem& p, const kernels::RouteDevice& t) {
-    constexpr uint64_t kMaxWords = 8;
-    const uint64_t word = kernels::floats_of_word(p.type);  // elements
-    if (t.software || p.rows * p.size == 0 || word == 0) return false;
-    return p.size % word == 0 && p.size <= kMaxWords * word * t.subgroup && p.rows <= UINT32_MAX &&
-           p.contiguous_words && p.float_statistics;
+    constexpr uint64_t kMaxVectors = shaders::layer_norm_rows::kMaxVectors;
+    const uint64_t width = kernels::floats_per_vector(p.type);  // elements
+    if (t.software || p.rows * p.size == 0 || width == 0) return false;
+    return p.size % width == 0 && p.size <= kMaxVectors * width * t.subgroup && p.rows <= UINT32_MAX &&
+           p.contiguous_vectors && p.float_statistics;
 }
 
 void launch_subgroup(const LayerNormProblem&, const NormForward& p) {
@@ -115,7 +115,7 @@ void launch_subgroup(const LayerNormProblem&, const NormForward& p) {
     const auto& [input, rows, weight, bias, eps, out, mean, rstd] = p;
     const auto& t = kernels::launch_config();
     const auto type = input.scalar_type();
-    const int64_t word = kernels::floats_of_word(type), size = rows.size();
+    const int64_t width = kernels::floats_per_vector(type), size = rows.size();
     const shaders::layer_norm_rows::NormRows args{.x = kernels::address(input),
                                                   .y = kernels::address(out),
                                                   .weight = kernels::address_or_0(weight),
@@ -126,14 +126,14 @@ void launch_subgroup(const LayerNormProblem&, const NormForward& p) {
                                                   .size = static_cast<uint32_t>(size),
                                                   .eps = static_cast<float>(eps)};
     const uint32_t threads = std::max(kThreads, t.subgroup);
-    const auto words = static_cast<uint32_t>(kernels::ceil_div(size / word, t.subgroup));
+    const auto vectors = static_cast<uint32_t>(kernels::ceil_div(size / width, t.subgroup));
     (type == at::kFloat ? shaders::layer_norm_rows::layer_norm_rows_f32
                         : shaders::layer_norm_rows::layer_norm_rows_16)
         .call({.workgroup = threads,
                .subgroup = t.subgroup,
                .type0 = kernels::code(type),
                .lanes = t.subgroup,
-               .cached = words,
+               .cached = vectors,
                .rms = !mean.defined(),
                .affine = p.affine()})
         .read(input)

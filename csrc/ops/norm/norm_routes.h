@@ -28,8 +28,9 @@ struct BatchNormProblem {
 struct LayerNormProblem {
     c10::ScalarType type;
     uint64_t rows, size;
-    bool contiguous_words;  // input, output and parameters: of one dtype, each from a multiple of 16 bytes on
-    bool float_statistics;  // contiguous, too
+    bool contiguous_vectors;  // input, output and parameters: of one dtype, each from a multiple of 16 bytes
+                              // on
+    bool float_statistics;    // contiguous, too
 };
 
 // The gradients of input, weight and bias.

@@ -31,7 +31,7 @@ constexpr kernels::KernelFamily kLongRows(long_rows::kernels_with<long_rows::Lon
 
 decltype(kLongRows)::Call long_rows_call(bool backward, const Tensor& like, bool log) {
     constexpr uint32_t kThreads = 512, kMaxThreads = 1024;
-    constexpr int64_t kKept = 7 * 4;  // floats of a thread: words of kernels _f32_persistent by four
+    constexpr int64_t kKept = 7 * 4;  // floats of a thread: vectors of kernels _f32_persistent by four
     const auto& device = runtime::device().info();
     const auto& t = kernels::launch_config();
     const bool floats = like.scalar_type() == at::kFloat;
@@ -77,9 +77,9 @@ SoftmaxProblem problem_of(const Softmax& c) {
             .aligned = address % 16 == 0};
 }
 
-constexpr uint64_t kWordsOfLane = 2;  // of persistent_subgroup, where a row has few
+constexpr uint64_t kVectorsOfLane = 2;  // of persistent_subgroup, where a row has few
 
-// Rows of 16-bit elements in words of 16 bytes, which lanes of a subgroup keep in registers.
+// Rows of 16-bit elements in vectors of 16 bytes, which lanes of a subgroup keep in registers.
 bool fits_a_subgroup(const SoftmaxProblem& p, const kernels::RouteDevice& t) {
     constexpr uint64_t kMaxOfRow = 64;  // elements of a lane
     return !t.software && !p.backward && c10::elementSize(p.type) == 2 && p.innermost && p.size % 8 == 0 &&
@@ -94,9 +94,9 @@ void launch_subgroup(const SoftmaxProblem&, const Softmax& p) {
                                                   .y = kernels::address(p.result),
                                                   .rows = static_cast<uint32_t>(p.input.numel() / size),
                                                   .size = static_cast<uint32_t>(size)};
-    const uint64_t words = args.size / 8;
-    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(words, kWordsOfLane), t.subgroup);
-    const auto of_lane = static_cast<uint32_t>(kernels::ceil_div(words, lanes));
+    const uint64_t vectors = args.size / 8;
+    const uint32_t lanes = kernels::power_of_two(kernels::ceil_div(vectors, kVectorsOfLane), t.subgroup);
+    const auto of_lane = static_cast<uint32_t>(kernels::ceil_div(vectors, lanes));
     shaders::softmax_rows::softmax_rows
         .call({.workgroup = t.workgroup,
                .subgroup = t.subgroup,
@@ -109,7 +109,7 @@ void launch_subgroup(const SoftmaxProblem&, const Softmax& p) {
         .dispatch(args, kernels::Grid::linear(kernels::ceil_div(args.rows, t.workgroup / lanes)));
 }
 
-// Rows that a workgroup cannot keep in registers, of tensors whose words of 16 bytes lie alike.
+// Rows that a workgroup cannot keep in registers, of tensors whose vectors of 16 bytes lie alike.
 bool has_long_rows(const SoftmaxProblem& p, const kernels::RouteDevice& t) {
     const uint64_t kept = p.size % 4 == 0 ? t.costs().softmax_long_vectors : t.costs().softmax_long_row;
     return !t.software && p.innermost && p.size > kept && p.size <= UINT32_MAX && p.contiguous &&

@@ -181,7 +181,7 @@ TEST(NormRoutes, LayerNorm) {
     p.size = 2056;
     EXPECT_STREQ(route(hopper()), "row_team");
     p.size = 512;
-    p.contiguous_words = false;
+    p.contiguous_vectors = false;
     expect("row_team", "row_team", route);
 }
 
