@@ -78,10 +78,10 @@ Tensor run(const std::optional<Tensor>& self, const Tensor& mat1, const Tensor& 
     if (summand.defined()) gemm.self = gemm::matrices(expanded);
     gemm.epilogue = epilogue;
     if (norm && gemm::run_with_norm(gemm, *norm)) return out;
-    Tensor operand;
+    Tensor a;
     if (norm) {
-        operand = normalized(mat1, *norm, mat2.scalar_type());
-        gemm.a = gemm::matrices(operand);
+        a = normalized(mat1, *norm, mat2.scalar_type());
+        gemm.a = gemm::matrices(a);
     }
     gemm.run();
     return out;

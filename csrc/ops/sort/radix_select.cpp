@@ -100,10 +100,9 @@ class RadixSelect {
 
 }  // namespace
 
-void select_positions(const Tensor& rows, const Tensor& positions, const Tensor& values,
-                      const Tensor& indices) {
+void select_positions(const Tensor& rows, const Tensor& ranks, const Tensor& values, const Tensor& indices) {
     RadixSelect select(rows, false);
-    select.ranks().copy_(positions);
+    select.ranks().copy_(ranks);
     select.find_keys();
     const Tensor positions = at::full({rows.size(0)}, -1, rows.options().dtype(at::kInt));
     select.find_positions(positions);

@@ -7,9 +7,9 @@ namespace anymps::ops {
 // Selection from rows [n, length], dense, that sorts_by_radix() of radix_sort.h holds for. Selecting is
 // quicker than sorting where a row is longer than radix_tile().
 
-// For every row the element at a place of its ascending order and its first position: places, values and
-// indices are [n], the first and the last int64.
-void select_positions(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values,
+// For every row the element of a rank, its number in ascending order, and its first position: ranks, values
+// and indices are [n], the first and the last int64.
+void select_positions(const at::Tensor& rows, const at::Tensor& ranks, const at::Tensor& values,
                       const at::Tensor& indices);
 
 // The first elements of each sorted row, at most radix_tile(): values and indices (int64) are [n, kept].
