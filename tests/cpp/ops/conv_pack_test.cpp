@@ -82,7 +82,7 @@ TEST(ConvPack, ImagesOfEveryAlignmentAndLayout) {
 TEST(ConvPack, Bf16x2HoldsSixteenBits) {
     const Tensor image = at::randn({2, 12, 6, 6});
     const Tensor result = packed(image.to(at::kMPS), 1, Form::Bf16x2);
-    // Of each granule the eight first parts, then the eight second ones, which are 2^8 times as large as they
+    // Of each vec8 the eight first parts, then the eight second ones, which are 2^8 times as large as they
     // count.
     const Tensor parts = result.cpu().view(at::kBFloat16).view({2, 36, 2, 2, 8}).to(at::kDouble);
     const Tensor sums = (parts.select(3, 0) + parts.select(3, 1) / 256).reshape({2, 36, 1, 16});
