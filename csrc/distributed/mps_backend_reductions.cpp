@@ -39,10 +39,10 @@ WorkPtr MpsBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceC
         const Tensor real = Reduction::real(tensor);
         reductions.emplace_back("all_reduce", options.reduceOp, tensor.scalar_type(), getSize());
         const Reduction& reduction = reductions.back();
-        arguments.emplace_back(real, Access::ReadWrite,
-                               local_ ? reduction.prepared_locally(real) : reduction.prepared(real));
-        schedules.push_back(all_reduce(getSize(), whole(static_cast<int>(schedules.size()), real),
-                                       real.scalar_type(), reduction.local_op()));
+        const Tensor exchanged = local_ ? reduction.prepared_locally(real) : reduction.prepared(real);
+        arguments.emplace_back(real, Access::ReadWrite, exchanged);
+        schedules.push_back(all_reduce(getSize(), whole(static_cast<int>(schedules.size()), exchanged),
+                                       exchanged.scalar_type(), reduction.local_op()));
     }
     Exchange exchange{"all_reduce",
                       Type::ALLREDUCE,
@@ -141,15 +141,21 @@ WorkPtr MpsBackend::reduce_parts(const char* name, Type type, const Tensor& outp
 WorkPtr MpsBackend::reduce_locally(const char* name, Type type, const Tensor& output, const Tensors& inputs,
                                    const Reduction& reduction, std::vector<Part> give,
                                    std::chrono::milliseconds timeout) {
-    const Part out{0, 0, give[getRank()].bytes};
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Tensor result = Reduction::real(output);
+    const c10::ScalarType dtype = reduction.local_dtype();
+    const size_t wider = c10::elementSize(dtype) / result.element_size();
+    for (Part& part : give) part = {part.argument, part.offset * wider, part.bytes * wider};
+    const Part out{0, 0, give[getRank()].bytes};
+    Tensor exchanged;
+    if (wider != 1) exchanged = at::empty(result.sizes(), result.options().dtype(dtype));
     std::vector<HostArgument> arguments;
-    arguments.emplace_back(result, out.bytes != 0 ? Access::Write : Access::Read);
+    arguments.emplace_back(result, out.bytes != 0 ? Access::Write : Access::Read, exchanged);
     for (const auto& input : inputs)
         arguments.emplace_back(input, Access::Read, reduction.prepared_locally(input));
     Exchange exchange{name, type, {output}, std::move(arguments), {}};
-    exchange.schedules.push_back(distributed::reduce_scatter(getRank(), std::move(give), out,
-                                                             result.scalar_type(), reduction.local_op()));
+    exchange.schedules.push_back(
+        distributed::reduce_scatter(getRank(), std::move(give), out, dtype, reduction.local_op()));
     return run(std::move(exchange), timeout);
 }
 

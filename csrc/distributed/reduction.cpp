@@ -25,6 +25,9 @@ c10::ScalarType exchanged_dtype(c10::ScalarType dtype) {
         case at::kUInt32:
         case at::kUInt64:
             return at::kLong;
+        case at::kFloat8_e4m3fn:
+        case at::kFloat8_e5m2:
+            return at::kFloat;
         default:
             return dtype;
     }
@@ -118,7 +121,9 @@ Reduction::Reduction(const char* name, const Op& op, c10::ScalarType dtype, int 
                 name_of(type_), " with bool inputs");
     TORCH_CHECK(dtype_ != at::kUInt64 || (type_ != Op::MIN && type_ != Op::MAX), "Cannot use ReduceOp.",
                 name_of(type_), " with uint64 inputs");
-    TORCH_CHECK(!c10::isFloat8Type(dtype_), name, " does not add ", dtype_, ": convert the tensor first");
+    // As NCCL: the two that it knows.
+    TORCH_CHECK(!c10::isFloat8Type(dtype_) || exchanged_ == at::kFloat, name, " does not add ", dtype_,
+                ": convert the tensor first");
     // As NCCL: products of integers with a number would be rounded to float32.
     TORCH_CHECK(type_ != Op::PREMUL_SUM || c10::isFloatingType(dtype_), "Cannot use ReduceOp.",
                 name_of(type_), " with non-floating dtype");
@@ -148,8 +153,13 @@ Tensor Reduction::prepared(const Tensor& tensor) const {
     return result;
 }
 
+c10::ScalarType Reduction::local_dtype() const {
+    return c10::isFloat8Type(dtype_) ? exchanged_ : dtype_;
+}
+
 Tensor Reduction::prepared_locally(const Tensor& tensor) const {
-    return type_ == Op::PREMUL_SUM ? scaled(tensor).to(dtype_) : tensor;
+    const Tensor local = tensor.to(local_dtype());
+    return type_ == Op::PREMUL_SUM ? scaled(local).to(local_dtype()) : local;
 }
 
 Op::RedOpType Reduction::local_op() const {

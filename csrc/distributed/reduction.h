@@ -19,7 +19,8 @@ Tensor reduced_on_host(const Tensors& parts, c10d::ReduceOp::RedOpType op);
 //
 // bool takes SUM for "any" and PRODUCT for "all", as NCCL does. AVG divides the sum, towards zero for
 // integers; of float16 the terms, as their sum may overflow. Complex numbers are summed by parts. What gloo
-// cannot add (16-bit and unsigned integers) travels in a wider dtype. Raises for float8, for MIN and MAX of
+// cannot add (16-bit and unsigned integers) travels in a wider dtype, and 8-bit floats always do: their sums
+// are rounded once. Raises for 8-bit floats but float8_e4m3fn and float8_e5m2, for MIN and MAX of
 // uint64, and for the operations that PyTorch refuses: AVG of bool, bits of floats, MIN and its like of
 // complex numbers.
 class Reduction {
@@ -33,8 +34,9 @@ class Reduction {
     // What travels in the place of real(tensor): itself where nothing has to be done to it first.
     Tensor prepared(const Tensor& tensor) const;
     c10d::ReduceOp gloo_op() const;
-    // The same where ranks share memory, whose reductions know all dtypes and AVG.
+    // The same where ranks share memory, whose reductions know AVG and all dtypes but 8-bit floats.
     Tensor prepared_locally(const Tensor& tensor) const;
+    c10::ScalarType local_dtype() const;
     c10d::ReduceOp::RedOpType local_op() const;
     // What is left to do once the parts are reduced, in place.
     void finish(Tensor& reduced) const;

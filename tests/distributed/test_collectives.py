@@ -11,10 +11,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-ADDED = (*FLOATS, *INTEGERS, *UNSIGNED, torch.bool, torch.complex64)
-MOVED = (*ADDED, torch.float8_e4m3fn)
+FLOATS_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+ADDED = (*FLOATS, *FLOATS_OF_8_BITS, *INTEGERS, *UNSIGNED, torch.bool, torch.complex64)
+MOVED = (*ADDED, torch.float8_e4m3fnuz)
 # What gloo adds in the CPU's tensors; others are compared with the same values in a dtype that it adds.
 WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
+WIDER |= dict.fromkeys(FLOATS_OF_8_BITS, torch.float32)
 
 
 def values(shape, dtype, held, device, seed=0, rank=None):
@@ -27,7 +29,7 @@ def values(shape, dtype, held, device, seed=0, rank=None):
 def check(ours, theirs):
     for a, b in zip(ours, theirs, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
-        a, b = (t.view(torch.uint8) if t.dtype == torch.float8_e4m3fn else t for t in (a, b))
+        a, b = (t.float() if t.dtype.itemsize == 1 and t.dtype.is_floating_point else t for t in (a, b))
         # gloo adds the bytes of bool: two of them give 2, which is True too.
         a, b = (t.view(torch.uint8) != 0 if t.dtype == torch.bool else t for t in (a, b))
         torch.testing.assert_close(a, b, rtol=0, atol=0)
@@ -89,15 +91,17 @@ def averages(dtype):
     dist.all_reduce(mine, op=dist.ReduceOp.AVG)
     both = [torch.empty_like(x) for _ in range(2)]
     dist.all_gather(both, x)
-    total = both[0].cpu().to(torch.complex64 if dtype.is_complex else torch.float64) + both[1].cpu()
+    total = sum(each.cpu().to(torch.complex64 if dtype.is_complex else torch.float64) for each in both)
     expected = (total / 2).to(dtype) if dtype.is_floating_point or dtype.is_complex else (total / 2).trunc().to(dtype)
-    torch.testing.assert_close(mine.cpu(), expected, rtol=0, atol=0)
+    check([mine.cpu()], [expected])
     out = torch.zeros(4, dtype=dtype, device="mps")
     dist.reduce_scatter_tensor(out, torch.cat([x[:4], x[:4]]), op=dist.ReduceOp.AVG)
-    torch.testing.assert_close(out.cpu(), expected[:4], rtol=0, atol=0)
+    check([out.cpu()], [expected[:4]])
 
 
-@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.complex64), ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize(
+    "dtype", (*FLOATS, *FLOATS_OF_8_BITS, *INTEGERS, torch.complex64), ids=lambda dtype: str(dtype)[6:]
+)
 def test_averages(ranks, dtype):
     """AVG, which gloo lacks: the mean of the ranks, towards zero for integers."""
     ranks.run(averages, dtype)
