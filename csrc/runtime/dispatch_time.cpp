@@ -1,7 +1,6 @@
 #include "runtime/dispatch_time.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "runtime/launch.h"
@@ -12,10 +11,10 @@ namespace {
 
 thread_local DispatchWork next_work;
 
-// Appends the parts of one dimension, from `begin` on.
-void cut(std::vector<GridPart>& result, GridPart part, uint32_t Grid::*dimension, uint64_t parts) {
+// Appends the parts of one dimension.
+void cut(std::vector<GridPart>& result, GridPart part, uint32_t Grid::*dimension, double parts) {
     const uint64_t count = part.groups.*dimension;
-    const uint64_t each = (count + parts - 1) / parts;
+    const uint64_t each = std::max<uint64_t>(static_cast<uint64_t>(static_cast<double>(count) / parts), 1);
     for (uint64_t begin = 0; begin < count; begin += each) {
         part.base.*dimension = static_cast<uint32_t>(begin);
         part.groups.*dimension = static_cast<uint32_t>(std::min(each, count - begin));
@@ -45,8 +44,8 @@ double copy_seconds(const vulkan::DeviceInfo& info, uint64_t bytes) {
     return 2.0 * static_cast<double>(bytes) / info.slow_rates().bytes;
 }
 
-std::vector<GridPart> split_grid(Grid grid, uint64_t parts) {
-    parts = std::max<uint64_t>(parts, 1);
+std::vector<GridPart> split_grid(Grid grid, double parts) {
+    parts = std::max(parts, 1.0);
     std::vector<GridPart> result;
     // Workgroups are numbered by x + y * (the count of x): x is cut where y is 1 alone.
     const auto inner = grid.y > 1 ? &Grid::y : &Grid::x;
@@ -57,14 +56,14 @@ std::vector<GridPart> split_grid(Grid grid, uint64_t parts) {
         cut(result, whole, &Grid::z, parts);
     } else {
         for (uint32_t z = 0; z < grid.z; ++z)
-            cut(result, {{0, 0, z}, {grid.x, grid.y, 1}}, inner, (parts + grid.z - 1) / grid.z);
+            cut(result, {{0, 0, z}, {grid.x, grid.y, 1}}, inner, parts / grid.z);
     }
     return result;
 }
 
 std::vector<GridPart> parts_of(const Launch& launch, double seconds, double limit) {
-    const bool whole = launch.grid_address != 0 || launch.work.counts_workgroups || seconds <= limit;
-    return split_grid(launch.grid, whole ? 1 : static_cast<uint64_t>(std::ceil(seconds / limit)));
+    const bool whole = launch.grid_address != 0 || launch.work.counts_workgroups;
+    return split_grid(launch.grid, whole ? 1.0 : seconds / limit);
 }
 
 }  // namespace anymps::runtime

@@ -36,10 +36,10 @@ struct GridPart {
     Grid base, groups;
 };
 
-// The grid as at least `parts` grids with bases (fewer where it has not as many workgroups), in order, which
-// together run the same workgroups. linear_group_id() holds in each of them: only the outermost dimensions
-// are cut.
-std::vector<GridPart> split_grid(Grid grid, uint64_t parts);
+// The grid as grids with bases, in order, which together run the same workgroups: each at most one of so many
+// `parts`, where there are as many workgroups. linear_group_id() holds in each of them: only the outermost
+// dimensions are cut.
+std::vector<GridPart> split_grid(Grid grid, double parts);
 
 // A dispatch of so many seconds as parts that take `limit` at most, or whole where its grid cannot be cut.
 std::vector<GridPart> parts_of(const Launch& launch, double seconds, double limit);
