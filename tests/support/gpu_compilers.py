@@ -72,7 +72,10 @@ def intel(platform):
 
 
 def qualcomm(number):
-    return Compiler("freedreno", "Adreno", ("STP Count",), {"FD_GPU_ID": number}, "freedreno")
+    costs = ("Instruction Count", "Registers used", "STP Count", "LDP Count")
+    env = {"FD_GPU_ID": number}
+    gains = ("Max Waves Per Core",)
+    return Compiler("freedreno", "Adreno", ("STP Count",), env, "freedreno", costs=costs, gains=gains)
 
 
 AMD = ("polaris10", "vega10", "navi10", "navi21", "navi31", "gfx1150", "gfx1151")
