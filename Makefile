@@ -46,12 +46,14 @@ test-nightly:
 	@tools/setup.sh build
 	@$(PYTEST) -m nightly $(TESTS)
 
-# Every sample of PyTorch's op_db in every dtype; the counts go into docs/supported_ops.md.
+# Every sample of PyTorch's op_db in every dtype; the counts go into docs/supported_ops.md. And the longest dispatches
+# of all its operators on 2^28 elements.
 test-full:
 	@tools/setup.sh system
 	@tools/setup.sh venv test
-	@tools/setup.sh build
+	@tools/setup.sh build tests
 	@$(PY) -P -m pytest -q tests/op_db/test_op_db.py --op-db-full --op-db-results build/op_db.json
+	@$(PY) -P -m pytest -q tests/runtime/test_longest_dispatch.py --op-db-full
 	@$(PY) -P tools/op_db_counts.py docs/op_db/lavapipe.json build/op_db.json
 	@$(PY) -P tools/supported_ops.py
 
