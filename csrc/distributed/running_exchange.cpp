@@ -13,7 +13,7 @@ namespace {
 
 // Some milliseconds of a network of 10 Gbit/s: the latency of a message counts for little.
 constexpr size_t kSliceBytes = 8ull << 20;
-constexpr size_t kMostSlices = 64;
+constexpr size_t kMaxSlices = 64;
 
 // error: of the slice, if any. The last one ends the exchange.
 void end_slice(const std::shared_ptr<RunningExchange>& running, Slice slice, std::exception_ptr error) {
@@ -46,7 +46,7 @@ struct SliceState {
 std::vector<Slice> RunningExchange::slice() {
     size_t bytes = 0;
     for (const auto& argument : exchange.arguments) bytes += argument.exchanged().nbytes();
-    left = exchange.sliced ? std::clamp<size_t>(bytes / kSliceBytes, 1, kMostSlices) : 1;
+    left = exchange.sliced ? std::clamp<size_t>(bytes / kSliceBytes, 1, kMaxSlices) : 1;
     std::vector<Slice> slices;
     for (size_t i = 0; i < left; ++i) slices.push_back({static_cast<int64_t>(i), static_cast<int64_t>(left)});
     return slices;

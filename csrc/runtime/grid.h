@@ -11,8 +11,8 @@ namespace anymps::runtime {
 // Workgroup counts. Never more than kMax in a dimension: use linear() for one long dimension.
 struct Grid {
     static constexpr uint32_t kMax = 65535;  // on Intel and on software drivers
-
-    static constexpr uint64_t kFoldedRows = 1024;  // of a folded grid, about, or more: it is cut into whole ones
+    // Of a folded grid, about, or more: long dispatches are cut into whole rows.
+    static constexpr uint64_t kFoldedRows = 1024;
 
     uint32_t x = 1, y = 1, z = 1;
     // At least `groups` groups as x * y; kernels number them with linear_group_id() and check the bound.

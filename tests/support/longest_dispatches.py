@@ -27,7 +27,7 @@ import torch
 from op_db_compare import map_tensors, tensors_in
 from op_db_support import OPS, copied
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks" / "runtime"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "runtime"))
 import longest_dispatch  # noqa: E402
 
 SAMPLES, CALLS = 8, 24  # of an operator, at most

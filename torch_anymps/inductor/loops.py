@@ -249,6 +249,9 @@ class LoopWriter(LongLoops, PartialSumLoops, RowRegisters):
     def _compute(self, phase) -> list[str]:
         """The lines of a phase, of which some are values that an earlier loop has kept."""
         lines = self.reused.lines(phase, self.width) if self.persistent and phase.in_loop else phase.compute
+        if self.width > 1 and not self.by_columns:
+            moments = [f"{match[1]}.add(" for text in phase.prologue if (match := re.match(r"Welford (acc\d+)", text))]
+            lines = [f"{line[:-2]}, j);" if line.startswith(tuple(moments)) else line for line in lines]
         if self.kernel.partial_sums is not None and self.width > 1:
             return [re.sub(r"\b(columns\d+\[n\])", r"\1[j]", line) for line in lines]
         return [_of_column(line) for line in lines] if self.by_columns and phase.in_loop else lines
