@@ -301,3 +301,12 @@ def test_steps_that_are_not_worth_it_are_done_once(step):
     function = lambda x, w, b, y: F.group_norm(step(F.conv2d(x, w, b, padding=1), y), 8)
     inputs = torch.randn(4, 16, 8, 8), torch.randn(8, 16, 3, 3), torch.randn(8), torch.randn(4, 8, 8, 8)
     assert calls(compiled_agrees(function, *inputs, tolerance=1e-4), "anymps.convolution_epilogue.default(") == 1
+
+
+@torch._inductor.config.patch(implicit_fallbacks=False)
+def test_without_implicit_fallbacks(mps):
+    """Operators that passes put into graphs have lowerings of their own."""
+    image = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).to(mps)
+    assert calls(infer(image, torch.rand(2, 3, 9, 9, device=mps)), "anymps.convolution_epilogue.default(") == 1
+    rows = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).to(mps)
+    assert calls(train(rows, torch.rand(12, 16, device=mps), torch.bfloat16), "anymps.convert_all.default(") == 1

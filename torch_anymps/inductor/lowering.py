@@ -16,6 +16,16 @@ from .row_lowering import PREFERRED, floor_division, register_rows
 
 aten = torch.ops.aten
 
+# Operators of ours that passes put into graphs; they are called.
+OWN_CALLED = (
+    "addmm_epilogue",
+    "addmm_epilogue_and_first",
+    "addmm_norm",
+    "attention_backward_in_one",
+    "convert_all",
+    "convolution_epilogue",
+)
+
 
 def linear_backward(self, grad_output, weight, output_mask):
     """Of aten::linear_backward, one operator to autograd: products and a sum, which fuse with what is around them."""
@@ -320,6 +330,10 @@ def register_decompositions() -> None:
     for op in (aten.grid_sampler_3d.default, aten.grid_sampler_3d_backward.default):
         if op not in lowering.lowerings:
             lowering.make_fallback(op, warn=False)  # an operator of mps alone: PyTorch's list of called ones lacks it
+    for name in OWN_CALLED:  # as implicit_fallbacks does, which may be off
+        op = getattr(torch.ops.anymps, name).default
+        constraint = lowering.tag_to_layout_constraint(lowering.get_layout_constraint_tag(op))
+        lowering.make_fallback(op, layout_constraint=constraint, warn=False)
     lowering.unsupported_input_tensor = _without_float8(lowering.unsupported_input_tensor)
     big_gpu = utils.is_big_gpu
     utils.is_big_gpu = lambda device=0: getattr(device, "type", "") != "mps" and big_gpu(device)  # would warn
