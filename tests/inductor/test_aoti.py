@@ -186,6 +186,15 @@ def test_cpp_wrapper_trains_and_reports_errors_of_kernels(mps):
     torch._dynamo.reset()
 
 
+@inductor_config.patch({"cpp_wrapper": True})
+def test_cpp_wrapper_calls_operators_with_lists_of_sizes(mps):
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, stride=2, bias=False), nn.BatchNorm2d(32)).to(mps).eval()
+    x = torch.rand(3, 3, 32, 32, device=mps)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        assert_close(torch.compile(model)(x), model(x))
+
+
 def _pickled(tensor: torch.Tensor) -> bytes:
     """What torch::pickle_load reads."""
     buffer = io.BytesIO()

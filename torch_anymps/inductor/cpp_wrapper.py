@@ -52,6 +52,14 @@ class SlangCppWrapper(CppWrapperGpu):
     def create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures=None):
         return SlangCppWrapper()
 
+    @staticmethod
+    def _compatible_with_cpp_boxed_dispatch(op) -> bool:
+        """Not with lists of sizes, of which PyTorch makes lists that kernels of plain numbers refuse."""
+        lists = (a.real_type for a in op._schema.arguments if isinstance(a.real_type, torch.ListType))
+        if any(isinstance(a.getElementType(), torch.SymIntType) for a in lists):
+            return False
+        return CppWrapperGpu._compatible_with_cpp_boxed_dispatch(op)
+
     def _codegen_jit_stream_declarations(self) -> None:
         """Nothing: kernels go to the current stream, of which PyTorch 2.15 would declare a variable."""
 
