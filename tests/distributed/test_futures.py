@@ -106,7 +106,7 @@ def outcomes():
     """What get_future_result() tells of collectives, messages and batches, asked early and late; and a callback."""
     rank, x, y = dist.get_rank(), ramp("mps", 3), torch.empty(3, device="mps")
     batch = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
-    works = [dist.all_reduce(x, async_op=True), dist.barrier(async_op=True), *dist.batch_isend_irecv(batch)]
+    works = [dist.all_reduce(x, async_op=True), *dist.batch_isend_irecv(batch)]
     works.append(dist.group.WORLD.allgather_coalesced([[torch.empty_like(x)] for _ in range(2)], [x]))
     early = [work.get_future_result() for work in works]
     for work in works:
@@ -118,7 +118,7 @@ def outcomes():
 
 def test_outcomes(ranks):
     for found in ranks.run(outcomes):
-        assert found == [0] * (len(found) - 1) + [10] and len(found) >= 9
+        assert found == [0] * (len(found) - 1) + [10] and len(found) >= 7
 
 
 def callbacks_of_all_gather(rounds):

@@ -1,7 +1,7 @@
 """The longest dispatches of operators on large tensors, launched on a device that runs nothing, by the estimate that
 dispatches are split by (runtime/dispatch_time.h).
 
-    ANYMPS_LOG=dispatch ANYMPS_SUBMISSION_SECONDS=0 python tests/support/longest_dispatches.py [--elements 28] [NAME ...]
+    ANYMPS_LOG=dispatch ANYMPS_SUBMISSION_SECONDS=0 python longest_dispatches.py [--elements 28] [NAME ...]
 
 Launched are the calls of benchmarks/runtime/longest_dispatch.py and PyTorch's samples of operators (op_db), which are
 scaled: one size of a sample's largest tensor grows wherever it stands, in the other tensors and among numbers, too, and
