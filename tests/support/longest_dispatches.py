@@ -67,7 +67,8 @@ def resized(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
     expanded = [stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)]
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     result = torch.empty([1 if expanded[d] else shape[d] for d in order], dtype=tensor.dtype, device=DEVICE)
-    return result.permute([order.index(d) for d in range(tensor.dim())]).expand(shape)
+    result = result.permute([order.index(d) for d in range(tensor.dim())]).expand(shape)
+    return result.requires_grad_(tensor.requires_grad)
 
 
 def map_numbers(value, function):
@@ -103,8 +104,8 @@ def larger(call, elements: int):
 
 def distinct_samples(op, dtype):
     """Some samples of an operator whose numbers or tensors' dimensions and layouts differ."""
-    seen = set()
-    for sample in itertools.islice(op.sample_inputs(torch.device("cpu"), dtype, requires_grad=False), 100):
+    seen, gradients = set(), op.supports_autograd and dtype.is_floating_point
+    for sample in itertools.islice(op.sample_inputs(torch.device("cpu"), dtype, requires_grad=gradients), 100):
         call = (sample.input, tuple(sample.args), dict(sample.kwargs))
         if all(t.numel() < 2 for t in tensors_in(call)):
             continue  # nothing can grow
@@ -116,9 +117,8 @@ def distinct_samples(op, dtype):
             return
 
 
-def run(op, arguments, backward: bool) -> None:
-    if backward:
-        arguments = map_tensors(arguments, lambda t: t.requires_grad_() if t.is_floating_point() else t)
+def run(op, arguments) -> None:
+    """Forward and backward."""
     value, args, kwargs = arguments
     named = {torch.float64: torch.float32}
     kwargs = {k: DEVICE if k == "device" else named.get(v, v) if isinstance(v, torch.dtype) else v
@@ -159,13 +159,12 @@ class Launches:
     def operator(self, name: str) -> None:
         op, calls = OPS[name], 0
         dtype = next((t for t in DTYPES if t in op.supported_dtypes("cpu")), torch.float32)
-        backward = op.supports_autograd and dtype.is_floating_point
         for call in distinct_samples(op, dtype):
             for limit in (self.elements, self.elements - 8, self.elements - 14):
                 fits = False
                 for text, make in itertools.islice(larger(call, 1 << limit), max(0, CALLS - calls)):
                     calls += limit == self.elements
-                    fits |= self.attempt(name, text, lambda m=make: run(op, m(), backward))
+                    fits |= self.attempt(name, text, lambda m=make: run(op, m()))
                 if fits:
                     break
         self.count(name)
