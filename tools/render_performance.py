@@ -55,7 +55,7 @@ GROUPS = {
 }
 # Of models/network_kernels: the rows that come first, whatever they spill, and the column that tells of that.
 CARRYING = 60
-SPILLS = ("Spilled VGPRs", "Spill Count", "Spills")
+SPILLS = ("Spilled VGPRs", "Spill Count", "Spills", "STP Count")
 BANDS = ((0.0, 0.5), (0.5, 0.85), (0.85, 1.2), (1.2, float("inf")))
 
 # Lines of several files: label, file, key, unit.
