@@ -46,8 +46,8 @@ if DEVICE == "mps":
     inductor_utils.HAS_CPU = inductor_utils.RUN_CPU = False
     inductor_utils.GPU_TYPE = "mps"
     inductor_utils.HAS_CUDA = True  # of 2.6
-    triton_utils.requires_cuda = triton_utils.requires_gpu = triton_utils.requires_gpu_and_triton = unittest.skipUnless(True, "")
-
+    for _name in ("requires_cuda", "requires_gpu", "requires_gpu_and_triton"):
+        setattr(triton_utils, _name, unittest.skipUnless(True, ""))
 
 
 class CurrentStderr:
