@@ -31,8 +31,10 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (
     "README.md",
     "docs/compile.md",
+    "docs/compiled_kernels.md",
     "docs/design/recurrent.md",
     "docs/distributed.md",
+    "docs/graphs.md",
     "docs/hardware.md",
     "docs/kernels.md",
     "docs/performance.md",
