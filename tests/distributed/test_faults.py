@@ -62,6 +62,12 @@ def all_reduce_alone():
     return *result, (torch.ones(3, device="mps") * 2).tolist()
 
 
+def sum_of_all():
+    x = torch.ones(4, device="mps")
+    dist.all_reduce(x)
+    return x.tolist()
+
+
 def outcome_of_nothing(message: bool):
     x = torch.ones(4, device="mps")
     work = dist.irecv(x, 1) if message else dist.all_reduce(x, async_op=True)
@@ -110,6 +116,7 @@ def test_a_rank_that_does_not_come(both):
 @pytest.mark.parametrize("message", [True, False])
 def test_outcomes_of_what_does_not_come(both, message):
     """Within the timeout that the group has been given since its start."""
+    assert both.run(sum_of_all) == [[2.0] * 4] * 2  # the group's first one agrees on the memory, in the call
     start = time.monotonic()
     assert both.run(outcome_of_nothing, message, ranks=[0]) == [torch._C._distributed_c10d.WorkResult.TIMEOUT.value]
     assert time.monotonic() - start < START.total_seconds() / 2
