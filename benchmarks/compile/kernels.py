@@ -13,46 +13,37 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "models"), str(HERE)]
-import peer  # noqa: E402
 import replayed  # noqa: E402
 import replayed_networks  # noqa: E402
-import results  # noqa: E402
 import zoo_step  # noqa: E402
-from kernel_profile import COLUMNS, copy_bandwidth, report  # noqa: E402
+from kernel_profile import named, report_all  # noqa: E402
 from networks import NETWORKS, training_step  # noqa: E402
 
 DEFAULT = ("ResNet50", "GPT 124M", "SmolVLA expert", "Whisper-tiny", "GPT-2 token")
 
 
 def compiled_step(name: str):
-    """A function that runs a compiled step of the network, and what the step is."""
-    import torch
-
-    torch._dynamo.reset()
+    """What the network's step is, and a function that compiles it and returns a function that runs it."""
     if name in NETWORKS:
-        return training_step(name, "mps", True, compile_mode="default"), "train, AMP"
+        return f"{name}, train, AMP", lambda: training_step(name, "mps", True, compile_mode="default")
     network = next(network for network in replayed_networks.NETWORKS if network.name == name)
-    task = zoo_step.moved(zoo_step.build(network, os.environ.get("ANYMPS_COLD_SMALL") == "1"), "mps")
-    if network.trade == "decoding":
-        return zoo_step.make_step(task, "mps", False, False, "reduce-overhead"), "infer, bf16"
-    return replayed.backward_step(task, "reduce-overhead"), "backward, fp32"
+
+    def replayed_step():
+        task = zoo_step.moved(zoo_step.build(network, os.environ.get("ANYMPS_COLD_SMALL") == "1"), "mps")
+        if network.trade == "decoding":
+            return zoo_step.make_step(task, "mps", False, False, "reduce-overhead")
+        return replayed.backward_step(task, "reduce-overhead")
+
+    return f"{name}, {'infer, bf16' if network.trade == 'decoding' else 'backward, fp32'}", replayed_step
 
 
-def main() -> None:
+def steps():
     import torch
 
-    device_name, bandwidth = peer.device_name("mps"), copy_bandwidth()
-    print(f"{device_name}; dense copy: {bandwidth / 1e9:.0f} GB/s")
-    rows = {}
-    for name in [word for word in sys.argv[1:] if word != "--save"] or DEFAULT:
-        step, what = compiled_step(name)
-        rows |= report(f"{name}, {what}", step, bandwidth, device_name)
-        del step
-        torch.mps.empty_cache()
-    if "--save" in sys.argv:
-        title = "The most expensive kernels of compiled steps"
-        results.save(results.device_facts("mps"), None, title, COLUMNS, rows)
+    for name in named(DEFAULT):
+        torch._dynamo.reset()
+        yield compiled_step(name)
 
 
 if __name__ == "__main__":
-    main()
+    report_all("The most expensive kernels of compiled steps", steps())

@@ -96,22 +96,38 @@ def fraction(kernel, bandwidth: float, device_name: str) -> float:
     return kernel.calls * max(bounds) / (kernel.seconds or 1.0)
 
 
-def main() -> None:
+def report_all(title: str, steps) -> None:
+    """Prints the tables of pairs (title, function that makes a step); each step is let go of before the next is made.
+
+    `--save` among the arguments writes them into the result file `title`.
+    """
     import torch
 
     device_name, bandwidth = peer.device_name("mps"), copy_bandwidth()
     print(f"{device_name}; dense copy: {bandwidth / 1e9:.0f} GB/s")
-    precisions = os.environ.get("ANYMPS_PROFILE_PRECISIONS", "fp32 AMP").split()
     rows = {}
-    for name in [word for word in sys.argv[1:] if word != "--save"] or CHART:
-        for precision in precisions:
-            step = training_step(name, "mps", precision == "AMP")
-            rows |= report(f"{name}, train, {precision}", step, bandwidth, device_name)
-            del step
-            torch.mps.empty_cache()
+    for what, make in steps:
+        step = make()
+        rows |= report(what, step, bandwidth, device_name)
+        del step
+        torch.mps.empty_cache()
     if "--save" in sys.argv:
-        title = "The most expensive kernels of training steps"
         results.save(results.device_facts("mps"), None, title, COLUMNS, rows)
+
+
+def named(default) -> list[str]:
+    """The networks that the arguments name."""
+    return [word for word in sys.argv[1:] if word != "--save"] or list(default)
+
+
+def main() -> None:
+    precisions = os.environ.get("ANYMPS_PROFILE_PRECISIONS", "fp32 AMP").split()
+    steps = [
+        (f"{name}, train, {precision}", lambda name=name, amp=precision == "AMP": training_step(name, "mps", amp))
+        for name in named(CHART)
+        for precision in precisions
+    ]
+    report_all("The most expensive kernels of training steps", steps)
 
 
 if __name__ == "__main__":
