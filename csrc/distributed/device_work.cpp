@@ -118,7 +118,7 @@ class Message {
                 running_.to_device({});
                 running_.finish();
             } catch (...) {
-                running_.error = std::current_exception();
+                running_.slices.error = std::current_exception();
                 running_.end();
             }
             running_.work.reset();
@@ -480,8 +480,7 @@ c10::intrusive_ptr<DeviceWork> launch(Exchange exchange, Caller caller) {
     running->exchange = std::move(exchange);
     running->caller = caller;
     running->work = work;
-    const auto slices = running->slice();
-    for (const Slice slice : slices) {
+    for (const Slice slice : running->cut()) {
         for (auto& argument : running->exchange.arguments) argument.to_host(slice);
         Starter::instance().push(
             [running, slice](std::exception_ptr error) { start(running, slice, std::move(error)); });

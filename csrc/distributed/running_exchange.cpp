@@ -3,7 +3,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "runtime/command_encoder.h"
@@ -22,34 +21,24 @@ void end_slice(const std::shared_ptr<RunningExchange>& running, Slice slice, std
     } catch (...) {
         error = std::current_exception();
     }
-    {
-        const std::lock_guard lock(running->mutex);
-        if (error && !running->error) running->error = std::move(error);
-        if (--running->left != 0) return;
-    }
-    if (running->error) {
+    if (!running->slices.end(std::move(error))) return;
+    if (running->slices.error) {
         running->end();
     } else {
         running->finish();
     }
 }
 
-// The Works of a slice that have not ended, and the first error.
-struct SliceState {
-    std::atomic<size_t> left;
-    std::mutex mutex;
-    std::exception_ptr error;
-};
-
 }  // namespace
 
-std::vector<Slice> RunningExchange::slice() {
+std::vector<Slice> RunningExchange::cut() {
     size_t bytes = 0;
     for (const auto& argument : exchange.arguments) bytes += argument.exchanged().nbytes();
-    left = exchange.sliced ? std::clamp<size_t>(bytes / kSliceBytes, 1, kMaxSlices) : 1;
-    std::vector<Slice> slices;
-    for (size_t i = 0; i < left; ++i) slices.push_back({static_cast<int64_t>(i), static_cast<int64_t>(left)});
-    return slices;
+    slices.left = exchange.sliced ? std::clamp<size_t>(bytes / kSliceBytes, 1, kMaxSlices) : 1;
+    const auto count = static_cast<int64_t>(slices.left);
+    std::vector<Slice> all;
+    for (int64_t i = 0; i < count; ++i) all.push_back({i, count});
+    return all;
 }
 
 std::vector<WorkPtr> RunningExchange::start(Slice slice, std::exception_ptr error) {
@@ -74,7 +63,7 @@ void RunningExchange::finish() {
         for (auto& argument : exchange.arguments) argument.to_tensor();
         runtime::encoder().submit();
     } catch (...) {
-        error = std::current_exception();
+        slices.error = std::current_exception();
     }
     end();
 }
@@ -82,8 +71,8 @@ void RunningExchange::finish() {
 void RunningExchange::end() {
     exchange.arguments.clear();
     if (!work) return;
-    if (error) {
-        work->fail(explained(error, exchange.name, caller));
+    if (slices.error) {
+        work->fail(explained(slices.error, exchange.name, caller));
     } else {
         work->complete();
     }
@@ -97,15 +86,12 @@ void start(const std::shared_ptr<RunningExchange>& running, Slice slice, std::ex
         return end_slice(running, slice, std::current_exception());
     }
     if (works.empty()) return end_slice(running, slice, nullptr);
-    auto state = std::make_shared<SliceState>();
-    state->left = works.size();
+    auto parts = std::make_shared<Countdown>();
+    parts->left = works.size();
     for (const auto& work : works) {
-        work->getFuture()->addCallback([running, slice, state](c10::ivalue::Future& future) {
-            if (future.hasError()) {
-                const std::lock_guard lock(state->mutex);
-                if (!state->error) state->error = future.exception_ptr();
-            }
-            if (--state->left == 0) end_slice(running, slice, state->error);
+        work->getFuture()->addCallback([running, slice, parts](c10::ivalue::Future& future) {
+            if (parts->end(future.hasError() ? future.exception_ptr() : nullptr))
+                end_slice(running, slice, parts->error);
         });
     }
 }

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "runtime/grid.h"
+
 namespace anymps::kernels {
 
 struct LaunchConfig {
@@ -20,9 +22,7 @@ struct LaunchConfig {
 // Of the current device; read once.
 const LaunchConfig& launch_config();
 
-inline uint64_t ceil_div(uint64_t a, uint64_t b) {
-    return (a + b - 1) / b;
-}
+using runtime::ceil_div;
 
 // The power of two at or above n, within [1, at_most] (a power of two).
 uint32_t power_of_two(uint64_t n, uint32_t at_most);

@@ -8,6 +8,10 @@
 
 namespace anymps::runtime {
 
+constexpr uint64_t ceil_div(uint64_t a, uint64_t b) {
+    return (a + b - 1) / b;
+}
+
 // Workgroup counts. Never more than kMax in a dimension: use linear() for one long dimension.
 struct Grid {
     static constexpr uint32_t kMax = 65535;  // on Intel and on software drivers
@@ -18,7 +22,6 @@ struct Grid {
     // At least `groups` groups as x * y; kernels number them with linear_group_id() and check the bound.
     static Grid linear(uint64_t groups) {
         if (groups <= kMax) return {static_cast<uint32_t>(groups), 1, 1};
-        const auto ceil_div = [](uint64_t n, uint64_t by) { return (n + by - 1) / by; };
         const uint64_t rows = std::max<uint64_t>(kFoldedRows, ceil_div(groups, kMax));
         if (rows > kMax)
             throw std::runtime_error("a kernel of " + std::to_string(groups) +
